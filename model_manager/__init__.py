@@ -1,0 +1,1 @@
+"""One model manager a machine, and the inference processes it keeps: under this package a folder is a process."""

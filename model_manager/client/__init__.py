@@ -1,0 +1,1 @@
+"""What runs in every SDK worker process: the EngineClient, the election of a manager, tokenizing."""

@@ -1,0 +1,85 @@
+"""The two seams of the inference process, as types: the loop sees an `Engine`, an engine sees a `ModelRunner`.
+
+`Engine` is what another back end implements; `ModelRunner` is what a device implements. Knows no torch, so that the
+torch-free engine of the tests stands at the same seam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from model_manager.wire.messages import EngineStats, Failure, ModelInfo, Output, Request
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass
+class StepResult:
+    """What one step brought about."""
+
+    outputs: list[Output] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    new_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    """Tokens sampled in this step, by request, for those that go on."""
+
+
+class Engine(Protocol):
+    """Continuous batching behind three calls: add requests, step, collect what finished."""
+
+    info: ModelInfo
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises RequestError if it can never run."""
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its Output (finish reason abort) comes with the next step. Unknown ids are ignored."""
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+
+    def step(self) -> StepResult:
+        """Run one batch."""
+
+    def stats(self) -> EngineStats:
+        """A snapshot."""
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """One packed batch: T tokens of S sequences, prefill and decode mixed, sequence after sequence.
+
+    Within a sequence the tokens are consecutive positions, ending at `context_lens - 1`.
+    """
+
+    token_ids: Longs
+    """[T]"""
+    positions: Longs
+    """[T] position of each token in its sequence."""
+    slots: Longs
+    """[T] where each token's key and value go: block id x block size + offset."""
+    query_starts: Ints
+    """[S + 1] sequence s owns rows query_starts[s] .. query_starts[s + 1] - 1."""
+    context_lens: Ints
+    """[S] tokens of each sequence that have keys and values after this step."""
+    block_tables: Ints
+    """[S, most blocks of any] block ids; rows are padded with 0, never read past context_lens."""
+    logits_rows: Longs
+    """[L] rows of T whose next-token logits are wanted (the last row of each sequence that samples)."""
+
+
+class ModelRunner(Protocol):
+    """A loaded model and its paged KV cache on one device."""
+
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    eos_token_ids: list[int]
+
+    def execute(self, step: StepInput) -> Any:
+        """Compute the batch, writing keys and values to `slots`; returns float32 logits [L, vocab_size] (torch)."""

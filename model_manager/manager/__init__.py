@@ -1,0 +1,1 @@
+"""What runs in the one manager process of a machine: routing requests, starting and watching engines."""

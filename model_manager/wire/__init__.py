@@ -1,0 +1,1 @@
+"""What crosses processes: messages, their transport, settings and errors."""

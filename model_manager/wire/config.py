@@ -1,0 +1,137 @@
+"""Settings of a model's engine and of the manager, parsed once at the edge; frozen, and the same in every process.
+
+Neither knows where it came from (flags, a notebook, a message).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import msgspec
+
+from model_manager.wire.errors import ConfigError
+
+EMBEDDED_MODEL = "millrace-tiny"
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Backend = Literal["torch", "fake"]
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """From plain values; an unknown name, wrong type or impossible value raises ConfigError, naming it."""
+        try:
+            return msgspec.convert(dict(fields), cls)
+        except msgspec.ValidationError as error:
+            if isinstance(error.__cause__, ConfigError):
+                raise error.__cause__ from None
+            raise ConfigError(f"{cls.__name__}: {error}") from None
+
+
+class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which model, and how its inference process is to run it.
+
+    Raises ConfigError, naming the setting, for a value outside its range.
+    """
+
+    model: str = EMBEDDED_MODEL
+    """A hub name (`org/name`), a folder, `gs://bucket/folder`, or the embedded model's name."""
+    revision: str | None = None
+    """A hub branch, tag or commit; only for hub names."""
+    dtype: Dtype = "auto"
+    """Of weights, activations and KV cache; auto takes the checkpoint's, as far as the processor computes it fast."""
+    device: Device = "auto"
+    """auto is cuda where there is one."""
+    max_model_len: int | None = None
+    """Most tokens of prompt and output together; the model's own positions by default."""
+    max_num_seqs: int = 64
+    """Most sequences that run at once."""
+    max_num_batched_tokens: int = 512
+    """Most tokens, prefill and decode together, that one step computes."""
+    block_size: int = 16
+    """Tokens a block of the KV cache holds."""
+    kv_cache_gib: float | None = None
+    """GiB of KV cache; by default sized from the memory there is."""
+    num_threads: int | None = None
+    """Threads the engine computes with on a CPU; by default, the cores this process may use."""
+    prefix_caching: bool = True
+    """Reuse the KV cache of a prompt's beginning that another request has computed."""
+    backend: Backend = "torch"
+    """`fake` answers at once with tokens derived from the prompt: no weights, no torch (tests, dry runs)."""
+
+    def __post_init__(self) -> None:
+        _check("model", self.model, bool(self.model.strip()), "a hub name, a folder or gs://bucket/folder")
+        _check("max_model_len", self.max_model_len, self.max_model_len is None or self.max_model_len >= 2, "2 or more")
+        _check("max_num_seqs", self.max_num_seqs, 1 <= self.max_num_seqs <= 4096, "1 to 4096")
+        batched = self.max_num_batched_tokens
+        _check(
+            "max_num_batched_tokens", batched, batched >= self.max_num_seqs, f"max_num_seqs ({self.max_num_seqs}) up"
+        )
+        _check("block_size", self.block_size, self.block_size in (8, 16, 32, 64, 128), "8, 16, 32, 64 or 128")
+        _check("kv_cache_gib", self.kv_cache_gib, self.kv_cache_gib is None or self.kv_cache_gib > 0, "more than 0")
+        _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
+
+    @property
+    def key(self) -> str:
+        """One inference process serves each key: the model and the settings that change what it answers.
+
+        Capacity (kv_cache_gib, max_num_seqs, …) is not in it: who comes later shares what the first one started.
+        """
+        identity = (self.model, self.revision, self.dtype, self.device, self.max_model_len, self.backend)
+        digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
+        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}-{digest}"
+
+
+class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the manager watches engines and clients; all times in seconds."""
+
+    linger: float = 5.0
+    """How long it stays, models loaded, after its last client is gone."""
+    idle_timeout: float = 600.0
+    """How long a model without a request stays loaded while clients are connected."""
+    heartbeat: float = 1.0
+    """How often engines and clients give a sign of life."""
+    hang_timeout: float = 10.0
+    """A process silent for so long is killed and replaced."""
+    step_timeout: float = 300.0
+    """An engine that gives signs of life, but does not end a step for so long, is killed and replaced."""
+    load_timeout: float = 1800.0
+    """How long a model may take to load."""
+    max_restarts: int = 3
+    """Deaths in a row, with nothing finished between them, after which a model is given up."""
+    max_deaths_per_request: int = 2
+    """Deaths of its engine that a request may be running at before it alone is failed."""
+    orphan_grace: float = 10.0
+    """How long the requests of a client that died go on, for a retry to take them over."""
+    results_kept: float = 600.0
+    """How long a finished result waits for a retry to ask for it again."""
+    results_kept_mib: float = 64.0
+    """Most memory for results so kept."""
+    lookahead: float = 1.0
+    """Requests granted beyond what an engine can run at once, as a fraction of it."""
+
+    def __post_init__(self) -> None:
+        for name in ("linger", "idle_timeout", "orphan_grace", "results_kept", "results_kept_mib", "lookahead"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "more than 0")
+        for name in ("max_restarts", "max_deaths_per_request"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+
+
+def runtime_dir() -> Path:
+    """The folder of the manager's socket and lock: `MILLRACE_RUNTIME_DIR`, else one of this user's on this machine."""
+    named = os.environ.get("MILLRACE_RUNTIME_DIR")
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}"
+
+
+def _check(name: str, got: object, holds: bool, takes: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name}={got!r}: takes {takes}")

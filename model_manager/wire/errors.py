@@ -1,0 +1,127 @@
+"""What can go wrong, as one tree; the class says who pays for it.
+
+    MillraceError
+    ├── ConfigError          a setting is unknown or impossible: the job ends before it starts
+    ├── RequestError         wrong with one request: that row goes to the dead letters, no other notices
+    │   ├── InvalidRequest       no prompt, a parameter out of range
+    │   ├── PromptTooLong        more tokens than the model has positions
+    │   ├── RequestAborted       cancelled by its sender
+    │   ├── NonFiniteLogits      the model computed NaN or infinity for it
+    │   └── EngineKiller         it was running each time that its engine died
+    ├── ModelError           wrong with the model or the machine: the job fails at once
+    │   ├── ModelNotFound        no such name, folder or bucket
+    │   ├── ModelCorrupt         the files do not match their checksums or are not safetensors
+    │   ├── ModelUnsupported     an architecture (or tokenizer) that cannot be served right
+    │   ├── ModelDoesNotFit      weights or the smallest useful KV cache exceed the memory there is
+    │   └── ModelLoadFailed      anything else that stopped the engine from starting
+    └── EngineError          wrong with an engine or the manager: retried elsewhere
+        ├── EngineLost           an inference process died more often than its budget allows
+        └── ManagerUnavailable   no manager could be started or reached
+
+An error crosses processes as its class's name and one sentence (`ErrorInfo`); the other side raises that class again.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+
+class MillraceError(Exception):
+    """Root of everything that millrace raises on purpose. Its text is one sentence a user can act on."""
+
+    def info(self) -> ErrorInfo:
+        """This error as it crosses processes."""
+        return ErrorInfo(kind=type(self).__name__, message=str(self))
+
+
+class ConfigError(MillraceError, ValueError):
+    """A setting is unknown or impossible; the text names it, what it got and what it takes."""
+
+
+class RequestError(MillraceError):
+    """Wrong with one request; no other request is affected."""
+
+
+class InvalidRequest(RequestError, ValueError):
+    """No prompt, or a parameter out of its range."""
+
+
+class PromptTooLong(RequestError):
+    """The prompt leaves no position for even one generated token."""
+
+
+class RequestAborted(RequestError):
+    """The sender cancelled it."""
+
+
+class NonFiniteLogits(RequestError):
+    """The model computed NaN or infinity for this request."""
+
+
+class EngineKiller(RequestError):
+    """This request was running each time that its engine died, so it is not tried again."""
+
+
+class ModelError(MillraceError):
+    """Wrong with the model or the machine; retrying does not help."""
+
+
+class ModelNotFound(ModelError):
+    """No model of that name, folder or bucket."""
+
+
+class ModelCorrupt(ModelError):
+    """The model's files are damaged or of a kind that is not loaded."""
+
+
+class ModelUnsupported(ModelError):
+    """An architecture or tokenizer that cannot be served right."""
+
+
+class ModelDoesNotFit(ModelError):
+    """The weights, or the smallest useful KV cache, exceed the memory there is."""
+
+
+class ModelLoadFailed(ModelError):
+    """The engine could not start for another reason, which the text gives."""
+
+
+class EngineError(MillraceError):
+    """Wrong with an engine or the manager; the same request may succeed elsewhere."""
+
+
+class EngineLost(EngineError):
+    """An inference process died more often than its budget allows."""
+
+
+class ManagerUnavailable(EngineError):
+    """No manager could be started or reached."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An error on the wire: the class's name and its one sentence."""
+
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException, otherwise: type[MillraceError]) -> Self:
+        """`error` itself where it is millrace's own, else wrapped as `otherwise` with the class that it had."""
+        if isinstance(error, MillraceError):
+            return cls(kind=type(error).__name__, message=str(error))
+        return cls(kind=otherwise.__name__, message=f"{type(error).__name__}: {error}")
+
+    def exception(self) -> MillraceError:
+        """The error again, as an instance of the class that was sent."""
+        return _classes().get(self.kind, EngineError)(self.message)
+
+
+def _classes() -> dict[str, type[MillraceError]]:
+    found, pending = {MillraceError.__name__: MillraceError}, [MillraceError]
+    while pending:
+        children = pending.pop().__subclasses__()
+        found.update({child.__name__: child for child in children})
+        pending.extend(children)
+    return found

@@ -1,0 +1,144 @@
+"""Messages over a stream socket: a four-byte length, then MessagePack, checked against the types that this end accepts.
+
+Stream sockets, because the kernel then tells each side at once that the other is gone, whatever killed it, and says
+who the other is. Knows no message by name. Anything that is not a well-formed frame of an accepted type raises
+ProtocolError; the connection that it came on is closed and no other notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from model_manager.wire.errors import MillraceError
+
+MAX_FRAME_BYTES = 64 * 2**20
+_LENGTH = struct.Struct("!I")
+_encoder = msgspec.msgpack.Encoder()
+
+T = TypeVar("T")
+
+
+class ProtocolError(MillraceError):
+    """The other side sent what is not a message, or one too large."""
+
+
+class ConnectionLost(MillraceError):
+    """The other side is gone."""
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One frame; raises ProtocolError for a message larger than MAX_FRAME_BYTES."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a {type(message).__name__} of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def peer_pid_uid(sock: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process that connected or listens, as the kernel recorded them (Linux)."""
+    pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+class Connection(Generic[T]):
+    """The blocking end: any thread may send, one thread receives messages of type T."""
+
+    def __init__(self, sock: socket.socket, accepts: Any) -> None:
+        self._sock = sock
+        self._decoder = msgspec.msgpack.Decoder(accepts)
+        self._send_lock = threading.Lock()
+        self._reader = sock.makefile("rb")
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send all of it, waiting while the other side is behind; raises ConnectionLost."""
+        frame = encode(message)
+        try:
+            with self._send_lock:
+                self._sock.sendall(frame)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from None
+
+    def receive(self) -> T:
+        """The next message; raises ConnectionLost at the end of the stream, ProtocolError for what is no message."""
+        message: T = _decode(self._decoder, self._read(_checked_length(self._read(_LENGTH.size))))
+        return message
+
+    def _read(self, count: int) -> bytes:
+        try:
+            data = self._reader.read(count)
+        except (OSError, ValueError) as error:
+            raise ConnectionLost(str(error)) from None
+        if data is None or len(data) < count:
+            raise ConnectionLost("the other side closed the connection")
+        return data
+
+    def close(self) -> None:
+        """End both directions; a thread waiting in `receive` gets ConnectionLost."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+
+class AsyncConnection(Generic[T]):
+    """The asyncio end: `send` only buffers, `drain` waits while the other side is behind."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, accepts: Any) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = msgspec.msgpack.Decoder(accepts)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes sent that the other side has not taken yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Buffer a message; dropped silently once the connection is closing, as it would be had it been sent before."""
+        if not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    async def drain(self) -> None:
+        """Wait until the other side has caught up; raises ConnectionLost."""
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise ConnectionLost(str(error)) from None
+
+    async def receive(self) -> T:
+        """The next message; raises ConnectionLost at the end of the stream, ProtocolError for what is no message."""
+        try:
+            length = _checked_length(await self._reader.readexactly(_LENGTH.size))
+            body = await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise ConnectionLost(str(error)) from None
+        message: T = _decode(self._decoder, body)
+        return message
+
+    def close(self) -> None:
+        """Close after what is buffered has been sent."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Close at once, dropping what is buffered."""
+        self._writer.transport.abort()
+
+
+def _checked_length(header: bytes) -> int:
+    (length,) = _LENGTH.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return int(length)
+
+
+def _decode(decoder: Any, body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, MillraceError, RecursionError) as error:
+        raise ProtocolError(f"not a message: {error}") from None

@@ -1,0 +1,1 @@
+"""Runnable jobs: flags in, a Beam graph out."""

@@ -1,0 +1,48 @@
+"""The millrace distribution. Beam stages it to workers with `--setup_file ./setup.py`."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="millrace",
+    version="0.1.0",
+    description="Millions of prompts through a language model, as an Apache Beam pipeline with its own inference engine.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["pipelines*", "transforms*", "model_manager*"]),
+    package_data={"model_manager.store": ["embedded/**/*"]},
+    install_requires=[
+        "apache-beam[gcp]>=2.77,<3",
+        "google-cloud-storage>=3.1,<4",
+        "huggingface-hub>=1,<3",
+        "jinja2>=3.1,<4",
+        "msgspec>=0.21,<1",
+        "numba>=0.63,<1",
+        "numpy>=2,<3",
+        "psutil>=7,<8",
+        "pyarrow>=19",
+        "rich>=14",
+        "safetensors>=0.6,<1",
+        "tokenizers>=0.22,<1",
+        "torch>=2.9,<3",
+        "transformers>=5.20,<6",
+    ],
+    extras_require={
+        "dev": [
+            "gcp-storage-emulator",
+            "hypothesis",
+            "import-linter",
+            "ipykernel",
+            "mypy",
+            "nbclient",
+            "nbformat",
+            "pytest",
+            "pytest-timeout",
+            "ruff",
+        ],
+    },
+    entry_points={"console_scripts": ["millrace = pipelines.cli:main"]},
+)

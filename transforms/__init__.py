@@ -1,0 +1,1 @@
+"""The PTransforms that a user imports."""
