@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 setup(
     name="millrace",
     version="0.1.0",
-    description="Millions of prompts through a language model, as an Apache Beam pipeline with its own inference engine.",
+    description="Millions of prompts through a language model: an Apache Beam pipeline with its own engine.",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
