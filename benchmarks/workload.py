@@ -1,0 +1,111 @@
+"""The two workloads on which throughput is measured, and random-weight checkpoints to measure it on.
+
+`skewed`: 96 requests, log-normal prompt lengths (16..400 tokens, median about 80) and output lengths (4..256, median
+about 32, a long tail), as instruction datasets such as P3 have. `uniform`: 32 requests, 128 tokens in, 64 out. Prompts
+are token ids, drawn from a seed; every engine must produce exactly `num_output` tokens, greedily, end of sequence ignored.
+
+    python -m benchmarks.workload checkpoints DIR    # writes DIR/opt-125m and DIR/qwen-0.5b
+    python -m benchmarks.workload show               # prints the workloads' sums
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+VOCAB = {"opt-125m": 50272, "qwen-0.5b": 32000}
+SHAPES = tuple(VOCAB)
+WORKLOADS = ("skewed", "uniform")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One request: what goes in, and exactly how many tokens come out."""
+
+    prompt_token_ids: list[int]
+    num_output: int
+
+
+def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
+    """The named workload over a vocabulary; the same seed gives the same items."""
+    rnd = random.Random(seed)
+    lengths = {"skewed": _skewed_lengths, "uniform": lambda _: [(128, 64)] * 32}[name](rnd)
+    return [Item([rnd.randint(10, vocab_size - 10) for _ in range(p)], o) for p, o in lengths]
+
+
+def _skewed_lengths(rnd: random.Random) -> list[tuple[int, int]]:
+    return [(_lognormal(rnd, 80, 0.8, 16, 400), _lognormal(rnd, 32, 1.2, 4, 256)) for _ in range(96)]
+
+
+def _lognormal(rnd: random.Random, median: float, sigma: float, low: int, high: int) -> int:
+    return max(low, min(high, round(math.exp(rnd.gauss(math.log(median), sigma)))))
+
+
+def write_checkpoints(folder: Path, shapes: tuple[str, ...] = SHAPES) -> None:
+    """Random weights in the shapes of facebook/opt-125m and Qwen2.5-0.5B (vocabulary cut to 32,000), seed 0."""
+    for shape in shapes:
+        if not (folder / shape / "tokenizer.json").exists():
+            _write_weights(folder / shape, shape)
+            _write_tokenizer(folder / shape, VOCAB[shape])
+
+
+def _write_weights(folder: Path, shape: str) -> None:
+    import torch
+    from transformers import OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    if shape == "opt-125m":
+        OPTForCausalLM(OPTConfig()).save_pretrained(folder)
+        return
+    config = Qwen2Config(
+        vocab_size=VOCAB[shape],
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=1,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+
+
+def _write_tokenizer(folder: Path, vocab_size: int) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special.values()),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    corpus = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    bpe.train_from_iterator((path.read_text(errors="ignore") for path in corpus), trainer)
+    bpe.add_tokens([f"<filler{i}>" for i in range(vocab_size - bpe.get_vocab_size())])
+    PreTrainedTokenizerFast(tokenizer_object=bpe, model_max_length=2048, **special).save_pretrained(folder)
+
+
+def main() -> None:
+    """Write the checkpoints, or print the workloads' sums."""
+    if sys.argv[1:2] == ["checkpoints"] and len(sys.argv) == 3:
+        write_checkpoints(Path(sys.argv[2]))
+        return
+    for workload in WORKLOADS:
+        items = make(workload, VOCAB["opt-125m"])
+        tokens_in, tokens_out = sum(len(i.prompt_token_ids) for i in items), sum(i.num_output for i in items)
+        print(f"{workload}: {len(items)} requests, {tokens_in} tokens in, {tokens_out} out")
+
+
+if __name__ == "__main__":
+    main()
