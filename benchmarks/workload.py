@@ -2,7 +2,7 @@
 
 `skewed`: 96 requests, log-normal prompt lengths (16..400 tokens, median about 80) and output lengths (4..256, median
 about 32, a long tail), as instruction datasets such as P3 have. `uniform`: 32 requests, 128 tokens in, 64 out. Prompts
-are token ids, drawn from a seed; every engine must produce exactly `num_output` tokens, greedily, end of sequence ignored.
+are token ids, drawn from a seed; every engine produces exactly `num_output` tokens, greedily, end of sequence ignored.
 
     python -m benchmarks.workload checkpoints DIR    # writes DIR/opt-125m and DIR/qwen-0.5b
     python -m benchmarks.workload show               # prints the workloads' sums

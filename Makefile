@@ -1,0 +1,42 @@
+# Everything runs in .venv, which is made when it is missing or when what it holds has changed.
+#   make demo    the main job on the prompts in examples/, with the embedded model
+#   make test    the tests (make test-slow: the long ones too)
+#   make lint    style, types and the import rule
+
+VENV := .venv
+READY := $(VENV)/ready
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: demo test test-slow lint format clean
+
+demo: $(READY)
+	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
+
+test: $(READY)
+	$(VENV)/bin/pytest -q -m "not slow"
+
+test-slow: $(READY)
+	$(VENV)/bin/pytest -q -m slow
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(READY)
+	$(VENV)/bin/ruff check --fix-only -q .
+	$(VENV)/bin/ruff format -q .
+
+clean:
+	rm -rf $(VENV) out build *.egg-info
+
+$(READY): setup.py requirements.txt
+	@test -n "$(PYTHON)" || { echo "millrace needs Python 3.11 or later; none was found on PATH"; exit 2; }
+	@echo "Setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check uv
+	@$(VENV)/bin/uv pip install -q --python $(VENV)/bin/python -r requirements.txt
+	@$(VENV)/bin/uv pip install -q --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
