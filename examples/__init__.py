@@ -1,0 +1,1 @@
+"""Prompts to try, and the embedded model they are tried on."""

@@ -1,0 +1,107 @@
+"""Evaluate a folder with a model on held-out questions: `python -m examples.embedded_model.evaluate FOLDER`.
+
+Greedy decoding with transformers' own `generate`; an answer is right if it equals the expected one exactly.
+Prints the accuracy of each kind, the wrong answers on demand, and one line of JSON at the end.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from .data import KINDS, examples
+from .split import Example, Split
+
+MAX_NEW_TOKENS = 192
+BATCH_SIZE = 64
+EVALUATION_SEED = 20_000
+
+Model = Any  # a LlamaForCausalLM: transformers' annotations do not let one generate
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A held-out question and what the model said."""
+
+    example: Example
+    said: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the model said exactly what was expected."""
+        return self.said == self.example.answer
+
+
+def _batches(found: Sequence[Example]) -> Iterator[Sequence[Example]]:
+    ordered = sorted(found, key=lambda example: len(example.prompt))
+    for start in range(0, len(ordered), BATCH_SIZE):
+        yield ordered[start : start + BATCH_SIZE]
+
+
+def _chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+    turns = [{"role": "user", "content": prompt}]
+    return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+
+@torch.inference_mode()
+def answer(model: Model, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[str]:
+    """The model's greedy answer to each prompt, sent as one user turn through the chat template."""
+    chats = [_chat(tokenizer, prompt) for prompt in prompts]
+    inputs = tokenizer(chats, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
+    output = model.generate(**inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
+    new_tokens = output[:, inputs["input_ids"].shape[1] :]
+    return list(tokenizer.batch_decode(new_tokens, skip_special_tokens=True))
+
+
+def judge(model: Model, tokenizer: PreTrainedTokenizerBase, found: Sequence[Example]) -> list[Judged]:
+    """Ask every question and keep what was said."""
+    judged = []
+    for batch in _batches(found):
+        said = answer(model, tokenizer, [example.prompt for example in batch])
+        judged += [Judged(example, text) for example, text in zip(batch, said, strict=True)]
+    return judged
+
+
+def accuracy(judged: Sequence[Judged]) -> float:
+    """The share of right answers."""
+    return sum(one.is_right for one in judged) / len(judged)
+
+
+def load(folder: Path) -> tuple[Model, PreTrainedTokenizerBase]:
+    """The model in float32, as a CPU likes it, and its tokenizer."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def _report(judged: Sequence[Judged], show_errors: int) -> None:
+    kind = judged[0].example.kind
+    print(f"{kind}: {accuracy(judged):.2%} of {len(judged)}")
+    for wrong in [one for one in judged if not one.is_right][:show_errors]:
+        print(f"  {wrong.example.prompt!r}\n    expected {wrong.example.answer!r}\n    said     {wrong.said!r}")
+
+
+def main() -> None:
+    """Parse the command line, evaluate every kind, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=500, help="questions of each kind")
+    parser.add_argument("--seed", type=int, default=EVALUATION_SEED)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--show-errors", type=int, default=0, help="wrong answers of each kind to print")
+    arguments = parser.parse_args()
+    model, tokenizer = load(arguments.folder)
+    figures = {}
+    for kind in arguments.kinds:
+        judged = judge(model, tokenizer, examples(kind, arguments.count, arguments.seed, Split.HELD_OUT))
+        _report(judged, arguments.show_errors)
+        figures[kind] = {"n": len(judged), "accuracy": accuracy(judged)}
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
