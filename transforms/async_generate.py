@@ -1,0 +1,172 @@
+"""The DoFn behind Generate: submits each element at once, emits each result as it finishes.
+
+A result leaves with the timestamp, windows and pane of its own element, from whichever call is next: a later `process`,
+or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that retries the bundle
+neither loses nor doubles anything: the requests have the same ids again. What is in flight is bounded by the client's
+credits: `process` blocks without one, and the runner can still give away what has not been claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, Literal, NamedTuple, Self
+
+import apache_beam as beam
+from apache_beam.utils.windowed_value import WindowedValue
+
+from model_manager.wire.errors import ErrorInfo, RequestError
+from model_manager.wire.messages import FinishReason
+from model_manager.wire.sampling import SamplingParams
+from transforms.client import Client, Generation, Lease, SharedClient
+from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt, Usage
+from transforms.generate_metrics import GenerateMetrics
+from transforms.prompts import as_prompt, split_key
+from transforms.request_ids import RequestIds
+
+OnFailure = Literal["emit", "dead_letter", "raise"]
+"""What becomes of a request that failed: a Completion that has the error, a DeadLetter, or the end of the job."""
+
+
+class _InFlight(NamedTuple):
+    prompt: Prompt
+    keyed: tuple[Any, ...]
+    element: WindowedValue
+
+
+class AsyncGenerateDoFn(beam.DoFn):  # type: ignore[misc]
+    """Prompts, or (key, prompt), → Completions, keyed as they came."""
+
+    def __init__(self, client: SharedClient, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
+        self._shared = client
+        self._params = params
+        self._job = job
+        self._on_failure = on_failure
+        self._lease: Lease | None = None
+
+    def setup(self) -> None:
+        self._metrics = GenerateMetrics()
+        self._in_flight: dict[str, _InFlight] = {}
+
+    def start_bundle(self) -> None:
+        self._cancel_outstanding()  # left by a bundle that another DoFn failed: this one was not told
+        self._finished: queue.SimpleQueue[tuple[str, Future[Generation]]] = queue.SimpleQueue()
+        self._ids = RequestIds(self._job)
+
+    def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any]:
+        with self._cancelling_on_error():
+            yield from self._submit(element, windowed)
+            while not self._finished.empty():
+                yield self._result(*self._finished.get())
+
+    def finish_bundle(self) -> Iterator[Any]:
+        with self._cancelling_on_error():
+            while self._in_flight:
+                yield self._result(*self._finished.get())
+
+    def teardown(self) -> None:
+        self._cancel_outstanding()
+        if self._lease is not None:
+            self._lease.end()
+            self._lease = None
+
+    def _submit(self, element: Any, windowed: WindowedValue) -> Iterator[Any]:
+        """Yields only the failure of what cannot be submitted."""
+        keyed, value = split_key(element)
+        try:
+            prompt = as_prompt(value)
+        except RequestError as error:
+            unusable = DeadLetter(id="", error=type(error).__name__, reason=str(error), row=_shown(value))
+            yield self._failure(unusable, {}, keyed, windowed)
+            return
+        try:
+            self._start(_InFlight(prompt, keyed, windowed))
+        except RequestError as error:
+            yield self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, windowed)
+
+    def _start(self, item: _InFlight) -> None:
+        params = self._params.updated(item.prompt.params)
+        request_id = self._ids.of(item.prompt, params)
+        finished = self._finished
+        future = self._client().submit(item.prompt.content, params, request_id=request_id)
+        self._in_flight[request_id] = item
+        future.add_done_callback(lambda done: finished.put((request_id, done)))
+
+    def _client(self) -> Client:
+        if self._lease is None:
+            self._lease = self._shared.lease(self)
+        return self._lease.client
+
+    def _result(self, request_id: str, future: Future[Generation]) -> Any:
+        prompt, keyed, element = self._in_flight.pop(request_id)
+        error = future.exception()
+        if error is None:
+            generation = future.result()
+            self._metrics.finished(generation)
+            return _output(_completion(prompt, generation, self._shared.model_name), keyed, element)
+        if not isinstance(error, RequestError):
+            raise error  # the model's or the engine's: it concerns every element, and the runner decides
+        return self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, element)
+
+    def _failure(
+        self, letter: DeadLetter, columns: dict[str, Any], keyed: tuple[Any, ...], element: WindowedValue
+    ) -> Any:
+        self._metrics.failed()
+        info = ErrorInfo(kind=letter.error, message=letter.reason)
+        if self._on_failure == "raise":
+            raise ErrorInfo(kind=info.kind, message=f"prompt {letter.id}: {info.message}").exception()
+        if self._on_failure == "dead_letter":
+            return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(letter, keyed, element))
+        model = self._shared.model_name
+        failed = Completion(id=letter.id, finish_reason=FinishReason.ERROR, model=model, columns=columns, error=info)
+        return _output(failed, keyed, element)
+
+    @contextlib.contextmanager
+    def _cancelling_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # also GeneratorExit: whoever takes the results has failed
+            self._cancel_outstanding()
+            raise
+
+    def _cancel_outstanding(self) -> None:
+        while self._in_flight:
+            request_id, _ = self._in_flight.popitem()
+            self._client().cancel(request_id)
+
+
+class _OwnWindows(tuple[Any, ...]):
+    """Windows that stay as they are: Beam repeats those of an output as often as the current input, another element, has."""
+
+    __slots__ = ()
+
+    def __imul__(self, _times: int) -> Self:  # type: ignore[misc]
+        return self
+
+
+def _output(value: Any, keyed: tuple[Any, ...], element: WindowedValue) -> WindowedValue:
+    output = element.with_value((*keyed, value) if keyed else value)
+    output.windows = _OwnWindows(element.windows)
+    return output
+
+
+def _completion(prompt: Prompt, generation: Generation, model: str) -> Completion:
+    usage = Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.token_ids))
+    return Completion(
+        id=prompt.id,
+        text=generation.text,
+        finish_reason=generation.finish_reason,
+        stop_reason=generation.stop_reason,
+        usage=usage,
+        timings=generation.timings,
+        latency=generation.latency,
+        model=model,
+        token_ids=list(generation.token_ids),
+        columns=prompt.columns,
+    )
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, str | dict | list) else repr(value)

@@ -1,0 +1,131 @@
+"""The seam between the transforms and the model manager: a client that completes prompts, one a worker process.
+
+Knows what a client does, not how; model_manager.client.EngineClient is the one that Generate opens.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from apache_beam.utils.shared import Shared
+
+from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.messages import FinishReason, ModelInfo, Timings
+from model_manager.wire.sampling import SamplingParams
+
+
+class Generation(Protocol):
+    """What a request came to."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    latency: float
+
+
+class Client(Protocol):
+    """Completes prompts; used by many threads."""
+
+    info: ModelInfo
+
+    def submit(
+        self, prompt: str | list[dict[str, Any]] | list[int], params: SamplingParams, *, request_id: str
+    ) -> Future[Any]:
+        """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run."""
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; its future fails. Unknown ids are ignored."""
+
+    def close(self) -> None:
+        """Cancel what is outstanding and let go of the model."""
+
+
+class ClientOptions:
+    """Everything that a worker needs to open its client; pickled into the pipeline."""
+
+    def __init__(
+        self, model: ModelConfig, *, manager: ManagerConfig | None = None, job: str = "", chat: bool | None = None
+    ) -> None:
+        self.model = model
+        self.manager = manager or ManagerConfig()
+        self.job = job
+        self.chat = chat
+
+
+Opener = Callable[[ClientOptions], Client]
+
+
+def open_engine_client(options: ClientOptions) -> Client:
+    """A client of this machine's model manager, which it starts if there is none; waits until the model is loaded."""
+    from model_manager.client import EngineClient  # here, because a graph is built where no model is ever run
+
+    return EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat)
+
+
+class SharedClient:
+    """One client a worker process for all the DoFns of a transform: opened by the first, closed by the last.
+
+    Not opened before an element comes: a worker, or a bundle, without any starts nothing.
+    """
+
+    def __init__(self, options: ClientOptions, opener: Opener) -> None:
+        self._options = options
+        self._opener = opener
+        self._shared = Shared()
+
+    @property
+    def model_name(self) -> str:
+        """The model that answers, as it was asked for."""
+        return self._options.model.model
+
+    def lease(self, holder: object) -> Lease:
+        """Use the client for as long as `holder` lives, or until the lease is ended."""
+        users = self._shared.acquire(lambda: _Users(self._options, self._opener), tag=self._options.model.key)
+        return Lease(users, holder)
+
+
+class Lease:
+    """One DoFn's use of the shared client."""
+
+    def __init__(self, users: _Users, holder: object) -> None:
+        self.client = users.enter()
+        self._leave = weakref.finalize(holder, users.leave)
+
+    def end(self) -> None:
+        """Let go of the client; once is enough, more does no harm."""
+        self._leave()
+
+
+class _Users:
+    """Who uses the client of this process; it is open while anyone does."""
+
+    def __init__(self, options: ClientOptions, opener: Opener) -> None:
+        self._options = options
+        self._opener = opener
+        self._lock = threading.Lock()
+        self._count = 0
+        self._client: Client | None = None
+
+    def enter(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = self._opener(self._options)
+            self._count += 1
+            return self._client
+
+    def leave(self) -> None:
+        with self._lock:
+            self._count -= 1
+            client = self._client if not self._count else None
+            if client is not None:
+                self._client = None
+        if client is not None:
+            client.close()

@@ -1,0 +1,169 @@
+"""Prompt, Completion and DeadLetter: what flows between the transforms, and how Beam encodes it.
+
+They are plain values: nothing here knows of files, engines or processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar, Self
+
+import apache_beam as beam
+import msgspec
+
+from model_manager.wire.errors import ErrorInfo, InvalidRequest
+from model_manager.wire.messages import FinishReason, Timings
+from model_manager.wire.sampling import SamplingParams
+
+Messages = list[dict[str, Any]]
+DEAD_LETTERS = "dead_letters"
+"""The tag of the output that dead letters leave a transform by."""
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row to complete: exactly one of `text`, `messages` (chat) and `token_ids`.
+
+    Raises InvalidRequest when there is none, or more than one, or it is empty.
+    """
+
+    id: str = ""
+    """Names the completion; left empty, it is derived from the content."""
+    text: str | None = None
+    messages: Messages | None = None
+    """Chat messages: mappings with `role` and `content`."""
+    token_ids: list[int] | None = None
+    params: dict[str, Any] = {}
+    """The row's own sampling parameters (names of SamplingParams), on top of the job's."""
+    columns: dict[str, Any] = {}
+    """JSON values that ride along to the completion untouched."""
+    source: str = ""
+    """Where it was read: file and position."""
+    original: str | None = None
+    """The row's own JSON, where it was read as one; goes to the dead letters unchanged."""
+
+    def __post_init__(self) -> None:
+        given = [field for field in (self.text, self.messages, self.token_ids) if field is not None]
+        if len(given) != 1:
+            raise InvalidRequest(f"a prompt has one of text, messages and token_ids, not {len(given)} of them")
+        if not given[0]:
+            raise InvalidRequest("the prompt is empty")
+
+    @property
+    def content(self) -> str | Messages | list[int]:
+        """Whichever of text, messages and token ids there is."""
+        found = self.text or self.messages or self.token_ids
+        assert found is not None
+        return found
+
+    @property
+    def content_id(self) -> str:
+        """An id for prompts without one: equal content and parameters have an equal one, in any process and any year."""
+        return hashlib.sha256(_deterministic.encode((self.content, self.params))).hexdigest()[:24]
+
+    def digest(self, job: str, params: SamplingParams) -> bytes:
+        """A hash of everything that its completion in this job depends on, and its id."""
+        return hashlib.sha256(_deterministic.encode((job, self.id, self.content, params))).digest()
+
+    def row(self) -> Any:
+        """The row as it was read; else one that reads as this prompt again."""
+        if self.original is not None:
+            return msgspec.json.decode(self.original)
+        content = {"messages": self.messages} if self.messages else {"prompt": self.content}
+        params = {"sampling_params": self.params} if self.params else {}
+        return ({"id": self.id} if self.id else {}) | content | params | self.columns
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Those prompt tokens whose KV cache was reused."""
+    completion_tokens: int = 0
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one prompt; with finish reason `error`, `error` says why and `text` is empty."""
+
+    id: str
+    text: str = ""
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    """The stop string or stop token id that matched."""
+    usage: Usage = Usage()
+    timings: Timings | None = None
+    """Seconds from the manager's receipt of the request."""
+    latency: float = 0.0
+    """Seconds from submission to result, as the worker saw them."""
+    model: str = ""
+    token_ids: list[int] = []
+    columns: dict[str, Any] = {}
+    """The prompt's further columns."""
+    error: ErrorInfo | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row that has no completion, and why."""
+
+    id: str
+    error: str
+    """The class of the error (model_manager.wire.errors)."""
+    reason: str
+    """One sentence."""
+    row: Any = None
+    """The original row: its JSON value, or its text where it is no JSON."""
+    source: str = ""
+
+    @classmethod
+    def of(cls, prompt: Prompt, error: ErrorInfo) -> Self:
+        """The letter of a prompt whose request failed."""
+        return cls(id=prompt.id, error=error.kind, reason=error.message, row=prompt.row(), source=prompt.source)
+
+
+_deterministic = msgspec.json.Encoder(order="deterministic")
+
+
+class _StructCoder(beam.coders.Coder):  # type: ignore[misc]
+    """JSON with sorted keys: equal values have equal bytes, so they may also be keys; no pickle."""
+
+    struct: ClassVar[type[msgspec.Struct]]
+
+    def encode(self, value: msgspec.Struct) -> bytes:
+        return _deterministic.encode(value)
+
+    def decode(self, encoded: bytes) -> Any:
+        return msgspec.json.decode(encoded, type=self.struct)
+
+    def is_deterministic(self) -> bool:
+        return True
+
+    def to_type_hint(self) -> Any:
+        return self.struct
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class PromptCoder(_StructCoder):
+    """Deterministic coder of Prompt."""
+
+    struct = Prompt
+
+
+class CompletionCoder(_StructCoder):
+    """Deterministic coder of Completion."""
+
+    struct = Completion
+
+
+class DeadLetterCoder(_StructCoder):
+    """Deterministic coder of DeadLetter."""
+
+    struct = DeadLetter
+
+
+for _coder in (PromptCoder, CompletionCoder, DeadLetterCoder):
+    beam.coders.registry.register_coder(_coder.struct, _coder)

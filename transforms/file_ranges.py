@@ -1,0 +1,76 @@
+"""Files → ranges that workers read in parallel: bytes of lines, row groups of Parquet, whole files of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam.io.filesystem import FileMetadata
+from apache_beam.io.filesystems import FileSystems
+
+from model_manager.wire.errors import ConfigError
+from transforms.formats import InputFormat, input_format, is_compressed
+
+MAX_RANGE_BYTES = 16 * 2**20
+_MIN_RANGE_BYTES = 64 * 2**10
+_RANGES_PER_FILE = 32
+
+
+class FileRange(msgspec.Struct, frozen=True):
+    """What one worker reads at a time."""
+
+    path: str
+    format: InputFormat
+    start: int = 0
+    """First byte, or first row group."""
+    stop: int | None = None
+    """One past the last; None is the end."""
+    first_row: int = 0
+    """Parquet: the number in the file of the first row of the range."""
+
+
+def match_files(patterns: list[str]) -> list[FileMetadata]:
+    """The files of all patterns, each once, in the order of their names; ConfigError for a pattern without any."""
+    found: dict[str, FileMetadata] = {}
+    for pattern in patterns:
+        files = _match(pattern)
+        if not files:
+            raise ConfigError(f"input {pattern}: no such file")
+        found.update({file.path: file for file in files})
+    return [found[path] for path in sorted(found)]
+
+
+def _match(pattern: str) -> list[FileMetadata]:
+    try:
+        (result,) = FileSystems.match([pattern])
+    except ValueError as error:
+        raise ConfigError(f"input {pattern}: {error}") from None
+    return list(result.metadata_list)
+
+
+def split_file(file: FileMetadata, named_format: str | None = None) -> Iterator[FileRange]:
+    """The ranges of a file; together they hold each of its rows once."""
+    form = input_format(file.path, named_format)
+    if is_compressed(file.path) or form == "csv":
+        yield FileRange(file.path, form)
+    elif form == "parquet":
+        yield from _row_groups(file.path)
+    else:
+        size = min(max(file.size_in_bytes // _RANGES_PER_FILE, _MIN_RANGE_BYTES), MAX_RANGE_BYTES)
+        for start in range(0, file.size_in_bytes, size):
+            yield FileRange(file.path, form, start, start + size)
+
+
+def _row_groups(path: str) -> Iterator[FileRange]:
+    with FileSystems.open(path) as stream:
+        try:
+            metadata = pq.ParquetFile(stream).metadata
+        except pa.ArrowInvalid:
+            yield FileRange(path, "parquet")  # who reads it meets the same error, and has a place to report it
+            return
+        first_row = 0
+        for group in range(metadata.num_row_groups):
+            yield FileRange(path, "parquet", group, group + 1, first_row)
+            first_row += metadata.row_group(group).num_rows

@@ -1,0 +1,43 @@
+"""Opening input files on any Beam file system, decompressed.
+
+The standard library's decompressors and Arrow's stand here, not Beam's: those end quietly where a file was cut off, these say so.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {
+    CompressionTypes.UNCOMPRESSED: contextlib.nullcontext,
+    CompressionTypes.GZIP: lambda raw: gzip.GzipFile(fileobj=raw),
+    CompressionTypes.BZIP2: bz2.BZ2File,
+    CompressionTypes.LZMA: lzma.LZMAFile,
+    CompressionTypes.ZSTD: lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"),
+}
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+
+
+@contextlib.contextmanager
+def open_input(path: str) -> Iterator[BinaryIO]:
+    """A readable stream of the decompressed file; seekable where it was not compressed."""
+    compression = CompressionTypes.detect_compression_type(path)
+    by_beam = compression not in _OPENERS
+    with FileSystems.open(path, compression_type=compression if by_beam else CompressionTypes.UNCOMPRESSED) as raw:
+        opener = contextlib.nullcontext if by_beam else _OPENERS[compression]
+        with opener(raw) as stream:
+            yield cast(BinaryIO, stream)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the content of a file is at fault, and not what it came over (an OSError with a number)."""
+    return isinstance(error, _DAMAGE) or (type(error) in (OSError, gzip.BadGzipFile) and error.errno is None)

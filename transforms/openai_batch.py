@@ -1,0 +1,76 @@
+"""Rows in OpenAI's batch format, `{"custom_id", "method", "url", "body"}`, as plain rows.
+
+Source: https://platform.openai.com/docs/guides/batch. Chat completions (`messages`) and completions (`prompt`).
+A body parameter that would change the answer and that is not supported raises InvalidRequest by its name: none is
+dropped silently. `model` is not used (the job's model answers) and rides along, as do `method`, `url` and the
+parameters that do not change the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_manager.wire.errors import InvalidRequest
+
+_URLS = ("/v1/chat/completions", "/v1/completions")
+_SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
+_CONTENT = ("messages", "prompt")
+_RIDE_ALONG = frozenset(
+    ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
+)
+_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "stream": (False,),
+    "echo": (False,),
+    "logprobs": (False,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "suffix": ("",),
+    "top_logprobs": (0,),
+}
+"""Values of otherwise unsupported parameters that change nothing, beside null."""
+
+
+def is_batch_row(row: dict[str, Any]) -> bool:
+    """Whether the row is of this format."""
+    return "body" in row and ("custom_id" in row or "url" in row)
+
+
+def plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
+    body = row["body"]
+    if not isinstance(body, dict):
+        raise InvalidRequest("`body` takes an object")
+    _check_endpoint(row)
+    supported = {*_CONTENT, *_SAMPLING, *_RIDE_ALONG, "max_tokens", "max_completion_tokens"}
+    for name in sorted(body.keys() - supported):
+        _check_unsupported(name, body[name])
+    rest = {name: value for name, value in row.items() if name != "body"}
+    rest |= {name: body[name] for name in _RIDE_ALONG & body.keys()}
+    params = {name: body[name] for name in _SAMPLING if body.get(name) is not None} | _max_tokens(body)
+    content = {name: body[name] for name in _CONTENT if name in body}
+    return rest | content | ({"sampling_params": params} if params else {})
+
+
+def _check_endpoint(row: dict[str, Any]) -> None:
+    if row.get("method") not in (None, "POST"):
+        raise InvalidRequest(f"method={row['method']!r}: takes POST")
+    if row.get("url") is not None and row["url"] not in _URLS:
+        raise InvalidRequest(f"url={row['url']!r}: takes {' or '.join(_URLS)}")
+
+
+def _check_unsupported(name: str, value: Any) -> None:
+    harmless = any(value == default and (value is default or default is not False) for default in _NO_EFFECT.get(name, ()))
+    if value is not None and not harmless:
+        raise InvalidRequest(f"body.{name} is not supported")
+
+
+def _max_tokens(body: dict[str, Any]) -> dict[str, Any]:
+    values = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    return {"max_tokens": values[0]} if values else {}

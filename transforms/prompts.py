@@ -1,0 +1,44 @@
+"""What Generate takes as an element, and the Prompt that it stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from model_manager.wire.errors import InvalidRequest
+from transforms.elements import Prompt
+from transforms.messages import checked_messages
+from transforms.rows import RowShape, parse_row
+
+
+def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
+    """((key,), prompt) of keyed input, which is any pair; else ((), prompt)."""
+    if isinstance(element, tuple) and len(element) == 2:
+        return (element[0],), element[1]
+    return (), element
+
+
+def as_prompt(value: Any) -> Prompt:
+    """A Prompt, text, list of messages, list of token ids, or mapping that is a row; raises InvalidRequest.
+
+    One without an id gets that of its content.
+    """
+    prompt = _prompt(value)
+    return prompt if prompt.id else msgspec.structs.replace(prompt, id=prompt.content_id)
+
+
+def _prompt(value: Any) -> Prompt:
+    if isinstance(value, Prompt):
+        return value
+    if isinstance(value, str):
+        return Prompt(text=value)
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        return Prompt(token_ids=value)
+    if isinstance(value, list):
+        return Prompt(messages=checked_messages(value))
+    if isinstance(value, dict):
+        return parse_row(value, RowShape(), position="")
+    raise InvalidRequest(
+        f"an element of type {type(value).__name__}: takes a Prompt, text, messages, token ids, or a row as a mapping"
+    )

@@ -1,0 +1,188 @@
+"""Reading one range of a file: each row a Prompt, or the DeadLetter that says what is wrong with it.
+
+Rows are known by `<path as matched>:<position>`: the byte offset of a line in the (uncompressed) file, the number of a row,
+from 0, in CSV and Parquet. Lines that are blank are skipped. An error of the file system is raised; a file whose content is
+damaged ends in one dead letter for all that could not be read of it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import msgspec
+import pyarrow.parquet as pq
+
+from model_manager.wire.errors import InvalidRequest, RequestError
+from transforms.elements import DeadLetter, Prompt
+from transforms.file_ranges import FileRange
+from transforms.formats import delimiter
+from transforms.input_files import is_damage, open_input
+from transforms.lines import Line, read_lines
+from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, parse_row
+
+MAX_ROW_BYTES = 16 * 2**20
+_SHOWN = 2000
+_CHUNK = 1 << 20
+_PARQUET_BATCH = 256
+_BOM = b"\xef\xbb\xbf"
+
+
+class UnreadableRow(RequestError):
+    """A row is not of its file's format."""
+
+
+class UnreadableFile(RequestError):
+    """A file's content is damaged from some point on."""
+
+
+def read_range(part: FileRange, shape: RowShape, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Prompt | DeadLetter]:
+    """All rows of the range, in order."""
+    readers = {"jsonl": _read_jsonl, "text": _read_text, "csv": _read_csv, "parquet": _read_parquet}
+    try:
+        with open_input(part.path) as stream:
+            yield from readers[part.format](stream, part, shape, max_row_bytes)
+    except Exception as error:
+        if not (is_damage(error) or isinstance(error, csv.Error)):
+            raise
+        yield unreadable_file(part.path, error)
+
+
+def unreadable_file(path: str, error: Exception) -> DeadLetter:
+    """The letter of a file, or the rest of one."""
+    reason = f"the file is damaged ({type(error).__name__}: {error}); rows from there on are missing"
+    return DeadLetter(id=path, error=UnreadableFile.__name__, reason=reason, source=path)
+
+
+def _read_jsonl(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+    for line in _lines(stream, part, limit):
+        yield _row_or_letter(line, f"{part.path}:{line.offset}", limit, lambda text, at: _json_row(text, shape, at))
+
+
+def _read_text(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+    for line in _lines(stream, part, limit):
+        yield _row_or_letter(line, f"{part.path}:{line.offset}", limit, _text_row)
+
+
+def _lines(stream: BinaryIO, part: FileRange, limit: int) -> Iterator[Line]:
+    for line in read_lines(stream, part.start, part.stop, limit=limit):
+        data = line.data.removeprefix(_BOM) if line.offset == 0 else line.data
+        if data.strip():
+            yield line._replace(data=data)
+
+
+def _row_or_letter(line: Line, position: str, limit: int, parse: Any) -> Prompt | DeadLetter:
+    shown = line.data[:_SHOWN].decode("utf-8", "backslashreplace")
+    if line.too_long:
+        return _letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown)
+    try:
+        text = line.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return _letter(UnreadableRow(f"not UTF-8: {error.reason} at byte {error.start} of the row"), position, shown)
+    prompt: Prompt | DeadLetter = parse(text, position)
+    return prompt
+
+
+def _text_row(text: str, position: str) -> Prompt:
+    return Prompt(id=position, text=text, source=position)
+
+
+def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
+    try:
+        row = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return _letter(UnreadableRow(f"not JSON: {error}"), position, text)
+    return _prompt_or_letter(row, shape, position, text)
+
+
+def _prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | None = None) -> Prompt | DeadLetter:
+    try:
+        return parse_row(row, shape, position=position, original=original)
+    except RequestError as error:
+        return _letter(error, position, row)
+
+
+def _letter(error: RequestError, position: str, row: Any) -> DeadLetter:
+    given = row.get("id", row.get("custom_id")) if isinstance(row, dict) else None
+    identity = str(given) if isinstance(given, str | int) else position
+    return DeadLetter(id=identity, error=type(error).__name__, reason=str(error), row=row, source=position)
+
+
+# ── CSV ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_csv(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+    csv.field_size_limit(max(limit, csv.field_size_limit()))  # the module's own default of 128 KiB is too little
+    lines = (line.decode("utf-8", "surrogateescape") for line in _raw_lines(stream, limit))
+    rows = csv.reader(lines, delimiter=delimiter(part.path))
+    header = next(rows, [])
+    for number, fields in enumerate(row for row in rows if row):
+        yield _csv_row(header, fields, shape, f"{part.path}:{number}")
+
+
+def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:
+    """Lines with their ends as they are: in a quoted field they are content."""
+    held = stream.read(len(_BOM)).removeprefix(_BOM)
+    while chunk := stream.read(_CHUNK):
+        *ended, held = (held + chunk).split(b"\n")
+        yield from (line + b"\n" for line in ended)
+        if len(held) > limit:
+            raise csv.Error(f"a line is longer than {limit} bytes")
+    if held:
+        yield held
+
+
+def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: str) -> Prompt | DeadLetter:
+    try:
+        "".join(fields).encode("utf-8")
+    except UnicodeEncodeError:
+        shown = [field.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for field in fields]
+        return _letter(UnreadableRow("not UTF-8"), position, shown)
+    if len(fields) != len(header):
+        reason = f"{len(fields)} fields where the header has {len(header)}"
+        return _letter(UnreadableRow(reason), position, fields)
+    try:
+        return _prompt_or_letter(_typed_cells(dict(zip(header, fields, strict=True)), shape), shape, position)
+    except InvalidRequest as error:
+        return _letter(error, position, dict(zip(header, fields, strict=True)))
+
+
+def _typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:
+    """Sampling parameters and messages are JSON in their cells (`stop` also a bare string); empty ones are not given."""
+    typed: dict[str, Any] = dict(row)
+    names = ({*SAMPLING_NAMES, NESTED_PARAMS} if shape.row_params else set()) | {"messages"} - {shape.prompt_column}
+    for name in names & row.keys():
+        typed[name] = _json_cell(name, row[name]) if row[name].strip() else None
+    return typed
+
+
+def _json_cell(name: str, cell: str) -> Any:
+    if name == "stop" and not cell.lstrip().startswith("["):
+        return cell
+    try:
+        return msgspec.json.decode(cell)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"`{name}` is not JSON: {error}") from None
+
+
+# ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_parquet(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+    file = pq.ParquetFile(stream)
+    groups = range(file.metadata.num_row_groups)[part.start : part.stop]
+    number = part.first_row
+    for batch in file.iter_batches(batch_size=_PARQUET_BATCH, row_groups=list(groups)):
+        for row in batch.to_pylist(maps_as_pydicts="lossy"):
+            yield _parquet_row(row, shape, f"{part.path}:{number}", limit)
+            number += 1
+
+
+def _parquet_row(row: Mapping[str, Any], shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:
+    """Values that JSON does not have become what msgspec makes of them: ISO dates, base64 bytes, decimals as text."""
+    encoded = msgspec.json.encode(row, enc_hook=str)
+    if len(encoded) > limit:
+        shown = encoded[:_SHOWN].decode("utf-8", "replace")
+        return _letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown)
+    return _prompt_or_letter(msgspec.json.decode(encoded), shape, position)

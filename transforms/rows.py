@@ -1,0 +1,107 @@
+"""A row of a file → a Prompt. Knows the shapes of rows, not the formats of files.
+
+Three shapes of row, recognised in this order:
+
+1. OpenAI's batch format: an object with `body` and `custom_id` (or `url`); see openai_batch.py.
+2. An object with the prompt column (a string, a list of token ids, or a list of messages), or with `messages`.
+3. A bare JSON string.
+
+Of an object these names are ours, everything else is a further column and rides along untouched:
+
+- the id column, `id` by default, else `custom_id`: a string or an integer,
+- the prompt column, `prompt` by default, or `messages`,
+- SamplingParams' own field names (max_tokens, temperature, top_k, top_p, seed, stop, stop_token_ids, ignore_eos) and
+  `sampling_params`, an object of them that wins over the former; `row_params=False` leaves all of these to the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.sampling import SamplingParams
+from transforms import openai_batch
+from transforms.elements import Messages, Prompt
+from transforms.messages import checked_messages
+
+SAMPLING_NAMES = frozenset(SamplingParams.__struct_fields__)
+NESTED_PARAMS = "sampling_params"
+
+
+class RowShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Which columns of a row are which."""
+
+    prompt_column: str | None = None
+    """By default `prompt`, else `messages`."""
+    id_column: str | None = None
+    """By default `id`, else `custom_id`."""
+    row_params: bool = True
+    """Whether sampling parameters are taken from the row."""
+
+
+def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None = None) -> Prompt:
+    """The prompt of a decoded row; `position` (file and place) is its id where it has none. Raises InvalidRequest."""
+    if isinstance(row, str):
+        return Prompt(id=position, text=row, source=position, original=original)
+    if not isinstance(row, dict):
+        raise InvalidRequest(f"a row is an object or a string, not {_json_type(row)}")
+    rest = dict(row)
+    if openai_batch.is_batch_row(row):
+        rest, shape = openai_batch.plain_row(row), RowShape()
+    identity = _take_id(rest, shape) or position
+    content = _take_content(rest, shape)
+    params = _take_params(rest) if shape.row_params else {}
+    return Prompt(id=identity, params=params, columns=rest, source=position, original=original, **content)
+
+
+def _take_id(rest: dict[str, Any], shape: RowShape) -> str:
+    for name in (shape.id_column,) if shape.id_column else ("id", "custom_id"):
+        value = rest.pop(name, None)
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, str | int):
+                raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes a string or an integer")
+            return str(value)
+    return ""
+
+
+def _take_content(rest: dict[str, Any], shape: RowShape) -> dict[str, Any]:
+    named = [shape.prompt_column] if shape.prompt_column else ["prompt", "messages"]
+    found = [name for name in named if rest.get(name) is not None]
+    if not found:
+        columns = ", ".join(f"`{name}`" for name in list(rest)[:10]) or "none"
+        raise InvalidRequest(f"no {' or '.join(f'`{name}`' for name in named)} in the row (its columns: {columns})")
+    if len(found) > 1:
+        raise InvalidRequest("both `prompt` and `messages` in the row: name one of them as the prompt column")
+    for name in named:
+        if name != found[0]:
+            rest.pop(name, None)
+    return _content(found[0], rest.pop(found[0]))
+
+
+def _content(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"text": value}
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        return {"token_ids": value}
+    if isinstance(value, list):
+        messages: Messages = checked_messages(value)
+        return {"messages": messages}
+    raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes a string, a list of messages or of token ids")
+
+
+def _take_params(rest: dict[str, Any]) -> dict[str, Any]:
+    own = {name: rest.pop(name) for name in SAMPLING_NAMES & rest.keys()}
+    nested = rest.pop(NESTED_PARAMS, None)
+    if nested is not None and not isinstance(nested, Mapping):
+        raise InvalidRequest(f"`{NESTED_PARAMS}` is {_json_type(nested)}: takes an object")
+    params = {name: value for name, value in (own | dict(nested or {})).items() if value is not None}
+    SamplingParams.parse(params)
+    return dict(sorted(params.items()))
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
