@@ -1,0 +1,145 @@
+"""A model's folder, checked before anything is loaded from it: architecture, weight files, sizes, formats.
+
+Reads headers only, safetensors only, and never runs code that comes with a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, GenerationConfig
+
+from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+
+SUPPORTED = ("LlamaForCausalLM", "OPTForCausalLM", "Qwen2ForCausalLM")
+"""Architectures whose every variant is tested token for token against transformers' own generation."""
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_WHOLE_BATCH_ROPE = ("dynamic", "longrope")
+"""These rescale every sequence by the longest one in the batch, so an answer would depend on its company."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds."""
+
+    folder: Path
+    architecture: str
+    config: Any
+    stored_dtype: torch.dtype
+    """The format of most of its weights."""
+    num_parameters: int
+    eos_token_ids: list[int]
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
+    config = _read_config(folder)
+    architecture = _architecture(config)
+    counts: Counter[torch.dtype] = Counter()
+    for file in _weight_files(folder):
+        counts += _count_parameters(file)
+    return Checkpoint(
+        folder=folder,
+        architecture=architecture,
+        config=config,
+        stored_dtype=max(counts, key=lambda dtype: counts[dtype]),
+        num_parameters=counts.total(),
+        eos_token_ids=_eos_token_ids(folder, config),
+    )
+
+
+def _read_config(folder: Path) -> Any:
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever an odd value happens to break
+        if _parses(folder / "config.json") and "model type" in str(error):
+            raise ModelUnsupported(f"{folder}: no such model type; supported: {', '.join(SUPPORTED)}") from None
+        raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
+
+
+def _parses(file: Path) -> bool:
+    try:
+        return isinstance(json.loads(file.read_text()), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def _architecture(config: Any) -> str:
+    named = list(config.architectures or [])
+    if not named or named[0] not in SUPPORTED:
+        raise ModelUnsupported(
+            f"architecture {named[0] if named else 'unnamed'} is not supported; supported: {', '.join(SUPPORTED)}"
+        )
+    if getattr(config, "quantization_config", None):
+        raise ModelUnsupported("quantized checkpoints are not supported; use one in float32, bfloat16 or float16")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope in _WHOLE_BATCH_ROPE:
+        raise ModelUnsupported(f"rope type {rope} is not supported: it makes an answer depend on the rest of its batch")
+    return str(named[0])
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return _indexed_files(index)
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
+        raise ModelCorrupt(f"{folder} holds pickled weights only, which can run code: convert them to safetensors")
+    raise ModelCorrupt(f"{folder} holds no model.safetensors")
+
+
+def _indexed_files(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelCorrupt(f"{index} is not readable: {_first_line(error)}") from None
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelCorrupt(f"{index} names {name!r}, which is not a safetensors file of its folder")
+        if not index.with_name(name).is_file():
+            raise ModelCorrupt(f"{index} names {name}, which is missing")
+    return [index.with_name(name) for name in names]
+
+
+def _count_parameters(file: Path) -> Counter[torch.dtype]:
+    """Parameters by format, from the header; opening also checks that the file is as long as its header says."""
+    counts: Counter[torch.dtype] = Counter()
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                stored = tensors.get_slice(name)
+                if stored.get_dtype() not in _DTYPES:
+                    raise ModelUnsupported(f"{file}: {name} is stored as {stored.get_dtype()}; takes {[*_DTYPES]}")
+                counts[_DTYPES[stored.get_dtype()]] += torch.Size(stored.get_shape()).numel()
+    except (SafetensorError, OSError) as error:
+        raise ModelCorrupt(f"{file} is damaged: {_first_line(error)}") from None
+    if not counts:
+        raise ModelCorrupt(f"{file} holds no weights")
+    return counts
+
+
+def _eos_token_ids(folder: Path, config: Any) -> list[int]:
+    """From generation_config.json, which chat models correct there, else from the config."""
+    eos = config.eos_token_id
+    if (folder / "generation_config.json").is_file():
+        try:
+            eos = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id or eos
+        except Exception as error:  # as for the config
+            raise ModelCorrupt(f"{folder / 'generation_config.json'} is not readable: {_first_line(error)}") from None
+    if eos is None:
+        return []
+    return [int(token) for token in eos] if isinstance(eos, list | tuple) else [int(eos)]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,62 @@
+"""Which device and number format a model runs with: what the settings ask for against what the machine has.
+
+Knows no model beyond the format that its checkpoint is stored in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import torch
+
+from model_manager.wire.config import Device, Dtype
+from model_manager.wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(asked: Device) -> torch.device:
+    """The device to run on; raises ConfigError if it is asked for by name and not there."""
+    present = torch.cuda.is_available()
+    if asked == "cuda" and not present:
+        raise ConfigError("device='cuda': this machine has no usable CUDA device; takes 'cpu' or 'auto' here")
+    return torch.device("cuda" if present and asked != "cpu" else "cpu")
+
+
+def choose_dtype(asked: Dtype, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """The format to compute in: the one asked for, else the stored one as far as `device` computes it fast.
+
+    Raises ConfigError for float16 asked for on a CPU, where it has neither speed nor range.
+    """
+    if asked == "float16" and device.type == "cpu":
+        raise ConfigError("dtype='float16': not on a CPU; takes 'auto', 'float32' or 'bfloat16' there")
+    if asked != "auto":
+        return _FORMATS[asked]
+    chosen = stored if _is_fast(stored, device) else _next_best(device)
+    if chosen != stored:
+        log.warning("dtype auto: %s on this %s instead of the checkpoint's %s", chosen, device.type, stored)
+    return chosen
+
+
+def computes_bfloat16_fast() -> bool:
+    """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16 or AMX; on Arm, BF16)."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, ≥ 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_fast(dtype: torch.dtype, device: torch.device) -> bool:
+    if device.type == "cuda":
+        return dtype in _FORMATS.values()
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and computes_bfloat16_fast())
+
+
+def _next_best(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" or computes_bfloat16_fast() else torch.float32

@@ -1,0 +1,128 @@
+"""How many blocks the KV cache gets: from the setting, or from the memory that is left once the weights are loaded.
+
+The cache is only reserved here, never touched: memory is used as blocks are. Knows no torch device; what memory
+there is comes in as a number.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ModelDoesNotFit
+
+log = logging.getLogger(__name__)
+
+_GIB = 2**30
+_SHARE = 0.6
+"""Of the memory left after weights and activations, what the cache may grow to: workers live on this machine too."""
+_USEFUL_TOKENS = 256
+"""A cache that holds not even one sequence of this length serves nobody."""
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """What was decided."""
+
+    num_blocks: int
+    max_model_len: int
+    """Most tokens of one sequence; below the model's own where the cache holds fewer."""
+
+
+def plan_cache(config: ModelConfig, *, bytes_per_block: int, max_model_len: int, free: int, reserve: int) -> CachePlan:
+    """Blocks for `config` on a machine with `free` bytes, of which a step's activations take `reserve`.
+
+    Never more than max_num_seqs sequences of full length need. Raises ModelDoesNotFit, with the numbers and the
+    setting to change, if not one sequence of useful length (or of the max_model_len that was asked for) fits.
+    """
+    budget = _budget(config, free, reserve)
+    blocks_per_sequence = -(-max_model_len // config.block_size)
+    num_blocks = min(budget // bytes_per_block, config.max_num_seqs * blocks_per_sequence)
+    tokens = num_blocks * config.block_size
+    needed = max_model_len if config.max_model_len is not None else min(max_model_len, _USEFUL_TOKENS)
+    if tokens < needed:
+        raise ModelDoesNotFit(_refusal(config, bytes_per_block, budget, needed))
+    if tokens < max_model_len:
+        log.warning("the KV cache holds %d tokens, so max_model_len is %d, not %d", tokens, tokens, max_model_len)
+    return CachePlan(num_blocks, min(max_model_len, tokens))
+
+
+def check_weights(weight_bytes: int, free: int) -> None:
+    """Raise ModelDoesNotFit if weights of that size exceed the memory there is."""
+    if weight_bytes > free:
+        raise ModelDoesNotFit(
+            f"the weights take {weight_bytes / _GIB:.2f} GiB and {free / _GIB:.2f} GiB of memory are free: "
+            "use a machine with more memory, a smaller model or dtype=bfloat16"
+        )
+
+
+def free_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes this process may still take: what the machine has available, within its control group's limits."""
+    return min(int(psutil.virtual_memory().available), *_cgroup_headroom(cgroups, own), 2**63)
+
+
+def _budget(config: ModelConfig, free: int, reserve: int) -> int:
+    if config.kv_cache_gib is not None:
+        return int(config.kv_cache_gib * _GIB)
+    return max(0, int((free - reserve) * _SHARE))
+
+
+def _refusal(config: ModelConfig, bytes_per_block: int, budget: int, tokens: int) -> str:
+    need = -(-tokens // config.block_size) * bytes_per_block
+    change = (
+        "set kv_cache_gib higher"
+        if config.kv_cache_gib is not None
+        else "use a machine with more memory, or set kv_cache_gib"
+    )
+    return (
+        f"a KV cache for one sequence of {tokens} tokens takes {need / _GIB:.3f} GiB and {budget / _GIB:.3f} GiB are "
+        f"set aside for it: {change}{' or max_model_len lower' if config.max_model_len is not None else ''}"
+    )
+
+
+def _cgroup_headroom(cgroups: Path, own: Path) -> list[int]:
+    """Limit minus use of each control group that this process is in (v2 and v1), their parents included."""
+    folders: list[tuple[Path, str, str]] = []
+    for line in _text(own).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            folders += [(folder, "memory.max", "memory.current") for folder in _upwards(cgroups, path)]
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            folders += [(folder, *names) for folder in _upwards(root, path)]
+    return [room for folder, limit, use in folders if (room := _headroom(folder, limit, use)) is not None]
+
+
+def _upwards(root: Path, path: str) -> list[Path]:
+    """The group's folder and those above it; inside a container the path may not exist, its root then counts."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _headroom(folder: Path, limit_name: str, use_name: str) -> int | None:
+    limit, use = _text(folder / limit_name).strip(), _text(folder / use_name).strip()
+    if not limit.isdigit() or not use.isdigit():
+        return None
+    return max(0, int(limit) - int(use) + _reclaimable(folder))
+
+
+def _reclaimable(folder: Path) -> int:
+    """File pages that the kernel gives up before it refuses memory; a checkpoint just read is full of them."""
+    for line in _text(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

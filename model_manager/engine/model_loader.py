@@ -1,0 +1,195 @@
+"""From a model's folder to a runner that can execute steps: weights, KV cache, attention, kernels, in that order.
+
+transformers supplies the model code. Knows no requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from model_manager.engine import kv_memory
+from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
+from model_manager.engine.device import choose_device, choose_dtype, usable_cores
+from model_manager.engine.interface import ModelRunner
+from model_manager.engine.linear import can_pack, pack_linears
+from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.engine.paged_attention import (
+    IMPLEMENTATION,
+    CacheShape,
+    GatheringAttention,
+    PagedAttention,
+    register,
+)
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError, ModelCorrupt
+from model_manager.wire.messages import ModelInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run."""
+
+    runner: ModelRunner
+    info: ModelInfo
+
+
+def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
+    """Load the checkpoint in `folder` as `config` asks; returns once a step has run.
+
+    Raises ModelError (which says what about the model or the machine is wrong) or ConfigError (which names the
+    setting). float32 by default where the processor does not compute the checkpoint's own format fast.
+    """
+    started = time.monotonic()
+    checkpoint = read_checkpoint(folder)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, checkpoint.stored_dtype, device)
+    torch.set_num_threads(config.num_threads or usable_cores())
+    max_model_len = _max_model_len(config, checkpoint)
+    kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
+    model = _load_weights(checkpoint, dtype, device)
+    if device.type == "cpu" and can_pack(dtype):
+        pack_linears(model, config.max_num_seqs)
+    runner = _runner(config, checkpoint, model, dtype, device, max_model_len)
+    runner.warm_up()
+    info = ModelInfo(
+        name=config.model,
+        folder=str(folder),
+        architecture=checkpoint.architecture,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        vocab_size=runner.vocab_size,
+        max_model_len=runner.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        num_blocks=runner.num_blocks,
+        block_size=runner.block_size,
+        eos_token_ids=runner.eos_token_ids,
+        load_seconds=time.monotonic() - started,
+    )
+    return LoadedModel(runner, info)
+
+
+def _max_model_len(config: ModelConfig, checkpoint: Checkpoint) -> int:
+    positions = int(checkpoint.config.max_position_embeddings)
+    if config.max_model_len is not None and config.max_model_len > positions:
+        raise ConfigError(f"max_model_len={config.max_model_len}: this model takes at most {positions}")
+    return config.max_model_len or positions
+
+
+def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
+    """Bytes of the weights once loaded; on a CPU a tied output layer is packed beside the embedding."""
+    config = checkpoint.config
+    packed_again = config.vocab_size * config.hidden_size if config.tie_word_embeddings and device.type == "cpu" else 0
+    return int(checkpoint.num_parameters + packed_again) * dtype.itemsize
+
+
+def _free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else kv_memory.free_memory()
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without its progress bars and its advice to developers; what matters of it is raised as errors here."""
+    logging_of = transformers.utils.logging
+    verbosity = logging_of.get_verbosity()
+    logging_of.set_verbosity_error()
+    logging_of.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_of.set_verbosity(verbosity)
+        logging_of.enable_progress_bar()
+
+
+def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+    """The transformers model, in eval mode, its attention ours; raises ModelCorrupt unless every weight is there."""
+    register()
+    architecture = getattr(transformers, checkpoint.architecture)
+    try:
+        with _quiet_transformers():
+            model, report = architecture.from_pretrained(
+                checkpoint.folder,
+                config=checkpoint.config,
+                dtype=dtype,
+                device_map=None if device.type == "cpu" else {"": device},
+                attn_implementation=IMPLEMENTATION,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelCorrupt(f"{checkpoint.folder}: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+    _check_report(checkpoint.folder, report)
+    return model.eval().requires_grad_(False)
+
+
+def _check_report(folder: Path, report: dict[str, Any]) -> None:
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        names = sorted(key if isinstance(key, str) else key[0] for key in report[kind])
+        if names:
+            some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+            raise ModelCorrupt(f"{folder}: {len(names)} weights are {kind.removesuffix('_keys')}: {some}")
+
+
+def _runner(
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    model: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_model_len: int,
+) -> TorchModelRunner:
+    shape = _cache_shape(config, checkpoint.config, dtype, num_blocks=0)
+    plan = kv_memory.plan_cache(
+        config,
+        bytes_per_block=shape.bytes_per_block,
+        max_model_len=max_model_len,
+        free=_free_memory(device),
+        reserve=_activation_bytes(config, checkpoint.config, dtype),
+    )
+    shape = _cache_shape(config, checkpoint.config, dtype, plan.num_blocks)
+    log.info("KV cache: %d blocks of %d tokens", plan.num_blocks, config.block_size)
+    return TorchModelRunner(
+        model,
+        _attention(shape, device),
+        device=device,
+        max_model_len=plan.max_model_len,
+        num_blocks=plan.num_blocks,
+        block_size=config.block_size,
+        eos_token_ids=checkpoint.eos_token_ids,
+    )
+
+
+def _cache_shape(config: ModelConfig, model: Any, dtype: torch.dtype, num_blocks: int) -> CacheShape:
+    return CacheShape(
+        num_layers=model.num_hidden_layers,
+        num_heads=model.num_attention_heads,
+        num_kv_heads=getattr(model, "num_key_value_heads", None) or model.num_attention_heads,
+        head_dim=getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        dtype=dtype,
+    )
+
+
+def _activation_bytes(config: ModelConfig, model: Any, dtype: torch.dtype) -> int:
+    """Most that one step holds besides weights and cache: one layer's states, and the logits with copies to sample."""
+    feed_forward = getattr(model, "intermediate_size", None) or model.ffn_dim
+    states = config.max_num_batched_tokens * (3 * feed_forward + 8 * model.hidden_size) * dtype.itemsize
+    logits = config.max_num_seqs * model.vocab_size * (dtype.itemsize + 4 * 4)
+    return int(states + logits)
+
+
+def _attention(shape: CacheShape, device: torch.device) -> PagedAttention:
+    return GatheringAttention(shape, device)

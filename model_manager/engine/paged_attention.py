@@ -1,0 +1,133 @@
+"""Attention over a paged KV cache, and the hook by which transformers' model code reaches it.
+
+A block holds the keys and values of `block_size` consecutive tokens of one sequence, for every layer; a sequence's
+block table says where its blocks lie. How a block is laid out inside is each implementation's own business. Knows
+nothing of requests, prefixes or scheduling: only slots, tables and lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from model_manager.engine.interface import StepInput
+
+IMPLEMENTATION = "millrace_paged"
+"""The name under which transformers' models find `attend_paged`."""
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Sizes of a KV cache and the format of what it holds."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_blocks: int
+    block_size: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Keys and values of one block, all layers."""
+        per_token = self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return 2 * self.block_size * per_token
+
+
+class PagedAttention(Protocol):
+    """A KV cache and attention over it, on one device."""
+
+    def begin(self, step: StepInput) -> None:
+        """Take over a step's tables; every layer of the step is attended with them."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        """Store the step's keys and values [T, kv heads, dim], then attend query [T, heads, dim]; like query.
+
+        `window` is how many positions back a token sees, itself included; None is all of them.
+        """
+
+
+def attend_paged(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    paged: PagedAttention,
+    sliding_window: int | None = None,
+    **_unused: Any,
+) -> tuple[torch.Tensor, None]:
+    """As transformers calls its attention functions: tensors [1, heads, T, dim] in, [1, T, heads, dim] out."""
+    layer: Any = module.layer_idx
+    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+    return paged.attend(layer, q, k, v, scaling, sliding_window).unsqueeze(0), None
+
+
+def register() -> None:
+    """Make `IMPLEMENTATION` known to transformers; no mask is registered, so that none is built."""
+    ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, attend_paged)
+
+
+class GatheringAttention:
+    """Paged attention of plain torch operations, on any device: gathers a sequence's keys and values, then SDPA.
+
+    It runs where no kernel of our own does, and is what those are tested against.
+    """
+
+    def __init__(self, shape: CacheShape, device: torch.device) -> None:
+        slots = shape.num_blocks * shape.block_size
+        size = (shape.num_layers, slots, shape.num_kv_heads, shape.head_dim)
+        self._keys = torch.zeros(size, dtype=shape.dtype, device=device)
+        self._values = torch.zeros(size, dtype=shape.dtype, device=device)
+        self._block_size = shape.block_size
+        self._device = device
+        self._slots = torch.empty(0, dtype=torch.long, device=device)
+        self._sequences: list[_Sequence] = []
+
+    def begin(self, step: StepInput) -> None:
+        self._slots = torch.from_numpy(step.slots).to(self._device)
+        offsets = torch.arange(self._block_size, device=self._device)
+        tables = torch.from_numpy(step.block_tables).to(self._device, torch.long)
+        slots = (tables.unsqueeze(-1) * self._block_size + offsets).flatten(1)
+        starts, lens = step.query_starts.tolist(), step.context_lens.tolist()
+        self._sequences = [_Sequence(starts[s], starts[s + 1], slots[s, : lens[s]]) for s in range(len(lens))]
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        keys, values = self._keys[layer], self._values[layer]
+        keys.index_copy_(0, self._slots, key)
+        values.index_copy_(0, self._slots, value)
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for sequence in self._sequences:
+            rows = slice(sequence.start, sequence.end)
+            output[rows] = _dense(query[rows], keys[sequence.slots], values[sequence.slots], scale, window)
+        return output
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    start: int
+    end: int
+    slots: torch.Tensor
+    """[context] where its keys and values lie, in order."""
+
+
+def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+    """Causal attention of a sequence's last n positions: q [n, heads, dim], k and v [context, kv heads, dim]."""
+    behind = torch.arange(k.shape[0], device=q.device)
+    position = behind[-q.shape[0] :].unsqueeze(1)
+    seen = behind <= position
+    if window is not None:
+        seen &= behind > position - window
+    q, k, v = (states.transpose(0, 1).unsqueeze(0) for states in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
+    return out[0].transpose(0, 1)
