@@ -1,0 +1,162 @@
+"""A model's chat template: messages in, the text that the model was trained to see out.
+
+Renders as transformers' `apply_chat_template` does
+(https://huggingface.co/docs/transformers/en/chat_templating). Knows text, not tokens. Templates come with the model, so
+they are not trusted: they run in Jinja's immutable sandbox and see plain values only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from model_manager.wire.errors import InvalidRequest, ModelUnsupported
+
+_DEFAULT = "default"
+
+
+class ChatTemplate:
+    """A compiled template; raises ModelUnsupported if it is no Jinja template."""
+
+    def __init__(self, source: str, variables: Mapping[str, str], now: Callable[[], datetime] = datetime.now) -> None:
+        """`variables` are seen by the template (bos_token and the like); `now` is the clock behind `strftime_now`."""
+        self._variables = dict(variables)
+        try:
+            self._template = _environment(now).from_string(source)
+        except TemplateSyntaxError as error:
+            raise ModelUnsupported(f"the model's chat template does not compile: {error}") from None
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The conversation as text, ending where the assistant's answer begins.
+
+        Raises InvalidRequest for what are no messages, and with the template's own words where it rejects them.
+        """
+        conversation = parse_messages(messages)
+        try:
+            return self._template.render(messages=conversation, add_generation_prompt=True, **self._variables)
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
+            raise InvalidRequest(f"messages: the chat template rejects them: {error}") from None
+
+
+def find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    """The template's source: chat_template.jinja, else tokenizer_config.json's, else chat_template.json's."""
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    found = tokenizer_config.get("chat_template")
+    if found is None and (folder / "chat_template.json").is_file():
+        found = json.loads((folder / "chat_template.json").read_bytes()).get("chat_template")
+    if isinstance(found, list):
+        found = {named["name"]: named["template"] for named in found}.get(_DEFAULT)
+    if found is not None and not isinstance(found, str):
+        raise ModelUnsupported(f"{folder}: its chat_template is neither text nor a list of named templates")
+    return found
+
+
+def parse_messages(messages: object) -> list[dict[str, str]]:
+    """Messages as plain {role, content} pairs; the texts of a content in parts are joined by newlines.
+
+    Raises InvalidRequest, saying which message is wrong and what it takes.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise InvalidRequest("messages: takes a list of at least one {role, content}")
+    return [_parse_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+
+
+def _parse_message(name: str, message: object) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise InvalidRequest(f"{name}: takes {{role, content}}, got {_kind(message)}")
+    given = {key: value for key, value in message.items() if value is not None}
+    if extra := sorted(map(str, given.keys() - {"role", "content"})):
+        raise InvalidRequest(f"{name}: takes role and content only, got {', '.join(extra)} too")
+    role = given.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidRequest(f"{name}.role: takes text such as 'user', got {_kind(role)}")
+    return {"role": str(role), "content": _parse_content(f"{name}.content", given.get("content"))}
+
+
+def _parse_content(name: str, content: object) -> str:
+    if isinstance(content, str):
+        return str(content)
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InvalidRequest(f"{name}: takes text or a list of text parts, got {_kind(content)}")
+    return "\n".join(_parse_part(f"{name}[{index}]", part) for index, part in enumerate(content))
+
+
+def _parse_part(name: str, part: object) -> str:
+    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
+        return text
+    got = f"a part of type {part.get('type')!r}" if isinstance(part, Mapping) else _kind(part)
+    raise InvalidRequest(f'{name}: takes {{"type": "text", "text": "..."}}, got {got}')
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+# ── what templates may use ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
+    environment.globals["namespace"] = _PublicNamespace
+    return environment
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _PublicNamespace(Namespace):
+    """A namespace that a template cannot give names which Python treats specially."""
+
+    def __init__(*args: Any, **attributes: Any) -> None:
+        self, *rest = args
+        for name in dict(*rest, **attributes):
+            _check_public(name)
+        Namespace.__init__(self, *rest, **attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_public(name)
+        super().__setitem__(name, value)
+
+
+def _check_public(name: object) -> None:
+    if str(name).startswith("_"):
+        raise SecurityError(f"a namespace takes no name with a leading underscore, got {name!r}")
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's words for training; here its body is rendered as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it so)
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)

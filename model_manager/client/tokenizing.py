@@ -1,0 +1,147 @@
+"""Text and conversations to token ids and back, as the model's own tokenizer.json defines them.
+
+Runs in every SDK worker, so it uses the `tokenizers` library alone; the ids are those of transformers' tokenizer for
+the same files. Knows nothing of requests or engines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Encoder
+
+from model_manager.client.chat_template import ChatTemplate, find_template
+from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LONG_TEXT = 4096
+"""Characters from which on an encoding is worth letting other threads run meanwhile (about 1 ms)."""
+
+_SPACES_TO_CLEAN = (
+    *((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'")),
+    *((" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
+)
+
+
+class Tokenizer:
+    """A loaded tokenizer; any thread may use it."""
+
+    def __init__(self, encoder: Encoder, special_tokens: Mapping[str, str], template: str | None, clean: bool) -> None:
+        """`special_tokens` by role (bos_token, …); `clean` takes spaces before punctuation out of decoded text."""
+        self._encoder = encoder
+        self._special_tokens = dict(special_tokens)
+        self._template = ChatTemplate(template, special_tokens) if template is not None else None
+        self._clean = clean
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """From tokenizer.json and the settings beside it; raises ModelNotFound, ModelCorrupt or ModelUnsupported."""
+        config = _read_json(folder / "tokenizer_config.json")
+        encoder = _read_encoder(folder / "tokenizer.json")
+        special = _special_tokens(config, folder)
+        _add_missing(encoder, config, special.values())
+        # Byte-level text holds its own spaces: cleaning is for WordPiece and its kin (transformers 5 does the same).
+        clean = bool(config.get("clean_up_tokenization_spaces")) and type(encoder.model).__name__ != "BPE"
+        return cls(encoder, special, find_template(folder, config), clean)
+
+    @property
+    def bos_token(self) -> str | None:
+        """The token that begins a text, if the model has one."""
+        return self._special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The token that ends a text, if the model has one."""
+        return self._special_tokens.get("eos_token")
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `encode_chat` can be used."""
+        return self._template is not None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids, with the special tokens that the model expects around a text (often a BOS) unless told not to."""
+        try:
+            if len(text) < _LONG_TEXT:
+                ids: list[int] = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
+            else:  # Unlike `encode`, the batch call releases the interpreter's lock.
+                ids = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        except (TypeError, UnicodeError) as error:
+            raise InvalidRequest(f"prompt: is not text that can be encoded: {error}") from None
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer begins.
+
+        The template alone writes special tokens, so a BOS is never doubled. Raises InvalidRequest for messages that
+        are malformed or that the template rejects, and where the model has no template.
+        """
+        if self._template is None:
+            raise InvalidRequest("messages: this model has no chat template; give it a prompt instead")
+        return self.encode(self._template.render(messages), add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids; bytes that are no UTF-8 become U+FFFD."""
+        text: str = self._encoder.decode(ids, skip_special_tokens=skip_special_tokens)
+        if self._clean:
+            for spaced, closed in _SPACES_TO_CLEAN:
+                text = text.replace(spaced, closed)
+        return text
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A file of settings; empty where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelCorrupt(f"{path}: is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ModelCorrupt(f"{path}: is not a JSON object")
+    return content
+
+
+def _read_encoder(path: Path) -> Encoder:
+    if not path.is_file():
+        raise ModelNotFound(f"{path}: no such file; a model's folder holds its tokenizer.json")
+    try:
+        encoder = Encoder.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelCorrupt(f"{path}: is not a tokenizer: {error}") from None
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
+def _special_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Special tokens by role: tokenizer_config.json's, under an older layout overlaid by special_tokens_map.json."""
+    named = {role: config[role] for role in _NAMED_TOKENS if config.get(role) is not None}
+    if "added_tokens_decoder" not in config:
+        overlay = _read_json(folder / "special_tokens_map.json")
+        named |= {role: overlay[role] for role in _NAMED_TOKENS if overlay.get(role) is not None}
+    return {role: _content(token, folder) for role, token in named.items()}
+
+
+def _content(token: object, folder: Path) -> str:
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str):
+        raise ModelUnsupported(f"{folder}: a special token is {token!r}, which is no text")
+    return text
+
+
+def _add_missing(encoder: Encoder, config: Mapping[str, Any], special: Iterable[str]) -> None:
+    """Tokens that the settings name and tokenizer.json does not, under the ids that come next."""
+    known = {token.content for token in encoder.get_added_tokens_decoder().values()}
+    declared = sorted((config.get("added_tokens_decoder") or {}).items(), key=lambda entry: int(entry[0]))
+    encoder.add_tokens([AddedToken(**token) for _, token in declared if token["content"] not in known])
+    known |= {token["content"] for _, token in declared}
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    extra = extra.values() if isinstance(extra, Mapping) else extra
+    names = [*special, *(token if isinstance(token, str) else token["content"] for token in extra)]
+    missing = [name for name in dict.fromkeys(names) if name not in known]
+    encoder.add_special_tokens([AddedToken(name, normalized=False) for name in missing])
