@@ -1,9 +1,9 @@
 """The DoFn behind Generate: submits each element at once, emits each result as it finishes.
 
 A result leaves with the timestamp, windows and pane of its own element, from whichever call is next: a later `process`,
-or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that retries the bundle
-neither loses nor doubles anything: the requests have the same ids again. What is in flight is bounded by the client's
-credits: `process` blocks without one, and the runner can still give away what has not been claimed.
+or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that retries the
+bundle neither loses nor doubles anything: the requests have the same ids again. What is in flight is bounded by the
+client's credits: `process` blocks without one, and the runner can still give away what has not been claimed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import queue
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, SupportsIndex
 
 import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
@@ -36,7 +36,7 @@ class _InFlight(NamedTuple):
     element: WindowedValue
 
 
-class AsyncGenerateDoFn(beam.DoFn):  # type: ignore[misc]
+class AsyncGenerateDoFn(beam.DoFn):
     """Prompts, or (key, prompt), → Completions, keyed as they came."""
 
     def __init__(self, client: SharedClient, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
@@ -138,11 +138,11 @@ class AsyncGenerateDoFn(beam.DoFn):  # type: ignore[misc]
 
 
 class _OwnWindows(tuple[Any, ...]):
-    """Windows that stay as they are: Beam repeats those of an output as often as the current input, another element, has."""
+    """Windows that stay as they are: Beam multiplies an output's by how many the current input has, another element."""
 
     __slots__ = ()
 
-    def __imul__(self, _times: int) -> Self:  # type: ignore[misc]
+    def __imul__(self, _times: SupportsIndex) -> Self:
         return self
 
 

@@ -57,7 +57,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def content_id(self) -> str:
-        """An id for prompts without one: equal content and parameters have an equal one, in any process and any year."""
+        """An id for prompts without one: the same in any process for equal content and parameters."""
         return hashlib.sha256(_deterministic.encode((self.content, self.params))).hexdigest()[:24]
 
     def digest(self, job: str, params: SamplingParams) -> bytes:
@@ -123,7 +123,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _deterministic = msgspec.json.Encoder(order="deterministic")
 
 
-class _StructCoder(beam.coders.Coder):  # type: ignore[misc]
+class _StructCoder(beam.coders.Coder):
     """JSON with sorted keys: equal values have equal bytes, so they may also be keys; no pickle."""
 
     struct: ClassVar[type[msgspec.Struct]]

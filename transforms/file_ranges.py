@@ -11,6 +11,7 @@ from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
 from model_manager.wire.errors import ConfigError
+from transforms.files import match
 from transforms.formats import InputFormat, input_format, is_compressed
 
 MAX_RANGE_BYTES = 16 * 2**20
@@ -35,19 +36,11 @@ def match_files(patterns: list[str]) -> list[FileMetadata]:
     """The files of all patterns, each once, in the order of their names; ConfigError for a pattern without any."""
     found: dict[str, FileMetadata] = {}
     for pattern in patterns:
-        files = _match(pattern)
+        files = match(pattern)
         if not files:
             raise ConfigError(f"input {pattern}: no such file")
         found.update({file.path: file for file in files})
     return [found[path] for path in sorted(found)]
-
-
-def _match(pattern: str) -> list[FileMetadata]:
-    try:
-        (result,) = FileSystems.match([pattern])
-    except ValueError as error:
-        raise ConfigError(f"input {pattern}: {error}") from None
-    return list(result.metadata_list)
 
 
 def split_file(file: FileMetadata, named_format: str | None = None) -> Iterator[FileRange]:

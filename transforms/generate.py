@@ -1,6 +1,6 @@
 """Generate: prompts → completions by a language model, in one step of a pipeline.
 
-    completions = prompts | Generate("org/model", SamplingParams(max_tokens=128))
+completions = prompts | Generate("org/model", SamplingParams(max_tokens=128))
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from transforms.client import ClientOptions, Opener, SharedClient, open_engine_c
 from transforms.elements import DEAD_LETTERS, Completion, DeadLetter
 
 
-class Generate(beam.PTransform):  # type: ignore[misc]
+class Generate(beam.PTransform):
     """A Completion for each prompt, as each finishes; keyed input `(key, prompt)` comes back keyed.
 
-    A prompt is text, a Prompt, a list of chat messages, a list of token ids, or a mapping with the columns of a JSONL row
-    (rows.py). A request that fails comes out as a Completion with the finish reason `error`, and no other notices;
+    A prompt is text, a Prompt, a list of chat messages, a list of token ids, or a mapping with the columns of a JSONL
+    row (rows.py). A request that fails comes out as a Completion with the finish reason `error`, and no other notices;
     `with_exception_handling()` gives `(completions, dead_letters)` instead, `fail_fast=True` fails the job.
 
     What is wrong with the model or the machine fails the job at once; what is wrong with an engine is raised for the
@@ -49,7 +49,7 @@ class Generate(beam.PTransform):  # type: ignore[misc]
         self._params = params or SamplingParams()
         self._on_failure: OnFailure = "raise" if fail_fast else "emit"
         self.job = uuid.uuid4().hex
-        """Names this transform's requests in the manager; fixed when the graph is built, so that a retry has the same."""
+        """Names this transform's requests in the manager; fixed with the graph, so that a retry has the same."""
         self._options = ClientOptions(self._model, manager=manager, job=self.job, chat=chat)
         self._open_client = open_client
 

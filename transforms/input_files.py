@@ -1,6 +1,7 @@
 """Opening input files on any Beam file system, decompressed.
 
-The standard library's decompressors and Arrow's stand here, not Beam's: those end quietly where a file was cut off, these say so.
+The standard library's decompressors and Arrow's stand here, not Beam's: those end quietly where a file was cut off,
+these say so.
 """
 
 from __future__ import annotations
@@ -40,4 +41,6 @@ def open_input(path: str) -> Iterator[BinaryIO]:
 
 def is_damage(error: Exception) -> bool:
     """Whether the content of a file is at fault, and not what it came over (an OSError with a number)."""
-    return isinstance(error, _DAMAGE) or (type(error) in (OSError, gzip.BadGzipFile) and error.errno is None)
+    return isinstance(error, _DAMAGE) or (
+        isinstance(error, OSError) and type(error) in (OSError, gzip.BadGzipFile) and error.errno is None
+    )

@@ -66,7 +66,9 @@ def _check_endpoint(row: dict[str, Any]) -> None:
 
 
 def _check_unsupported(name: str, value: Any) -> None:
-    harmless = any(value == default and (value is default or default is not False) for default in _NO_EFFECT.get(name, ()))
+    harmless = any(
+        value == default and (value is default or default is not False) for default in _NO_EFFECT.get(name, ())
+    )
     if value is not None and not harmless:
         raise InvalidRequest(f"body.{name} is not supported")
 

@@ -1,6 +1,6 @@
 """ReadPrompts: files, by glob, from any Beam file system → Prompts, and the rows that are none.
 
-    match files ─► split into ranges ─► redistribute ─► read rows ─► prompts, dead letters
+match files ─► split into ranges ─► redistribute ─► read rows ─► prompts, dead letters
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from transforms.read_rows import MAX_ROW_BYTES, read_range
 from transforms.rows import RowShape
 
 
-class ReadPrompts(beam.PTransform):  # type: ignore[misc]
+class ReadPrompts(beam.PTransform):
     """Prompts of JSONL, text, CSV and Parquet files, compressed or not; rows without an id get a stable one.
 
     A row that is no prompt fails the job with its place and reason; `with_exception_handling()` instead gives
-    `(prompts, dead_letters)` and goes on. Rows have the shapes that rows.py describes. An id is `<path>:<position>`, with
-    the path as it was matched: the same pattern gives the same ids from run to run. Explicit ids are taken as they are;
-    rows that share one are all read.
+    `(prompts, dead_letters)` and goes on. Rows have the shapes that rows.py describes. An id is `<path>:<position>`,
+    with the path as it was matched: the same pattern gives the same ids from run to run. Explicit ids are taken as they
+    are; rows that share one are all read.
 
     Raises ConfigError, when applied, for a pattern that matches nothing or a file of no known format.
     """
@@ -83,7 +83,7 @@ class ReadPrompts(beam.PTransform):  # type: ignore[misc]
         }
 
 
-class _ReadRange(beam.DoFn):  # type: ignore[misc]
+class _ReadRange(beam.DoFn):
     def __init__(self, shape: RowShape, max_row_bytes: int, *, strict: bool) -> None:
         self._shape = shape
         self._max_row_bytes = max_row_bytes

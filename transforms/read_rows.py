@@ -1,8 +1,8 @@
 """Reading one range of a file: each row a Prompt, or the DeadLetter that says what is wrong with it.
 
-Rows are known by `<path as matched>:<position>`: the byte offset of a line in the (uncompressed) file, the number of a row,
-from 0, in CSV and Parquet. Lines that are blank are skipped. An error of the file system is raised; a file whose content is
-damaged ends in one dead letter for all that could not be read of it.
+Rows are known by `<path as matched>:<position>`: the byte offset of a line in the (uncompressed) file, the number of a
+row, from 0, in CSV and Parquet. Lines that are blank are skipped. An error of the file system is raised; a file whose
+content is damaged ends in one dead letter for all that could not be read of it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
 
 
 def _typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:
-    """Sampling parameters and messages are JSON in their cells (`stop` also a bare string); empty ones are not given."""
+    """Sampling parameters and messages are JSON in their cells (`stop` also a bare string); empty is not given."""
     typed: dict[str, Any] = dict(row)
     names = ({*SAMPLING_NAMES, NESTED_PARAMS} if shape.row_params else set()) | {"messages"} - {shape.prompt_column}
     for name in names & row.keys():

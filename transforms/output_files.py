@@ -1,0 +1,105 @@
+"""What the files of an output are called, and which are there. Nothing is read or written here.
+
+<output>-00000-of-00003.jsonl                         completions (or .parquet)
+<output>-resume1-00000-of-00001.jsonl                 those that a resumed run added, the first time
+<output>-20240101T000000Z-20240101T010000Z-00000-of-00001.jsonl        those of a window
+<output>.dead_letters-00000-of-00001.jsonl            rows without a completion; there is none when nothing failed
+<output>.tmp/…                                        of a run that goes on, or was interrupted
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, cast, get_args
+
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.transforms.window import GlobalWindow, IntervalWindow
+
+from model_manager.wire.errors import ConfigError
+from transforms.files import match
+from transforms.formats import OutputFormat
+
+Kind = Literal["completions", "dead_letters"]
+IfExists = Literal["refuse", "overwrite", "resume"]
+_SHARD = re.compile(r"-(?:resume(?P<resume>\d+)-)?(?:.*-)?\d{5}-of-\d{5}\.(?:jsonl|parquet)$")
+
+
+class OutputFiles:
+    """The files of one output, by its prefix. Raises ConfigError for a prefix that cannot be one."""
+
+    def __init__(self, output: str) -> None:
+        """`output`: path prefix; one that ends in `/` is completed by `completions`."""
+        if not output.strip() or set("*?[]") & set(output):
+            raise ConfigError(f"output={output!r}: takes the beginning of the files' paths, without * ? [ ]")
+        self.prefix = output + "completions" if output.endswith("/") else output
+        self.temporary = f"{self.prefix}.tmp"
+
+    def existing(self, kind: Kind) -> list[str]:
+        """Finished shards of a kind."""
+        stem = self._stem(kind)
+        paths = [str(file.path) for file in match(f"{stem}-*")]
+        return [path for path in paths if _SHARD.fullmatch(_after(path, stem))]
+
+    def interrupted(self, kind: Kind) -> list[str]:
+        """Shards that an interrupted run left."""
+        return [str(file.path) for file in match(f"{self.temporary}/*/{kind}-*.jsonl")]
+
+    def temporary_shard(self, run: str, kind: Kind, name: str) -> str:
+        """Where a bundle of a run writes."""
+        return str(FileSystems.join(self.temporary, run, f"{kind}-{name}.jsonl"))
+
+    def next_label(self) -> str:
+        """What sets the shards of a resumed run apart from those that are there."""
+        shards = [_SHARD.fullmatch(_after(path, self.prefix)) for path in self.existing("completions")]
+        return f"resume{1 + max((int(shard['resume'] or 0) for shard in shards if shard), default=0)}"
+
+    def shard(self, kind: Kind, labels: list[str], index: int, count: int, extension: str) -> str:
+        """The path of a finished shard."""
+        return "-".join([self._stem(kind), *filter(None, labels), f"{index:05d}-of-{count:05d}.{extension}"])
+
+    def check(self, if_exists: IfExists) -> None:
+        """Raises ConfigError where output is there that `if_exists` does not allow for."""
+        if if_exists not in get_args(IfExists):
+            raise ConfigError(f"if_exists={if_exists!r}: takes {', '.join(get_args(IfExists))}")
+        if if_exists != "refuse":
+            return
+        if found := self.existing("completions") + self.existing("dead_letters"):
+            raise ConfigError(f"output {found[0]} is already there: resume adds what is missing, overwrite replaces it")
+        if found := self.interrupted("completions"):
+            raise ConfigError(f"an interrupted run left {found[0]}: resume goes on from there, overwrite starts again")
+
+    def _stem(self, kind: Kind) -> str:
+        return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
+
+
+def output_and_format(output: str, output_format: str | None) -> tuple[str, OutputFormat]:
+    """The prefix and the format that it, or else `output_format`, names; raises ConfigError."""
+    for form in get_args(OutputFormat):
+        if output.endswith(f".{form}"):
+            output, output_format = output.removesuffix(f".{form}"), output_format or form
+    if output_format is None:
+        return output, "jsonl"
+    if output_format not in get_args(OutputFormat):
+        raise ConfigError(f"output_format={output_format!r}: takes {' or '.join(get_args(OutputFormat))}")
+    return output, cast(OutputFormat, output_format)
+
+
+def extension_of(kind: Kind, output_format: OutputFormat) -> str:
+    """Dead letters are always JSONL: their rows have any shape."""
+    return "jsonl" if kind == "dead_letters" else output_format
+
+
+def window_label(window: object) -> str:
+    """A window as a part of a file's name; empty for the global one."""
+    if isinstance(window, GlobalWindow):
+        return ""
+    assert isinstance(window, IntervalWindow), f"no name is known for windows such as {window}"
+    return "-".join(
+        bound.to_utc_datetime().strftime("%Y%m%dT%H%M%S%fZ").replace("000000Z", "Z")
+        for bound in (window.start, window.end)
+    )
+
+
+def _after(path: str, stem: str) -> str:
+    """What follows the stem; the file system may have spelled the path otherwise, but for the file's own name."""
+    return path.rsplit("/", 1)[-1].removeprefix(stem.rsplit("/", 1)[-1])

@@ -1,0 +1,91 @@
+"""A client that answers by itself: at the seam of the tests and of dry runs of a graph. No model, no other process.
+
+It answers each prompt with its words in capitals, one token a word, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from model_manager.wire.errors import PromptTooLong, RequestAborted
+from model_manager.wire.messages import FinishReason, ModelInfo, Timings
+from model_manager.wire.sampling import SamplingParams
+from transforms.client import ClientOptions
+
+
+class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine's client gives, made up."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    stop_reason: str | int | None = None
+    cached_tokens: int = 0
+    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
+    latency: float = 0.004
+
+
+class StandInClient:
+    """Capitals, at once; as many at a time as `max_num_seqs`, and no prompt over `max_model_len` words."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        model = options.model
+        self.info = ModelInfo(
+            name=model.model,
+            folder="",
+            architecture="StandIn",
+            dtype="float32",
+            device="cpu",
+            vocab_size=2**31 - 1,
+            max_model_len=model.max_model_len or 1024,
+            max_num_seqs=model.max_num_seqs,
+            num_blocks=1,
+            block_size=model.block_size,
+            eos_token_ids=[],
+            load_seconds=0.0,
+        )
+        self._credits = threading.BoundedSemaphore(model.max_num_seqs)
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stand-in")
+        self._cancelled: set[str] = set()
+
+    def submit(
+        self, prompt: str | list[dict[str, Any]] | list[int], params: SamplingParams, *, request_id: str
+    ) -> Future[Any]:
+        """See Client."""
+        words = _words(prompt)
+        if len(words) >= self.info.max_model_len:
+            raise PromptTooLong(f"{len(words)} tokens leave none of the model's {self.info.max_model_len} positions")
+        self._credits.acquire()
+        future = self._pool.submit(self.complete, words, params, request_id)
+        future.add_done_callback(lambda _: self._credits.release())
+        return future
+
+    def complete(self, words: list[str], params: SamplingParams, request_id: str) -> StandInGeneration:
+        """Runs in a thread of the pool; what it raises is the request's failure."""
+        if request_id in self._cancelled:
+            raise RequestAborted("cancelled")
+        kept = words[: params.max_tokens]
+        reason = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
+        token_ids = [sum(word.encode()) for word in kept]
+        return StandInGeneration(
+            text=" ".join(kept).upper(), token_ids=token_ids, finish_reason=reason, prompt_tokens=len(words)
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """See Client."""
+        self._cancelled.add(request_id)
+
+    def close(self) -> None:
+        """See Client."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _words(prompt: str | list[dict[str, Any]] | list[int]) -> list[str]:
+    if isinstance(prompt, str):
+        return prompt.split()
+    return [word for item in prompt for word in (item["content"] if isinstance(item, dict) else str(item)).split()]
