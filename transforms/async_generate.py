@@ -22,7 +22,7 @@ from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client, Generation, Lease, SharedClient
 from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt, Usage
-from transforms.generate_metrics import GenerateMetrics
+from transforms.metrics import GenerateMetrics
 from transforms.prompts import as_prompt, split_key
 from transforms.request_ids import RequestIds
 

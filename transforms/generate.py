@@ -38,25 +38,34 @@ class Generate(beam.PTransform):
         manager: ManagerConfig | None = None,
         chat: bool | None = None,
         fail_fast: bool = False,
+        job: str | None = None,
         open_client: Opener = open_engine_client,
     ) -> None:
         """`chat`: whether text goes through the model's chat template; by default, messages do and text does not.
 
+        `job` names the requests in the manager, where progress is counted; by default a new name.
         `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
         """
         super().__init__()
         self._model = ModelConfig(model=model) if isinstance(model, str) else model
         self._params = params or SamplingParams()
-        self._on_failure: OnFailure = "raise" if fail_fast else "emit"
-        self.job = uuid.uuid4().hex
-        """Names this transform's requests in the manager; fixed with the graph, so that a retry has the same."""
+        self._fail_fast = fail_fast
+        self._handles_exceptions = False
+        self.job = job or uuid.uuid4().hex
+        """Fixed with the graph, so that a bundle's retry has the same."""
         self._options = ClientOptions(self._model, manager=manager, job=self.job, chat=chat)
         self._open_client = open_client
 
     def with_exception_handling(self) -> Generate:
-        """Give `(completions, dead_letters)`; no request fails the job."""
-        self._on_failure = "dead_letter"
+        """Give `(completions, dead_letters)`; no request fails the job, unless `fail_fast`."""
+        self._handles_exceptions = True
         return self
+
+    @property
+    def _on_failure(self) -> OnFailure:
+        if self._fail_fast:
+            return "raise"
+        return "dead_letter" if self._handles_exceptions else "emit"
 
     def expand(self, prompts: Any) -> Any:
         client = SharedClient(self._options, self._open_client)
@@ -65,7 +74,7 @@ class Generate(beam.PTransform):
         completions, dead_letters = outputs.completions, outputs[DEAD_LETTERS]
         completions.element_type = _like(prompts.element_type, Completion)
         dead_letters.element_type = _like(prompts.element_type, DeadLetter)
-        return (completions, dead_letters) if self._on_failure == "dead_letter" else completions
+        return (completions, dead_letters) if self._handles_exceptions else completions
 
     def display_data(self) -> dict[str, Any]:
         shown = {"model": self._model.model, "backend": self._model.backend, "on_failure": self._on_failure}

@@ -10,12 +10,14 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystem import FileMetadata
+from apache_beam.metrics import Metrics
 from apache_beam.transforms.display import DisplayDataItem
 
 from model_manager.wire.errors import ConfigError, ErrorInfo
 from transforms.elements import DEAD_LETTERS, DeadLetter, Prompt
 from transforms.file_ranges import FileRange, match_files, split_file
 from transforms.formats import checked_input_format, input_format
+from transforms.metrics import NAMESPACE
 from transforms.read_rows import MAX_ROW_BYTES, read_range
 from transforms.rows import RowShape
 
@@ -40,6 +42,7 @@ class ReadPrompts(beam.PTransform):
         id_column: str | None = None,
         row_params: bool = True,
         max_row_bytes: int = MAX_ROW_BYTES,
+        fail_fast: bool = False,
     ) -> None:
         """`patterns`: one or more paths or globs. `input_format`: jsonl, text, csv or parquet; by default by extension.
 
@@ -52,17 +55,18 @@ class ReadPrompts(beam.PTransform):
         self._format = input_format and checked_input_format(input_format)
         self._shape = RowShape(prompt_column=prompt_column, id_column=id_column, row_params=row_params)
         self._max_row_bytes = max_row_bytes
+        self._fail_fast = fail_fast
         self._handles_exceptions = False
 
     def with_exception_handling(self) -> ReadPrompts:
-        """Give `(prompts, dead_letters)`; no row fails the job."""
+        """Give `(prompts, dead_letters)`; no row fails the job, unless `fail_fast`."""
         self._handles_exceptions = True
         return self
 
     def expand(self, root: Any) -> Any:
         for file in match_files(self._patterns):
             input_format(file.path, self._format)
-        reader = _ReadRange(self._shape, self._max_row_bytes, strict=not self._handles_exceptions)
+        reader = _ReadRange(self._shape, self._max_row_bytes, strict=self._fail_fast or not self._handles_exceptions)
         rows = (
             root
             | "Patterns" >> beam.Create([self._patterns])
@@ -88,12 +92,14 @@ class _ReadRange(beam.DoFn):
         self._shape = shape
         self._max_row_bytes = max_row_bytes
         self._strict = strict
+        self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
 
     def process(self, part: FileRange) -> Iterator[Any]:
         for row in read_range(part, self._shape, self._max_row_bytes):
             if isinstance(row, Prompt):
                 yield row
-            elif self._strict:
+                continue
+            self._unreadable.inc()
+            if self._strict:
                 raise ErrorInfo(kind=row.error, message=f"{row.source}: {row.reason}").exception()
-            else:
-                yield beam.pvalue.TaggedOutput(DEAD_LETTERS, row)
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, row)

@@ -1,4 +1,4 @@
-"""Beam metrics of Generate, in the namespace `millrace`. Distributions are of whole milliseconds."""
+"""Beam metrics, in the namespace `millrace`. Distributions are of whole milliseconds."""
 
 from __future__ import annotations
 

@@ -1,0 +1,100 @@
+"""Where a command meets its user: any failure becomes one sentence and an exit status.
+
+0    done
+1    the job failed while it ran
+2    what was asked for cannot be: a flag, the input, the output, the model
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import psutil
+
+from model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError
+
+_IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with one sentence on what is kept."""
+
+
+def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
+    """The command's exit status; what it raises is told on stderr in one sentence (with the stack, if verbose)."""
+    try:
+        return command()
+    except KeyboardInterrupt as error:
+        return _tell(str(error) or "interrupted", 130)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        return _tell(*_sentence_and_status(error))
+
+
+def _sentence_and_status(error: Exception) -> tuple[str, int]:
+    ours = unwrapped(error)
+    if isinstance(ours, ConfigError | ModelError):
+        return str(ours), 2
+    if ours is not None:
+        return f"the job failed: {ours}", 1
+    kind, message = _last_of_trace(error)
+    return f"the job failed: {kind}: {message}; --verbose shows where", 1
+
+
+def unwrapped(error: BaseException | None) -> MillraceError | None:
+    """Our error inside of what Beam raises, which may hold it as a cause or only as the text of a worker's trace."""
+    while error is not None:
+        if isinstance(error, MillraceError):
+            return error
+        for kind, message, _ in reversed(_IN_TRACE.findall(str(error))):
+            found = ErrorInfo(kind=kind, message=message).exception()
+            if type(found).__name__ == kind:
+                return found
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _last_of_trace(error: Exception) -> tuple[str, str]:
+    """Class and message of the exception that a worker's trace ends with, else of `error` itself."""
+    found = _IN_TRACE.findall(str(error))
+    kind, message = found[-1][:2] if found else (type(error).__name__, str(error))
+    return kind, " ".join(message.split())
+
+
+def _tell(sentence: str, status: int) -> int:
+    print(f"millrace: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    return status
+
+
+def leave(status: int) -> NoReturn:
+    """End this process. After a failure at once: threads of the runner may be waiting for what never comes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status:
+        _end_workers()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _end_workers() -> None:
+    """The worker processes that Beam's runner started from here; the manager ends by itself, it may serve others."""
+    workers = [child for child in psutil.Process().children(recursive=True) if _is_worker(child)]
+    for worker in workers:
+        worker.terminate()
+    _, alive = psutil.wait_procs(workers, timeout=3)
+    for worker in alive:
+        worker.kill()
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "sdk_worker_main" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False

@@ -1,0 +1,86 @@
+"""Running a job: what can be known to be wrong is found before it starts; progress while it runs; then a summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.runners.runner import PipelineState
+from rich.console import Console
+
+from model_manager.store import resolve
+from model_manager.wire.config import runtime_dir
+from model_manager.wire.messages import Status
+from pipelines.edge import Interrupted
+from pipelines.local_runner import local_runner, runs_here
+from pipelines.logs import logs_at
+from pipelines.options import GenerateOptions
+from pipelines.progress import shown_progress
+from pipelines.summary import outcome_of, print_summary
+from transforms.count import RowCount, count_rows
+from transforms.output_files import OutputFiles, output_and_format
+from transforms.resume import count_completed
+
+
+def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> int:
+    """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
+    with logs_at(options.log_level):
+        here = runs_here(options.beam)
+        if here and options.model.backend == "torch":
+            resolve(options.model.model, options.model.revision)
+        pipeline = beam.Pipeline(runner=local_runner(options.beam) if here else None, options=options.beam)
+        build(pipeline)
+        return _run_here(pipeline, options) if here else _run_elsewhere(pipeline)
+
+
+def _run_here(pipeline: beam.Pipeline, options: GenerateOptions) -> int:
+    files = OutputFiles(output_and_format(options.output, options.output_format)[0])
+    kept = files.existing("completions") if options.if_exists == "resume" else []
+    started = time.monotonic()
+    with _interruptible(files), _progress(options):
+        result = pipeline.run()
+        result.wait_until_finish()
+    outcome = outcome_of(result, files, kept, time.monotonic() - started)
+    if not options.quiet:
+        print_summary(outcome)
+    return outcome.status
+
+
+def _run_elsewhere(pipeline: beam.Pipeline) -> int:
+    """A remote runner shows the job in its own way; here, only how it ended."""
+    state = pipeline.run().wait_until_finish()
+    print(f"the job's state: {state}")
+    return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
+
+
+@contextmanager
+def _interruptible(files: OutputFiles) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = files.interrupted("completions")
+        hint = f"; --resume goes on from what is in {files.temporary}" if kept else ""
+        raise Interrupted(f"interrupted{hint}") from None
+
+
+def _progress(options: GenerateOptions) -> Any:
+    if options.quiet:
+        return nullcontext()
+    return shown_progress(_read_status, options.job, _total(options), Console(stderr=True))
+
+
+def _total(options: GenerateOptions) -> RowCount:
+    total = count_rows(options.input, options.input_format)
+    if options.if_exists != "resume":
+        return total
+    completed = count_completed(output_and_format(options.output, options.output_format)[0])
+    return RowCount(max(total.rows - completed, 0), total.exact)
+
+
+def _read_status() -> Status | None:
+    from model_manager.client.status import read_status
+
+    return read_status(runtime_dir())

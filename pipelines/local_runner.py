@@ -1,0 +1,25 @@
+"""Beam's runner for this machine, without what its DirectRunner does first: download another from the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+_LOCAL = ("DirectRunner", "FnApiRunner", "SwitchingDirectRunner")
+
+
+def runs_here(options: PipelineOptions) -> bool:
+    """Whether the job runs on this machine, in this process or those that it starts."""
+    runner = options.view_as(StandardOptions).runner
+    return runner is None or runner.rsplit(".", 1)[-1] in _LOCAL
+
+
+def local_runner(options: PipelineOptions) -> Any:
+    """The runner that DirectRunner comes to in the end."""
+    encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
+    provision = beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
+    return fn_runner.FnApiRunner(provision_info=fn_runner.ExtendedProvisionInfo(provision))

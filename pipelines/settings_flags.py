@@ -1,0 +1,65 @@
+"""Frozen settings → command-line flags: names, types and defaults are those of the settings, help their docstrings."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import textwrap
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+_PLAIN = {types.IntType: int, types.FloatType: float, types.StrType: str}
+
+
+def add_settings(group: Any, settings: type[msgspec.Struct], leave_out: Collection[str] = ()) -> list[str]:
+    """One flag for each field; returns the names. Flags that are not given are None, so the settings' defaults hold."""
+    described = types.type_info(settings)
+    assert isinstance(described, types.StructType)
+    docs = _field_docs(settings)
+    fields = [field for field in described.fields if field.name not in leave_out]
+    for field in fields:
+        help_text = f"{docs[field.name]}{_default(field)}".replace("%", "%%")
+        group.add_argument(f"--{field.name}", default=None, help=help_text, **_reader(field))
+    return [field.name for field in fields]
+
+
+def given(arguments: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
+    """Those of the named flags that were given."""
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def _reader(field: types.Field) -> dict[str, Any]:
+    kind = _without_none(field.type)
+    if isinstance(kind, types.BoolType):
+        return {"action": argparse.BooleanOptionalAction}
+    if isinstance(kind, types.LiteralType):
+        return {"choices": list(kind.values)}
+    if isinstance(kind, types.VarTupleType):
+        return {"nargs": "+", "type": _PLAIN[type(kind.item_type)], "metavar": field.name.upper()}
+    return {"type": _PLAIN[type(kind)], "metavar": "N" if _PLAIN[type(kind)] is not str else field.name.upper()}
+
+
+def _without_none(kind: types.Type) -> types.Type:
+    if isinstance(kind, types.UnionType):
+        (kind,) = (member for member in kind.types if not isinstance(member, types.NoneType))
+    return kind
+
+
+def _default(field: types.Field) -> str:
+    return "" if field.default in (None, (), msgspec.NODEFAULT) else f" Default: {field.default}."
+
+
+def _field_docs(settings: type) -> dict[str, str]:
+    """The docstring that follows each field in the source, on one line."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(definition, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            docs[field.target.id] = " ".join(str(text).split())
+    return docs

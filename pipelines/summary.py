@@ -1,0 +1,121 @@
+"""What a job came to: where its output is, a few completions, counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics.metric import MetricsFilter
+
+from pipelines.progress import duration
+from transforms.metrics import NAMESPACE
+from transforms.output_files import OutputFiles
+
+_EXAMPLES = 3
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished job."""
+
+    completions: int
+    failed_requests: int
+    unreadable_rows: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    seconds: float
+    files: list[str] = field(default_factory=list)
+    dead_letter_files: list[str] = field(default_factory=list)
+
+    @property
+    def dead_letters(self) -> int:
+        """Rows without a completion."""
+        return self.failed_requests + self.unreadable_rows
+
+    @property
+    def status(self) -> int:
+        """1 where there were rows and every one of them failed."""
+        return 1 if self.dead_letters and not self.completions else 0
+
+
+def outcome_of(result: Any, files: OutputFiles, kept: list[str], seconds: float) -> Outcome:
+    """From the result of a pipeline that ran here; `kept` are the files of earlier runs."""
+    counters = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
+    counts: dict[str, int] = {}
+    for counter in counters:
+        name = counter.key.metric.name
+        counts[name] = counts.get(name, 0) + counter.committed
+    return Outcome(
+        completions=counts.get("requests", 0) - counts.get("failures", 0),
+        failed_requests=counts.get("failures", 0),
+        unreadable_rows=counts.get("unreadable_rows", 0),
+        prompt_tokens=counts.get("prompt_tokens", 0),
+        cached_tokens=counts.get("cached_tokens", 0),
+        generated_tokens=counts.get("generated_tokens", 0),
+        seconds=seconds,
+        files=[path for path in files.existing("completions") if path not in kept],
+        dead_letter_files=files.existing("dead_letters"),
+    )
+
+
+def print_summary(outcome: Outcome) -> None:
+    """On stdout."""
+    for line in summary_lines(outcome):
+        print(line)
+
+
+def summary_lines(outcome: Outcome) -> list[str]:
+    """Counts and speeds, places, a few completions."""
+    seconds = max(outcome.seconds, 1e-9)
+    return [
+        f"{outcome.completions:,} completions in {duration(outcome.seconds)}: "
+        f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
+        f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
+        f"{outcome.generated_tokens:,} generated",
+        f"completions:  {_places(outcome.files)}",
+        f"dead letters: {_dead_letters(outcome)}",
+        *_examples(outcome.files),
+    ]
+
+
+def _places(files: list[str]) -> str:
+    if not files:
+        return "none"
+    return files[0] if len(files) == 1 else f"{files[0]} … {files[-1].rsplit('/', 1)[-1]} ({len(files)} files)"
+
+
+def _dead_letters(outcome: Outcome) -> str:
+    if not outcome.dead_letters:
+        return "none"
+    first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
+    return (
+        f"{outcome.dead_letters:,} rows in {_places(outcome.dead_letter_files)}, "
+        f"the first: {first['error']}: {first['reason']}"
+    )
+
+
+def _examples(files: list[str]) -> list[str]:
+    return [f"  {row['id']}: {_short(row['text'])}" for row in _rows(files, _EXAMPLES)]
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
+    """The first rows of the first file."""
+    if not files:
+        return []
+    with FileSystems.open(files[0], compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        if files[0].endswith(".parquet"):
+            batch = next(pq.ParquetFile(stream).iter_batches(batch_size=count, columns=["id", "text"]), None)
+            return list(batch.to_pylist()) if batch is not None else []
+        return [msgspec.json.decode(line) for line in islice(stream, count)]
