@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,27 @@ from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsuppor
 WANTED = (
     "config.json",
     "generation_config.json",
-    "tokenizer*",
+    "tokenizer*.json",
     "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
+    "chat_template.jinja",
+    "chat_template.json",
     "*.safetensors",
     "*.safetensors.index.json",
 )
 """Patterns of the files that are fetched: never pickled weights, never code."""
 
+UNWANTED = ("*/*", "consolidated*")
+"""Patterns of what is left out of that: other folders, and second copies of the weights in their makers' own layout."""
+
 _INDEX = "model.safetensors.index.json"
 _HEADER_LENGTH = struct.Struct("<Q")
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
+
+
+def is_wanted(name: str) -> bool:
+    """Whether a file of that name, relative to the model's folder, is fetched."""
+    matches = any(fnmatchcase(name, pattern) for pattern in WANTED)
+    return matches and not any(fnmatchcase(name, pattern) for pattern in UNWANTED)
 
 
 def check(folder: Path, model: str) -> Path:
@@ -33,32 +44,25 @@ def check(folder: Path, model: str) -> Path:
     _check_weights(folder, model)
     if not (folder / "tokenizer.json").is_file():
         raise ModelUnsupported(
-            f"--model {model}: there is no tokenizer.json; save the tokenizer with transformers' AutoTokenizer"
-            " (save_pretrained writes one) and put it beside config.json"
+            f"--model {model}: there is no tokenizer.json; load the tokenizer with transformers' AutoTokenizer, and"
+            " put the tokenizer.json that its save_pretrained writes beside config.json"
         )
     return folder
 
 
 def _check_weights(folder: Path, model: str) -> None:
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights and (found := _unloadable(folder)):
-        raise ModelUnsupported(
-            f"--model {model}: only safetensors are loaded and there is {found}; convert it with"
-            " save_pretrained(..., safe_serialization=True)"
-        )
-    if not weights:
-        raise ModelNotFound(f"--model {model}: {folder} has no safetensors weights")
     for shard in _shards(folder, model):
         if not (folder / shard).is_file():
             raise ModelCorrupt(f"--model {model}: {shard} is missing, which {_INDEX} lists")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        others = [path.name for pattern in _OTHER_WEIGHTS for path in folder.glob(pattern)]
+        raise ModelUnsupported(
+            f"--model {model}: there are no weights in safetensors format{f' (only {others[0]})' if others else ''},"
+            " and no other is loaded; convert them with transformers' from_pretrained and save_pretrained"
+        )
     for path in weights:
         _check_length(path, model)
-
-
-def _unloadable(folder: Path) -> str | None:
-    """The name of a file of weights in another format."""
-    others = (path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5") for path in folder.glob(pattern))
-    return next(others, None)
 
 
 def _shards(folder: Path, model: str) -> Iterator[str]:
@@ -71,7 +75,7 @@ def _shards(folder: Path, model: str) -> Iterator[str]:
         raise ModelCorrupt(f"--model {model}: {_INDEX} is not an index of weights") from None
     for shard in sorted(shards, key=str):
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise ModelCorrupt(f"--model {model}: {_INDEX} names {shard!r}, which is no file name")
+            raise ModelCorrupt(f"--model {model}: {_INDEX} names {shard!r}, which is no file of this folder")
         yield shard
 
 
@@ -85,15 +89,14 @@ def _check_length(path: Path, model: str) -> None:
         start = file.read(_HEADER_LENGTH.size)
         length = _HEADER_LENGTH.unpack(start)[0] if len(start) == _HEADER_LENGTH.size else size
         header = file.read(length) if length <= size - len(start) else b""
-    end = len(start) + length + _data_length(header)
-    if not header or size != end:
+    if len(start) + length + _data_length(header) != size:
         raise ModelCorrupt(f"--model {model}: {path.name} is not a whole safetensors file; fetch it again")
 
 
 def _data_length(header: bytes) -> int:
-    """Bytes of tensors that a header announces; -1, which no file matches, for what is no header."""
+    """Bytes of tensors that a header announces; for what is no header, a number that fits no file."""
     try:
         tensors: dict[str, Any] = json.loads(header)
         return max((int(t["data_offsets"][1]) for name, t in tensors.items() if name != "__metadata__"), default=0)
     except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-        return -1
+        return -(2**64)

@@ -6,35 +6,56 @@ Knows the kinds of names; what fetching from each kind takes stands beside it (`
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from model_manager.store.contents import check
 from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import ModelNotFound
+from model_manager.wire.errors import ConfigError, ModelNotFound
 
-_EMBEDDED = Path(__file__).with_name("embedded")
+_EMBEDDED = Path(__file__).with_name("embedded") / EMBEDDED_MODEL
 
 
 def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a model: config.json, tokenizer.json and safetensors weights, fetched if they are elsewhere.
 
     `model` is the embedded model's name, a folder, a hub name (`org/name`, at `revision`) or `gs://bucket/folder`.
-    `cache_dir` is where buckets are fetched to; `MILLRACE_CACHE_DIR`, else ~/.cache/millrace, by default.
+    `cache_dir` is where buckets are fetched to: `MILLRACE_CACHE_DIR`, else ~/.cache/millrace, by default (the hub has
+    its own cache, which HF_HOME names).
 
-    Raises ModelNotFound, ModelCorrupt or ModelUnsupported, and ModelError where access is denied.
+    Raises ModelNotFound, ModelCorrupt or ModelUnsupported, plain ModelError where access is denied, and ConfigError
+    for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
-    if model == EMBEDDED_MODEL:
-        return check(_EMBEDDED / EMBEDDED_MODEL, model)
+    if _is_hub_name(model):
+        return check(_from_hub(model, revision), model)
+    if revision is not None:
+        raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
     if model.startswith("gs://"):
-        raise NotImplementedError
-    if _means_folder(model):
-        return check(_folder(model), model)
-    raise NotImplementedError
+        return check(_from_bucket(model, cache_dir or _cache_dir()), model)
+    return check(_EMBEDDED if model == EMBEDDED_MODEL else _folder(model), model)
 
 
-def _means_folder(model: str) -> bool:
-    """A path by its looks, or the name of a folder that is here."""
-    return model.startswith(("/", ".", "~")) or model.count("/") != 1 or Path(model).is_dir()
+def _is_hub_name(model: str) -> bool:
+    """`org/name`, unless a folder of that name is here."""
+    looks_local = model.startswith(("/", ".", "~", "gs://"))
+    return not looks_local and model.count("/") == 1 and not Path(model).is_dir()
+
+
+def _from_hub(model: str, revision: str | None) -> Path:
+    from model_manager.store.hub import fetch  # 0.4 s to import, which only hub names have to spend
+
+    return fetch(model, revision)
+
+
+def _from_bucket(model: str, cache_dir: Path) -> Path:
+    from model_manager.store.bucket import fetch  # 0.4 s to import, which only buckets have to spend
+
+    return fetch(model, cache_dir)
+
+
+def _cache_dir() -> Path:
+    named = os.environ.get("MILLRACE_CACHE_DIR")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "millrace"
 
 
 def _folder(model: str) -> Path:

@@ -1,0 +1,137 @@
+"""A model's files from a Google Cloud Storage bucket, `gs://bucket/folder`.
+
+STORAGE_EMULATOR_HOST is honoured by Google's client, which also retries what is worth it (5xx, resets, time-outs).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed, Unauthorized
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.cloud import storage  # type: ignore[import-untyped]
+
+from model_manager.store.contents import is_wanted
+from model_manager.store.snapshots import RemoteFile, snapshot
+from model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+
+_BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_FIELDS = "items(name,size,generation,crc32c,contentEncoding),nextPageToken"
+_THREADS = 8
+_PART_BYTES = 64 * 2**20
+"""One stream from the store is slower than most machines' network, so large files are fetched in parallel parts."""
+
+_log = logging.getLogger(__name__)
+
+
+def fetch(address: str, cache_dir: Path) -> Path:
+    """The local copy of gs://bucket/folder under `cache_dir`: files directly in that folder, no deeper.
+
+    Fetched once a machine, and again only when an object there has changed. Raises ModelNotFound for no such bucket or
+    nothing in the folder, ModelCorrupt for bytes that do not match their checksum, ModelUnsupported for objects stored
+    compressed, ModelError where credentials are missing or do not suffice.
+    """
+    bucket_name, prefix = _parse(address)
+    with _explained(address):
+        bucket = storage.Client().bucket(bucket_name)
+        files = _list(bucket, prefix)
+        home = cache_dir / "gs" / bucket_name / _folder_name(prefix)
+        return snapshot(home, files, lambda wanted: _download(bucket, prefix, wanted))
+
+
+def _parse(address: str) -> tuple[str, str]:
+    """Bucket and prefix; the prefix is empty or ends with a slash."""
+    bucket, _, folder = address.removeprefix("gs://").partition("/")
+    if not _BUCKET_NAME.fullmatch(bucket):
+        raise ModelNotFound(f"--model {address}: {bucket!r} is no bucket's name; takes gs://bucket/folder")
+    folder = folder.strip("/")
+    return bucket, f"{folder}/" if folder else ""
+
+
+def _folder_name(prefix: str) -> str:
+    """A name for the local copy: readable, and different for every prefix."""
+    readable = re.sub(r"[^A-Za-z0-9-]", "_", prefix.rstrip("/").rsplit("/", 1)[-1])[:64]
+    return f"{readable or 'root'}-{hashlib.sha256(prefix.encode()).hexdigest()[:12]}"
+
+
+def _list(bucket: storage.Bucket, prefix: str) -> list[RemoteFile]:
+    blobs = list(bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS))
+    if not blobs:
+        raise ModelNotFound("there is nothing in that folder of the bucket")
+    return [_remote_file(blob, blob.name.removeprefix(prefix)) for blob in blobs if is_wanted(blob.name[len(prefix) :])]
+
+
+def _remote_file(blob: storage.Blob, name: str) -> RemoteFile:
+    if blob.content_encoding == "gzip":
+        raise ModelUnsupported(f"{name} is stored compressed; upload it as it is (without gsutil's -z or -Z)")
+    if blob.crc32c is None or blob.size is None:
+        raise ModelCorrupt(f"{name} has no checksum in the bucket; upload it again")
+    return RemoteFile(name=name, size=blob.size, generation=str(blob.generation), crc32c=blob.crc32c)
+
+
+class _Part(NamedTuple):
+    """A range of an object's bytes, and the file that it goes into, at the same offset."""
+
+    blob: storage.Blob
+    target: Path
+    start: int
+    size: int
+
+
+def _download(bucket: storage.Bucket, prefix: str, wanted: Sequence[tuple[RemoteFile, Path]]) -> None:
+    parts: list[_Part] = []
+    for file, target in wanted:
+        with target.open("wb") as opened:
+            opened.truncate(file.size)
+        blob = bucket.blob(prefix + file.name, generation=int(file.generation))
+        starts = range(0, file.size, _PART_BYTES)
+        parts += [_Part(blob, target, start, min(_PART_BYTES, file.size - start)) for start in starts]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool:
+        futures = [pool.submit(_download_part, part) for part in parts]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _download_part(part: _Part) -> None:
+    """Checksums are compared over the whole file once it is there, so not here over its parts."""
+    with part.target.open("r+b") as opened:
+        opened.seek(part.start)
+        end = part.start + part.size - 1
+        part.blob.download_to_file(opened, start=part.start, end=end, raw_download=True, checksum=None)
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """Google's errors, and those of what is fetched, as ModelErrors that name the setting."""
+    try:
+        yield
+    except ModelError as error:
+        raise type(error)(f"--model {address}: {error}") from None
+    except DefaultCredentialsError:
+        raise ModelError(
+            f"--model {address}: no Google credentials are found; run `gcloud auth application-default login`"
+            " or set GOOGLE_APPLICATION_CREDENTIALS"
+        ) from None
+    except (Forbidden, Unauthorized, GoogleAuthError) as error:
+        raise ModelError(f"--model {address}: access is denied; grant storage.objectViewer ({error})") from None
+    except (NotFound, PreconditionFailed) as error:
+        raise _missing(address, error) from None
+    except (GoogleAPIError, OSError) as error:
+        raise ModelError(f"--model {address}: cannot be fetched: {type(error).__name__}: {error}") from error
+
+
+def _missing(address: str, error: GoogleAPIError) -> ModelError:
+    return ModelNotFound(
+        f"--model {address}: no such bucket, or an object in it changed while it was fetched ({error})"
+    )

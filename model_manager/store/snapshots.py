@@ -1,0 +1,138 @@
+"""The cache of fetched folders: what is in it is whole and verified, and one process fetches while the others wait.
+
+    <home>/<digest>/          a whole folder; its name is the digest of its manifest
+    <home>/<digest>/.manifest.json
+    <home>/<digest>.partial/  a folder being filled: files under their own name are verified, `*.part` are not
+    <home>/lock               held while a folder is filled; the kernel releases it when its holder dies
+
+A changed source has another digest and so another folder: who still reads the old one is not disturbed. Knows no
+network: the caller says what the files are and how to get them.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import google_crc32c
+import msgspec
+
+from model_manager.wire.errors import ModelCorrupt
+
+_MANIFEST = ".manifest.json"
+_PARTIAL = ".partial"
+_PART = ".part"
+_READ_BYTES = 2**20
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteFile(msgspec.Struct, frozen=True):
+    """A file at its source: a line of the manifest."""
+
+    name: str
+    size: int
+    """Bytes."""
+    generation: str
+    """Changes whenever the source is written."""
+    crc32c: str
+    """Base64 of the big-endian checksum, as cloud storage gives it."""
+
+
+Download = Callable[[Sequence[tuple[RemoteFile, Path]]], None]
+"""Fetches each file to the path beside it."""
+
+
+def snapshot(home: Path, files: Sequence[RemoteFile], download: Download) -> Path:
+    """The folder under `home` that holds exactly `files`, filled by `download` if it is not there yet.
+
+    Raises ModelCorrupt if what arrives does not match its checksum; what the download raises passes through.
+    """
+    manifest = msgspec.json.encode(sorted(files, key=lambda file: file.name))
+    folder = home / hashlib.sha256(manifest).hexdigest()[:16]
+    if not _is_whole(folder, files):
+        home.mkdir(parents=True, exist_ok=True)
+        with _exclusive(home / "lock"):
+            if not _is_whole(folder, files):
+                _fill(folder, files, manifest, download)
+    return folder
+
+
+def _is_whole(folder: Path, files: Sequence[RemoteFile]) -> bool:
+    """A folder gets its name when it is whole, but somebody may have shortened or removed a file since."""
+    if not folder.is_dir():
+        return False
+    paths = [(file, folder / file.name) for file in files]
+    return all(path.is_file() and path.stat().st_size == file.size for file, path in paths)
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fill(folder: Path, files: Sequence[RemoteFile], manifest: bytes, download: Download) -> None:
+    partial = folder.with_name(folder.name + _PARTIAL)
+    _start(folder, partial)
+    for file in files:
+        _take_from_older(file, partial)
+    missing = [file for file in files if not _matches(partial / file.name, file)]
+    _log.info("fetching %d files, %.1f MiB, to %s", len(missing), sum(f.size for f in missing) / 2**20, folder)
+    download([(file, partial / (file.name + _PART)) for file in missing])
+    for file in missing:
+        _accept(partial / (file.name + _PART), partial / file.name, file)
+    (partial / _MANIFEST).write_bytes(manifest)
+    partial.rename(folder)
+
+
+def _start(folder: Path, partial: Path) -> None:
+    """An empty folder, or what a process that died, or somebody who damaged the folder, has left of it."""
+    for other in folder.parent.glob(f"*{_PARTIAL}"):
+        if other != partial:
+            shutil.rmtree(other)
+    if folder.exists():
+        _log.warning("%s is damaged and is fetched again", folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        folder.rename(partial)
+    partial.mkdir(exist_ok=True)
+
+
+def _take_from_older(file: RemoteFile, partial: Path) -> None:
+    """Link the file from another folder that has the same generation of it."""
+    for manifest in partial.parent.glob(f"*/{_MANIFEST}"):
+        source, target = manifest.with_name(file.name), partial / file.name
+        if not target.exists() and source.is_file() and file in _read_manifest(manifest):
+            os.link(source, target)
+
+
+def _read_manifest(path: Path) -> list[RemoteFile]:
+    return msgspec.json.decode(path.read_bytes(), type=list[RemoteFile])
+
+
+def _accept(part: Path, target: Path, file: RemoteFile) -> None:
+    """Give a verified file its name, once it is on the disk."""
+    if not _matches(part, file):
+        part.unlink()
+        raise ModelCorrupt(f"{file.name} does not match its checksum; upload it again")
+    with part.open("rb") as opened:
+        os.fsync(opened.fileno())
+    part.replace(target)
+
+
+def _matches(path: Path, file: RemoteFile) -> bool:
+    if not path.is_file() or path.stat().st_size != file.size:
+        return False
+    checksum = 0
+    with path.open("rb") as opened:
+        while block := opened.read(_READ_BYTES):
+            checksum = google_crc32c.extend(checksum, block)
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode() == file.crc32c
