@@ -105,7 +105,7 @@ class AsyncGenerateDoFn(beam.DoFn):
         if error is None:
             generation = future.result()
             self._metrics.finished(generation)
-            return _output(_completion(prompt, generation, self._shared.model_name), keyed, element)
+            return _output(completion_of(prompt, generation, self._shared.model_name), keyed, element)
         if not isinstance(error, RequestError):
             raise error  # the model's or the engine's: it concerns every element, and the runner decides
         return self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, element)
@@ -152,7 +152,8 @@ def _output(value: Any, keyed: tuple[Any, ...], element: WindowedValue) -> Windo
     return output
 
 
-def _completion(prompt: Prompt, generation: Generation, model: str) -> Completion:
+def completion_of(prompt: Prompt, generation: Generation, model: str) -> Completion:
+    """What a request came to, as an element."""
     usage = Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.token_ids))
     return Completion(
         id=prompt.id,
