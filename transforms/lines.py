@@ -42,12 +42,12 @@ def _all_lines(stream: BinaryIO, offset: int, limit: int) -> Iterator[Line]:
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             held, dropped = _grown(held, dropped, piece, limit)
-            yield _line(offset, held, dropped)
+            yield _line(offset, held, dropped, limit)
             offset += len(held) + dropped + 1
             held, dropped = b"", 0
         held, dropped = _grown(held, dropped, rest, limit)
     if held or dropped:
-        yield _line(offset, held, dropped)
+        yield _line(offset, held, dropped, limit)
 
 
 def _grown(held: bytes, dropped: int, piece: bytes, limit: int) -> tuple[bytes, int]:
@@ -55,7 +55,6 @@ def _grown(held: bytes, dropped: int, piece: bytes, limit: int) -> tuple[bytes, 
     return held + piece[:room], dropped + max(len(piece) - room, 0)
 
 
-def _line(offset: int, held: bytes, dropped: int) -> Line:
-    if dropped:
-        return Line(offset, held[:-1], too_long=True)
-    return Line(offset, held.removesuffix(b"\r"))
+def _line(offset: int, held: bytes, dropped: int, limit: int) -> Line:
+    data = held if dropped else held.removesuffix(b"\r")
+    return Line(offset, data[:limit], too_long=bool(dropped) or len(data) > limit)

@@ -35,7 +35,7 @@ class LoadedModel:
 class ManagedModelHandler(ModelHandler):
     """Elements as Generate takes them → PredictionResult(element, Completion), in order.
 
-    A request that fails is a Completion with the finish reason `error`: RunInference knows only failures of whole batches.
+    A request that fails is a Completion with the finish reason `error`: RunInference knows failures only of batches.
     `inference_args` are sampling parameters on top of the handler's. The manager shares the model between processes, so
     RunInference need not. A batch is a barrier; Generate has none.
     """

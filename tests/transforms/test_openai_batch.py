@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+
+from model_manager.wire.errors import InvalidRequest
+from transforms.elements import Prompt
+from transforms.rows import RowShape, parse_row
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def parsed(body: Any, **row: Any) -> Prompt:
+    row = {"custom_id": "c1", "method": "POST", "url": "/v1/chat/completions"} | row | {"body": body}
+    return parse_row(row, RowShape(), position="file:0")
+
+
+def test_a_chat_request_becomes_a_prompt_and_the_rest_rides_along() -> None:
+    prompt = parsed({"model": "gpt", "messages": MESSAGES, "max_tokens": 5, "temperature": 0.5, "user": "u"})
+    assert (prompt.id, prompt.messages) == ("c1", MESSAGES)
+    assert prompt.params == {"max_tokens": 5, "temperature": 0.5}
+    assert prompt.columns == {"method": "POST", "url": "/v1/chat/completions", "model": "gpt", "user": "u"}
+
+
+def test_a_completion_request_becomes_a_prompt() -> None:
+    prompt = parsed({"prompt": "a", "stop": ["x"], "seed": 3, "top_p": 0.5}, url="/v1/completions")
+    assert (prompt.text, prompt.params) == ("a", {"stop": ["x"], "seed": 3, "top_p": 0.5})
+
+
+def test_max_completion_tokens_is_max_tokens() -> None:
+    assert parsed({"messages": MESSAGES, "max_completion_tokens": 9}).params == {"max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [{"n": 1}, {"stream": False}, {"logprobs": False}, {"logprobs": None}, {"tools": []}, {"presence_penalty": 0.0}]
+    + [{"response_format": {"type": "text"}}],
+)
+def test_values_that_change_nothing_are_accepted(harmless: dict[str, Any]) -> None:
+    assert parsed({"messages": MESSAGES} | harmless).messages == MESSAGES
+
+
+@pytest.mark.parametrize(
+    "unsupported",
+    [{"n": 2}, {"stream": True}, {"logprobs": True}, {"logprobs": 0}, {"tools": [{}]}, {"presence_penalty": 0.1}]
+    + [{"response_format": {"type": "json_object"}}, {"logit_bias": {"1": 2}}, {"something_new": 1}],
+)
+def test_what_would_change_the_answer_is_refused_by_its_name(unsupported: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"body.{next(iter(unsupported))} "):
+        parsed({"messages": MESSAGES} | unsupported)
+
+
+@pytest.mark.parametrize("row", [{"url": "/v1/embeddings"}, {"method": "GET"}])
+def test_other_endpoints_are_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(row))):
+        parsed({"messages": MESSAGES}, **row)
+
+
+def test_a_body_that_is_no_object_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="body"):
+        parsed("hi")
+
+
+def test_a_column_called_body_alone_makes_no_batch_row() -> None:
+    prompt = parse_row({"prompt": "a", "body": "letter"}, RowShape(), position="file:0")
+    assert prompt.columns == {"body": "letter"}
