@@ -62,7 +62,7 @@ def check_weights(weight_bytes: int, free: int) -> None:
 
 def free_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Bytes this process may still take: what the machine has available, within its control group's limits."""
-    return min(int(psutil.virtual_memory().available), *_cgroup_headroom(cgroups, own), 2**63)
+    return min([int(psutil.virtual_memory().available), *_cgroup_headroom(cgroups, own)])
 
 
 def _budget(config: ModelConfig, free: int, reserve: int) -> int:

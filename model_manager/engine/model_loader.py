@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 
 from model_manager.engine import kv_memory
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
+from model_manager.engine.cpu_attention import CpuAttention, supports
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
 from model_manager.engine.interface import ModelRunner
 from model_manager.engine.linear import can_pack, pack_linears
@@ -192,4 +193,9 @@ def _activation_bytes(config: ModelConfig, model: Any, dtype: torch.dtype) -> in
 
 
 def _attention(shape: CacheShape, device: torch.device) -> PagedAttention:
-    return GatheringAttention(shape, device)
+    if device.type == "cuda":
+        return GatheringAttention(shape, device)
+    if not supports(shape):
+        log.warning("no CPU kernel for heads of %d in %s: attention gathers, slowly", shape.head_dim, shape.dtype)
+        return GatheringAttention(shape, device)
+    return CpuAttention(shape, torch.get_num_threads())

@@ -1,0 +1,120 @@
+"""Paged attention on a CPU: the cache, and the record that tells the kernels of a step where everything lies.
+
+The kernels walk the block tables where the pages lie; nothing is gathered. Knows no model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model_manager.engine import cpu_kernels, vector_ops
+from model_manager.engine.cpu_kernels import TILE_FIELDS, Field
+from model_manager.engine.cpu_team import Kernel, Team
+from model_manager.engine.interface import Ints, StepInput
+from model_manager.engine.paged_attention import CacheShape
+
+_TILE_ROWS = 32
+"""Query rows (tokens x the heads that share a KV head) that one task attends together."""
+_EVERYTHING = 2**40
+"""A window that no context reaches."""
+
+
+def supports(shape: CacheShape) -> bool:
+    """Whether the kernels take these sizes: float32 or bfloat16, a head dimension that is a multiple of 8."""
+    return shape.dtype in (torch.float32, torch.bfloat16) and shape.head_dim % 8 == 0
+
+
+class CpuAttention:
+    """PagedAttention of Numba kernels; raises nothing once built."""
+
+    def __init__(self, shape: CacheShape, num_threads: int) -> None:
+        assert supports(shape), shape
+        lanes = 16 if shape.block_size % 16 == 0 and shape.head_dim % 16 == 0 else 8
+        variant = f"{str(shape.dtype).removeprefix('torch.')}_{lanes}"
+        sources = [Path(inspect.getfile(module)) for module in (cpu_kernels, vector_ops)]
+        self._store = Kernel(getattr(cpu_kernels, f"store_{variant}"), sources)
+        self._attend = Kernel(getattr(cpu_kernels, f"attend_{variant}"), sources)
+        self._team = Team(num_threads)
+        self._heads_per_group = shape.num_heads // shape.num_kv_heads
+        page = 2 * shape.block_size * shape.head_dim
+        # calloc'd: the kernel maps a page of it only when a block there is first written
+        self._cache = torch.zeros((shape.num_layers, shape.num_blocks * shape.num_kv_heads * page), dtype=shape.dtype)
+        self._layers = [self._cache[layer].data_ptr() for layer in range(shape.num_layers)]
+        max_rows = max(_TILE_ROWS, self._heads_per_group)
+        stride = -(-cpu_kernels.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
+        self._scratch = torch.empty(stride * self._team.size, dtype=torch.uint8)
+        self._record = np.zeros(len(Field), np.int64)
+        self._scale = self._record[Field.SCALE : Field.SCALE + 1].view(np.float32)
+        self._record[Field.NUM_HEADS] = shape.num_heads
+        self._record[Field.NUM_KV_HEADS] = shape.num_kv_heads
+        self._record[Field.HEAD_DIM] = shape.head_dim
+        self._record[Field.BLOCK_SIZE] = shape.block_size
+        self._record[Field.SCRATCH] = self._scratch.data_ptr()
+        self._record[Field.SCRATCH_STRIDE] = stride
+        self._record[Field.MAX_ROWS] = max_rows
+        self._step: tuple[object, ...] = ()
+
+    def begin(self, step: StepInput) -> None:
+        tiles = _tiles(step, max(1, _TILE_ROWS // self._heads_per_group))
+        slots, starts, lens, tables = (
+            np.ascontiguousarray(array)
+            for array in (step.slots, step.query_starts, step.context_lens, step.block_tables)
+        )
+        record = self._record
+        record[Field.SLOTS] = slots.ctypes.data
+        record[Field.NUM_TOKENS] = len(slots)
+        record[Field.TILES] = tiles.ctypes.data
+        record[Field.NUM_TILES] = len(tiles)
+        record[Field.QUERY_STARTS] = starts.ctypes.data
+        record[Field.CONTEXT_LENS] = lens.ctypes.data
+        record[Field.BLOCK_TABLES] = tables.ctypes.data
+        record[Field.TABLE_STRIDE] = tables.strides[0]
+        self._step = (tiles, slots, starts, lens, tables)  # alive until the next step
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        query, key, value = _rows(query), _rows(key), _rows(value)
+        output = torch.empty(query.shape, dtype=query.dtype)
+        self._scale[0] = scale * math.log2(math.e)
+        record = self._record
+        record[: Field.CACHE + 1] = (
+            query.data_ptr(),
+            query.stride(0) * query.itemsize,
+            key.data_ptr(),
+            key.stride(0) * key.itemsize,
+            value.data_ptr(),
+            value.stride(0) * value.itemsize,
+            output.data_ptr(),
+            self._layers[layer],
+        )
+        record[Field.WINDOW] = window or _EVERYTHING
+        record[Field.STORE_COUNTER :] = 0
+        address = record.ctypes.data
+        self._team.run(self._store, address)
+        self._team.run(self._attend, address)
+        return output
+
+
+def _rows(states: torch.Tensor) -> torch.Tensor:
+    """The same [T, heads, dim] with each token's heads lying together."""
+    together = states.stride(2) == 1 and states.stride(1) == states.shape[2]
+    return states if together else states.contiguous()
+
+
+def _tiles(step: StepInput, rows: int) -> Ints:
+    """[tiles, TILE_FIELDS] cutting every sequence's rows into pieces of at most `rows`; most context first."""
+    starts, counts = step.query_starts[:-1], np.diff(step.query_starts)
+    pieces = -(-counts // rows)
+    sequence = np.repeat(np.arange(len(counts), dtype=np.int32), pieces)
+    piece = np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    tiles = np.empty((len(sequence), TILE_FIELDS), np.int32)
+    tiles[:, 0] = sequence
+    tiles[:, 1] = starts[sequence] + piece * rows
+    tiles[:, 2] = np.minimum(rows, starts[sequence] + counts[sequence] - tiles[:, 1])
+    return tiles[np.argsort(-step.context_lens[sequence], kind="stable")]

@@ -1,0 +1,101 @@
+"""Compiling kernels and running them on every core, in the very threads that torch computes with.
+
+One pool of threads, not two that wait for each other's cores: a kernel is handed to the OpenMP runtime that torch
+has loaded. Knows no kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import cfunc, types
+
+log = logging.getLogger(__name__)
+
+_SIGNATURE = types.void(types.int64)
+
+
+class Kernel:
+    """A compiled function of one address; keeps its machine code alive.
+
+    It is kept on disk between runs, in this user's cache folder under a digest of `sources` (the files that the code
+    is made of): compiling takes seconds. Where there is no folder that can be written, the log says so.
+    """
+
+    def __init__(self, function: Callable[[int], None], sources: Sequence[Path]) -> None:
+        self._compiled = _compile(function, sources)
+        self.address = int(self._compiled.address)
+
+
+class Team:
+    """Runs kernels on `size` threads."""
+
+    def __init__(self, size: int) -> None:
+        self._parallel = _torch_openmp() if size > 1 else None
+        self.size = size if self._parallel is not None else 1
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+    def run(self, kernel: Kernel, argument: int) -> None:
+        """Call the kernel once in every thread of the team; returns when all have returned."""
+        if self._parallel is None:
+            self._alone(kernel.address)(argument)
+        else:
+            self._parallel(kernel.address, argument, self.size, 0)
+
+
+def _compile(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
+    try:
+        folder = _cache_folder(sources)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _numba_cache(folder):
+            return cfunc(_SIGNATURE, cache=True)(function)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        log.warning("compiled kernels are not kept for the next start: %s", error)
+        return cfunc(_SIGNATURE)(function)
+
+
+def _cache_folder(sources: Sequence[Path]) -> Path:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "millrace" / "kernels" / digest.hexdigest()[:16]
+
+
+@contextmanager
+def _numba_cache(folder: Path) -> Iterator[None]:
+    """Numba's own key is the file of the outermost function; what that calls in other files would go unnoticed."""
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def _torch_openmp() -> Any:
+    """`GOMP_parallel` of the OpenMP runtime that torch brought into this process, or None, which the log tells."""
+    path = _loaded_library("libgomp") or _loaded_library("libomp") or _loaded_library("libiomp")
+    parallel = getattr(ctypes.CDLL(path), "GOMP_parallel", None) if path else None
+    if parallel is None:
+        log.warning("attention runs on one thread: torch has loaded no OpenMP runtime with GOMP_parallel")
+        return None
+    parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    parallel.restype = None
+    return parallel
+
+
+def _loaded_library(name: str) -> str | None:
+    """Path of a library as this process has mapped it (Linux)."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    paths = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
+    return next((path for path in sorted(paths) if Path(path).name.startswith(name)), None)
