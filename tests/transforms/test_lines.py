@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from transforms.lines import Line, read_lines
 
-contents = st.lists(st.binary(max_size=6)).map(lambda parts: b"\n".join(parts))
+contents = st.lists(st.binary(max_size=6)).map(b"\n".join)
 
 
 @given(contents, st.integers(1, 10))

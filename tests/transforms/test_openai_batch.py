@@ -32,8 +32,15 @@ def test_max_completion_tokens_is_max_tokens() -> None:
 
 @pytest.mark.parametrize(
     "harmless",
-    [{"n": 1}, {"stream": False}, {"logprobs": False}, {"logprobs": None}, {"tools": []}, {"presence_penalty": 0.0}]
-    + [{"response_format": {"type": "text"}}],
+    [
+        {"n": 1},
+        {"stream": False},
+        {"logprobs": False},
+        {"logprobs": None},
+        {"tools": []},
+        {"presence_penalty": 0.0},
+        {"response_format": {"type": "text"}},
+    ],
 )
 def test_values_that_change_nothing_are_accepted(harmless: dict[str, Any]) -> None:
     assert parsed({"messages": MESSAGES} | harmless).messages == MESSAGES
@@ -41,8 +48,17 @@ def test_values_that_change_nothing_are_accepted(harmless: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(
     "unsupported",
-    [{"n": 2}, {"stream": True}, {"logprobs": True}, {"logprobs": 0}, {"tools": [{}]}, {"presence_penalty": 0.1}]
-    + [{"response_format": {"type": "json_object"}}, {"logit_bias": {"1": 2}}, {"something_new": 1}],
+    [
+        {"n": 2},
+        {"stream": True},
+        {"logprobs": True},
+        {"logprobs": 0},
+        {"tools": [{}]},
+        {"presence_penalty": 0.1},
+        {"response_format": {"type": "json_object"}},
+        {"logit_bias": {"1": 2}},
+        {"something_new": 1},
+    ],
 )
 def test_what_would_change_the_answer_is_refused_by_its_name(unsupported: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"body.{next(iter(unsupported))} "):

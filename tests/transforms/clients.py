@@ -1,0 +1,75 @@
+"""Clients for tests, beside the stand-in that ships."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any, ClassVar
+
+from model_manager.wire.errors import EngineLost, ModelNotFound, NonFiniteLogits
+from model_manager.wire.sampling import SamplingParams
+from transforms.client import ClientOptions
+from transforms.stand_in import StandInClient, StandInGeneration
+
+
+class PickyClient(StandInClient):
+    """Fails the prompts that say so, each in its way."""
+
+    def complete(self, words: list[str], params: SamplingParams, request_id: str) -> StandInGeneration:
+        if words[0] == "nan":
+            raise NonFiniteLogits("NaN")
+        if words[0] == "lost":
+            raise EngineLost("the engine died 4 times")
+        return super().complete(words, params, request_id)
+
+
+class ReversingClient(StandInClient):
+    """Answers what is in flight in the reverse order of its submission, once `max_num_seqs` prompts are."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
+        self._room = options.model.max_num_seqs
+        self._waiting: list[tuple[Future[Any], list[str], SamplingParams, str]] = []
+
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+        mine: Future[Any] = Future()
+        self._waiting.append((mine, prompt.split(), params, request_id))
+        if len(self._waiting) == self._room:
+            while self._waiting:
+                future, words, params, request_id = self._waiting.pop()
+                future.set_result(self.complete(words, params, request_id))
+        return mine
+
+
+class RecordingClient(PickyClient):
+    """Remembers what was done with it; `log` is shared by all in the process."""
+
+    log: ClassVar[list[tuple[str, str]]] = []
+    held: ClassVar[threading.Event] = threading.Event()
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
+        self.log.append(("open", options.job))
+
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+        self.log.append(("submit", request_id))
+        return super().submit(prompt, params, request_id=request_id)
+
+    def complete(self, words: list[str], params: SamplingParams, request_id: str) -> StandInGeneration:
+        if words[0] == "held":
+            self.held.wait(30)
+        return super().complete(words, params, request_id)
+
+    def cancel(self, request_id: str) -> None:
+        self.log.append(("cancel", request_id))
+        self.held.set()
+        super().cancel(request_id)
+
+    def close(self) -> None:
+        self.log.append(("close", ""))
+        super().close()
+
+
+def no_such_model(options: ClientOptions) -> StandInClient:
+    """Opens nothing."""
+    raise ModelNotFound(f"--model {options.model.model}: no such folder")

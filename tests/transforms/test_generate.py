@@ -1,0 +1,307 @@
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.transforms.display import DisplayData
+from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
+from apache_beam.typehints import KV
+from apache_beam.typehints import Any as AnyType
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound, NonFiniteLogits
+from model_manager.wire.messages import FinishReason
+from model_manager.wire.sampling import SamplingParams
+from tests.transforms.clients import PickyClient, RecordingClient, ReversingClient, no_such_model
+from tests.transforms.running import check, counters, pipeline
+from transforms.elements import Completion, DeadLetter, Prompt
+from transforms.generate import Generate
+from transforms.stand_in import StandInClient
+
+
+def generate(*arguments: Any, client: Any = StandInClient, **options: Any) -> Generate:
+    return Generate("stand-in", *arguments, open_client=client, **options)
+
+
+@pytest.fixture
+def recorded() -> Iterator[list[tuple[str, str]]]:
+    RecordingClient.log.clear()
+    RecordingClient.held.clear()
+    yield RecordingClient.log
+    RecordingClient.log.clear()
+
+
+class Placed(beam.DoFn):  # type: ignore[misc, unused-ignore]
+    """(text, timestamp, windows, pane index) of a completion."""
+
+    def process(self, completion: Completion, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any]:
+        windows = [(int(window.start), int(window.end)) for window in windowed.windows]
+        yield completion.text, float(windowed.timestamp), tuple(sorted(windows)), windowed.pane_info.index
+
+
+def test_text_becomes_a_completion() -> None:
+    with pipeline() as p:
+        completions = p | beam.Create(["one two", "three"]) | generate()
+
+        def holds(rows: list[Completion]) -> bool:
+            one = next(row for row in rows if row.text == "ONE TWO")
+            return len(rows) == 2 and (one.finish_reason, one.usage.completion_tokens, one.model) == (
+                "stop",
+                2,
+                "stand-in",
+            )
+
+        check(completions, holds)
+
+
+def test_elements_are_prompts_text_messages_token_ids_or_rows() -> None:
+    elements = [
+        Prompt(id="p", text="a", columns={"x": 1}),
+        [{"role": "user", "content": "b"}],
+        [3, 4],
+        {"id": "r", "prompt": "c d", "max_tokens": 1, "y": 2},
+    ]
+    with pipeline() as p:
+        completions = p | beam.Create(elements) | generate()
+        check(completions, lambda rows: sorted(row.text for row in rows) == ["3 4", "A", "B", "C"], "texts")
+        columns = completions | beam.Map(lambda row: (row.id, row.columns))
+        check(columns, lambda rows: ("p", {"x": 1}) in rows and ("r", {"y": 2}) in rows, "columns")
+
+
+def test_a_prompt_without_an_id_gets_that_of_its_content() -> None:
+    seen = []
+    for _ in range(2):
+        with pipeline() as p:
+            completions = p | beam.Create(["one", "one"]) | generate()
+            check(completions, lambda rows: len({row.id for row in rows}) == 1 and bool(rows[0].id))
+        seen.append(p)
+
+
+def test_keyed_prompts_come_back_keyed() -> None:
+    with pipeline() as p:
+        completions = p | beam.Create([("a", "one"), ("b", "one"), ("c", "two")]) | generate()
+        texts = completions | beam.MapTuple(lambda key, completion: (key, completion.text))
+        check(texts, lambda rows: sorted(rows) == [("a", "ONE"), ("b", "ONE"), ("c", "TWO")])
+
+
+def test_the_rows_own_parameters_are_on_top_of_the_jobs() -> None:
+    with pipeline() as p:
+        prompts = p | beam.Create([Prompt(text="a b c", params={"max_tokens": 1}), Prompt(text="d e f")])
+        completions = prompts | generate(SamplingParams(max_tokens=2))
+        check(
+            completions,
+            lambda rows: sorted((row.text, row.finish_reason) for row in rows) == [("A", "length"), ("D E", "length")],
+        )
+
+
+def test_each_result_keeps_the_timestamp_and_window_of_its_own_element() -> None:
+    """Though the answers come in reverse order, and from calls for other elements."""
+    client = ModelConfig(model="stand-in", max_num_seqs=4)
+    with pipeline() as p:
+        prompts = (
+            p | beam.Create([TimestampedValue(f"p{n}", n * 10) for n in range(8)]) | beam.WindowInto(FixedWindows(20))
+        )
+        placed = prompts | Generate(client, open_client=ReversingClient) | beam.ParDo(Placed())
+        expected = [(f"P{n}", n * 10.0, ((n * 10 // 20 * 20, n * 10 // 20 * 20 + 20),), 0) for n in range(8)]
+        check(placed, lambda rows: sorted(rows) == expected)
+
+
+def test_an_element_of_many_windows_is_asked_once_and_comes_back_in_all_of_them(
+    recorded: list[tuple[str, str]],
+) -> None:
+    with pipeline() as p:
+        prompts = (
+            p
+            | beam.Create([TimestampedValue(f"p{n}", 100 + n * 10) for n in range(5)])
+            | beam.WindowInto(SlidingWindows(size=30, period=10))
+        )
+        placed = prompts | generate(client=RecordingClient) | beam.ParDo(Placed())
+        expected = [
+            (f"P{n}", 100 + n * 10.0, tuple((100 + n * 10 - back, 130 + n * 10 - back) for back in (20, 10, 0)), 0)
+            for n in range(5)
+        ]
+        check(placed, lambda rows: sorted(set(rows)) == expected)  # Beam's check itself sees each once a window
+    assert len([what for what, _ in recorded if what == "submit"]) == 5
+
+
+def test_panes_are_kept() -> None:
+    with pipeline() as p:
+        panes = (
+            p
+            | beam.Create([("k", TimestampedValue("a", 1))])
+            | beam.MapTuple(lambda key, value: TimestampedValue((key, value.value), value.timestamp))
+            | beam.WindowInto(FixedWindows(10))
+            | beam.GroupByKey()
+            | beam.FlatMapTuple(lambda _key, values: values)
+        )
+        before = panes | "Before" >> beam.Map(lambda _, pane=beam.DoFn.PaneInfoParam: (pane.is_last, pane.timing))
+        after = (
+            panes
+            | generate()
+            | "After" >> beam.Map(lambda _, pane=beam.DoFn.PaneInfoParam: (pane.is_last, pane.timing))
+        )
+        check((before, after) | beam.Flatten(), lambda rows: len(rows) == 2 and rows[0] == rows[1] == (False, 1))
+
+
+def test_a_stream_is_answered_in_its_windows() -> None:
+    stream = test_stream.TestStream()
+    for second in range(0, 40, 10):
+        stream = stream.add_elements([TimestampedValue(f"p{second}", second)]).advance_watermark_to(second + 10)
+    with beam.Pipeline(options=PipelineOptions(["--streaming"])) as p:
+        counts = (
+            p
+            | stream.advance_watermark_to_infinity()
+            | beam.WindowInto(FixedWindows(20))
+            | generate()
+            | beam.Map(lambda completion: completion.text)
+            | beam.combiners.ToList().without_defaults()
+        )
+        check(counts, lambda rows: sorted(sorted(row) for row in rows) == [["P0", "P10"], ["P20", "P30"]])
+
+
+def test_a_failed_request_comes_out_as_a_completion_that_says_why_and_its_neighbours_notice_nothing() -> None:
+    prompts = [f"fine {n}" for n in range(20)] + ["nan", "", "x " * 2000, 3.5]
+    with pipeline() as p:
+        completions = p | beam.Create(prompts, reshuffle=False) | generate(client=PickyClient)
+
+        def holds(rows: list[Completion]) -> bool:
+            failed = [row for row in rows if row.finish_reason == FinishReason.ERROR]
+            kinds = sorted(row.error.kind for row in failed if row.error)
+            return len(rows) == 24 and kinds == ["InvalidRequest", "InvalidRequest", "NonFiniteLogits", "PromptTooLong"]
+
+        check(completions, holds)
+
+
+def test_failed_requests_go_to_the_dead_letters_when_asked_for() -> None:
+    prompts = ["fine", Prompt(id="p", text="nan", columns={"x": 1}, source="file:3"), {"prompt": "a", "top_p": 7}]
+    with pipeline() as p:
+        completions, dead = p | beam.Create(prompts) | generate(client=PickyClient).with_exception_handling()
+        check(completions, lambda rows: [row.text for row in rows] == ["FINE"], "completions")
+
+        def holds(rows: list[DeadLetter]) -> bool:
+            nan = next(row for row in rows if row.id == "p")
+            return len(rows) == 2 and (nan.error, nan.row, nan.source) == (
+                "NonFiniteLogits",
+                {"id": "p", "prompt": "nan", "x": 1},
+                "file:3",
+            )
+
+        check(dead, holds, "dead letters")
+
+
+def test_keyed_dead_letters_keep_their_key() -> None:
+    with pipeline() as p:
+        _, dead = p | beam.Create([("k", "nan")]) | generate(client=PickyClient).with_exception_handling()
+        check(dead | beam.Keys(), lambda keys: keys == ["k"])
+
+
+def test_a_failed_request_ends_the_job_that_is_to_fail_fast() -> None:
+    with pytest.raises(NonFiniteLogits, match="prompt p: NaN"), pipeline() as p:
+        _ = p | beam.Create([Prompt(id="p", text="nan")]) | generate(client=PickyClient, fail_fast=True)
+
+
+def test_a_model_that_is_not_there_ends_the_job_with_its_sentence() -> None:
+    with pytest.raises(ModelNotFound, match="--model stand-in: no such folder"), pipeline() as p:
+        _ = p | beam.Create(["a"]) | generate(client=no_such_model)
+
+
+def test_a_lost_engine_is_raised_for_the_runner_and_what_is_outstanding_is_cancelled(
+    recorded: list[tuple[str, str]],
+) -> None:
+    prompts = ["held", "lost", "held too"]
+    with pytest.raises(EngineLost), pipeline() as p:
+        _ = p | beam.Create(prompts, reshuffle=False) | generate(client=RecordingClient)
+    submitted = [name for what, name in recorded if what == "submit"]
+    assert submitted[0] in [name for what, name in recorded if what == "cancel"]
+
+
+def fail(_completion: Completion) -> None:
+    raise RuntimeError("a neighbour failed")
+
+
+def test_a_failure_of_who_takes_the_results_cancels_what_is_outstanding(recorded: list[tuple[str, str]]) -> None:
+    prompts = ["held", "a", "held too", "b", "c", "d", "e"]
+    with pytest.raises(Exception, match="a neighbour failed"), pipeline() as p:
+        _ = p | beam.Create(prompts, reshuffle=False) | generate(client=RecordingClient) | beam.Map(fail)
+    assert [name for what, name in recorded if what == "cancel"]
+
+
+def test_one_client_is_opened_for_a_job_and_closed_at_its_end(recorded: list[tuple[str, str]]) -> None:
+    step = generate(client=RecordingClient)
+    with pipeline("--direct_num_workers=3", "--direct_running_mode=multi_threading") as p:
+        _ = p | beam.Create([f"p{n}" for n in range(30)]) | step
+    opened = [name for what, name in recorded if what == "open"]
+    assert set(opened) == {step.job}
+    assert len([what for what, _ in recorded if what == "close"]) == len(opened)
+
+
+def test_a_bundle_without_elements_opens_no_client(recorded: list[tuple[str, str]]) -> None:
+    with pipeline() as p:
+        _ = p | beam.Create(["a"]) | beam.Filter(lambda _: False) | generate(client=RecordingClient)
+    assert recorded == []
+
+
+def test_request_ids_are_those_of_the_same_job_run_again(recorded: list[tuple[str, str]]) -> None:
+    runs = []
+    for _ in range(2):
+        recorded.clear()
+        with pipeline() as p:
+            _ = p | beam.Create(["a", "a", "b"]) | generate(client=RecordingClient, job="j")
+        runs.append({name for what, name in recorded if what == "submit"})
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 3
+
+
+def test_metrics_count_requests_failures_and_tokens() -> None:
+    with pipeline() as p:
+        _ = (
+            p
+            | beam.Create(["one two three", "four", "nan"])
+            | generate(SamplingParams(max_tokens=2), client=PickyClient)
+        )
+    assert counters(p.result) == {
+        "requests": 3,
+        "failures": 1,
+        "prompt_tokens": 4,
+        "cached_tokens": 0,
+        "generated_tokens": 3,
+    }
+    distributions = {each.key.metric.name: each.committed for each in p.result.metrics().query()["distributions"]}
+    assert (
+        distributions["ttft_ms"].count == distributions["latency_ms"].count == distributions["queue_time_ms"].count == 2
+    )
+    assert distributions["latency_ms"].max == 4
+
+
+def test_outputs_have_types_keyed_as_the_input_is() -> None:
+    with pipeline() as p:
+        plain = p | "Plain" >> beam.Create(["a"])
+        keyed = p | "Keyed" >> beam.Create([(1, "a")])
+        unknown = plain | beam.Map(lambda element: element).with_output_types(AnyType)
+        assert (plain | "1" >> generate()).element_type == Completion
+        assert (keyed | "2" >> generate()).element_type == KV[int, Completion]
+        assert (unknown | "3" >> generate()).element_type == AnyType
+        both = plain | "4" >> generate().with_exception_handling()
+        assert [output.element_type for output in both] == [Completion, DeadLetter]
+
+
+def test_display_data_names_model_and_parameters() -> None:
+    items = DisplayData.create_from(generate(SamplingParams(max_tokens=7)), extra_items={}).items
+    shown = {item.key: item.value for item in items}
+    assert (shown["model"], shown["max_tokens"]) == ("stand-in", "7")
+
+
+def test_impossible_settings_are_refused_when_the_graph_is_built() -> None:
+    with pytest.raises(ConfigError):
+        Generate("")
+    with pytest.raises(InvalidRequest):
+        generate(SamplingParams(max_tokens=0))
+
+
+def test_far_more_prompts_than_credits_are_all_answered() -> None:
+    few = ModelConfig(model="stand-in", max_num_seqs=2)
+    with pipeline() as p:
+        completions = p | beam.Create([f"p {n}" for n in range(500)]) | Generate(few, open_client=StandInClient)
+        check(completions, lambda rows: {row.text for row in rows} == {f"P {n}" for n in range(500)})
