@@ -1,1 +1,6 @@
 """What runs in every SDK worker process: the EngineClient, the election of a manager, tokenizing."""
+
+from model_manager.client.engine_client import EngineClient
+from model_manager.client.generation import Generation
+
+__all__ = ["EngineClient", "Generation"]

@@ -1,0 +1,116 @@
+"""Finding this machine's manager, and starting it when there is none: whoever gets the lock starts it, the others wait.
+
+The lock's descriptor goes to the new manager, which holds it for as long as it lives; nothing else says who the manager
+is, so nothing can be stale.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from model_manager.wire.config import ManagerConfig
+from model_manager.wire.errors import ManagerUnavailable
+from model_manager.wire.runtime import RuntimeDir
+
+MANAGER_COMMAND = ("-P", "-m", "model_manager.manager.process")
+"""Arguments of the Python interpreter; -P keeps the current folder's files from standing in for modules."""
+START_WITHIN = 60.0
+"""Seconds for a manager to be there, on a machine that may be very busy."""
+_POLL = 0.02
+_LOG_TAIL = 2000
+
+
+class Election:
+    """How one process gets to the manager."""
+
+    def __init__(self, runtime: RuntimeDir, settings: ManagerConfig, command: Sequence[str] = MANAGER_COMMAND) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._command = command
+
+    def connect(self, give_up: threading.Event, within: float = START_WITHIN) -> socket.socket:
+        """A connection to the manager, started if need be.
+
+        Raises ManagerUnavailable after `within` seconds, when a manager that it started fails, or once `give_up` is
+        set; ConfigError if the folder is not safe.
+        """
+        deadline = time.monotonic() + within
+        while not give_up.is_set() and time.monotonic() < deadline:
+            self._runtime.prepare()
+            sock = self._runtime.connect()
+            if sock is not None:
+                return sock
+            self._stand(give_up, deadline)
+            give_up.wait(_POLL)
+        raise ManagerUnavailable(f"no manager answers in {self._runtime.path}{self._last_words()}")
+
+    def _stand(self, give_up: threading.Event, deadline: float) -> None:
+        """Start the manager if nobody else is it or starts it; returns when it listens."""
+        lock = self._runtime.try_lock()
+        if lock is None:
+            return
+        try:
+            manager = self._start(lock)
+        finally:
+            os.close(lock)  # the manager has it now
+        while not self._listens() and not give_up.is_set() and time.monotonic() < deadline:
+            if manager.poll() is not None:
+                error = f"the manager ended at its start, with code {manager.returncode}{self._last_words()}"
+                self._runtime.sweep()
+                raise ManagerUnavailable(error)
+            time.sleep(_POLL)
+        threading.Thread(target=manager.wait, name="millrace-manager-reaper", daemon=True).start()
+
+    def _listens(self) -> bool:
+        sock = self._runtime.connect()
+        if sock is None:
+            return False
+        sock.close()
+        return True
+
+    def _start(self, lock: int) -> subprocess.Popen[bytes]:
+        self._runtime.socket.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        settings = ("--settings", msgspec.json.encode(self._settings).decode())
+        log = os.open(self._runtime.log, flags, 0o600)
+        try:
+            return subprocess.Popen(
+                [*self._interpreter(), "--runtime", str(self._runtime.path), "--lock-fd", str(lock), *settings],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": _module_path()},
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ManagerUnavailable(f"the manager cannot be started: {error}") from None
+        finally:
+            os.close(log)
+
+    def _interpreter(self) -> list[str]:
+        if not sys.executable:
+            raise ManagerUnavailable("the manager cannot be started: this process does not know its Python interpreter")
+        return [sys.executable, *self._command]
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._runtime.log.read_text(errors="replace")[-_LOG_TAIL:].strip().splitlines()
+        except OSError:
+            return ""
+        return f": {lines[-1]}" if lines else ""
+
+
+def _module_path() -> str:
+    """Where this process finds modules, for one that starts in another folder and without this one's main module."""
+    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)

@@ -1,0 +1,454 @@
+"""EngineClient: prompts in, futures of Generations out, by way of this machine's manager.
+
+One thread connects and receives, one gives signs of life; callers tokenize and send on their own threads. When the
+manager is lost, the receiving thread finds or starts another and submits again what is unanswered: a future that
+`submit` returned is always completed, with a Generation or with one of millrace's errors.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from model_manager.client.election import MANAGER_COMMAND, Election
+from model_manager.client.generation import Decoder, Generation, generation
+from model_manager.client.ledger import Ledger, Waiter
+from model_manager.client.link import Link
+from model_manager.client.tokenizing import Tokenizer
+from model_manager.store import resolve
+from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
+from model_manager.wire.errors import (
+    EngineError,
+    InvalidRequest,
+    ManagerUnavailable,
+    MillraceError,
+    PromptTooLong,
+    RequestAborted,
+)
+from model_manager.wire.messages import (
+    Cancel,
+    CloseModel,
+    Credits,
+    Failure,
+    FinishReason,
+    ManagerToClient,
+    ModelFailed,
+    ModelInfo,
+    ModelReady,
+    OpenModel,
+    Output,
+    Request,
+    Results,
+    Submit,
+)
+from model_manager.wire.runtime import RuntimeDir
+from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.transport import ConnectionLost, ProtocolError
+
+MOST_RECOVERIES = 5
+"""Connections lost in a row, with no result between them, after which what is outstanding fails."""
+_FORKED = "this client is process {}'s: a forked process opens its own"
+_LONGEST_PAUSE = 2.0
+"""Seconds between two recoveries, at most."""
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+class PromptEncoder(Decoder, Protocol):
+    """What the client needs of a tokenizer."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model defines how a conversation becomes text."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of text."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation that asks for the next answer."""
+
+
+class EngineClient:
+    """One model on this machine, for one process; thread-safe, and a context manager.
+
+    Futures are completed on the client's own thread: a callback may do anything but submit.
+    """
+
+    info: ModelInfo
+    """The loaded model."""
+
+    @classmethod
+    def open(
+        cls,
+        config: ModelConfig,
+        *,
+        manager: ManagerConfig | None = None,
+        job: str = "",
+        runtime: Path | None = None,
+        chat: bool | None = None,
+        manager_command: Sequence[str] = MANAGER_COMMAND,
+    ) -> Self:
+        """A client whose model is loaded, with whatever had to be started for that.
+
+        `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
+        model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
+        tests.
+        Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
+        ConfigError when the runtime folder is not safe.
+        """
+        folder = resolve(config.model, config.revision).absolute()
+        if Path(config.model).expanduser().is_dir():
+            config = msgspec.structs.replace(config, model=str(folder))  # the same one from wherever it is named
+        settings = manager or ManagerConfig()
+        election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
+        client = cls(config, folder, Tokenizer.load(folder), election, settings, job=job, chat=chat)
+        try:
+            client._wait_until_ready()
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        folder: Path,
+        tokenizer: PromptEncoder,
+        election: Election,
+        settings: ManagerConfig,
+        *,
+        job: str = "",
+        chat: bool | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._config = config
+        self._folder = folder
+        self._election = election
+        self._settings = settings
+        self._job = job
+        self._chat = tokenizer.has_chat_template if chat is None else chat
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        """Guards everything below."""
+        self._ledger = Ledger()
+        self._link: Link | None = None
+        self._ready = False
+        self._limit = 0
+        self._wanted = True
+        self._recoveries = 0
+        self._setbacks = 0
+        self._setback: MillraceError | None = None
+        self._final: MillraceError | None = None
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=f"millrace-{name}", daemon=True)
+            for name, work in (("receive", self._receive), ("watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+        os.register_at_fork(after_in_child=_Forsaking(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str, job: str | None = None
+    ) -> Future[Generation]:
+        """A future of the prompt's Generation; waits for a credit, and returns once the request is on its way.
+
+        The prompt is text, chat messages or token ids. The same id again, while it is outstanding, waits for the same
+        answer. Raises PromptTooLong or InvalidRequest at once; ModelError, EngineLost or ManagerUnavailable if the
+        model is lost while it waits; RequestAborted if the client is closed.
+        """
+        self._check_caller()
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=self._encode(prompt),
+            params=params,
+            job=self._job if job is None else job,
+        )
+        waiter = Waiter(since=time.monotonic())
+        link = self._register(request, waiter)
+        if link is not None:
+            link.flush()
+        waiter.future.add_done_callback(_Detaching(self, request_id))
+        return waiter.future
+
+    def cancel(self, request_id: str) -> None:
+        """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(_FORKED.format(self._pid))
+        self._cancel(request_id, only=None)
+
+    def close(self) -> None:
+        """Cancel what is outstanding and let go of the model; again does nothing."""
+        if os.getpid() != self._pid or self._closing.is_set():
+            return
+        self._closing.set()
+        with self._changed:
+            link, waiters = self._link, self._ledger.clear()
+            self._final = RequestAborted("the client is closed")
+            self._changed.notify_all()
+        if link is not None:
+            link.enqueue(CloseModel(self._config.key))
+            link.flush()
+            link.close()
+        _fail(waiters, self._final)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _check_caller(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(_FORKED.format(self._pid))
+        if threading.current_thread() is self._threads[0]:
+            raise RuntimeError("a future's callback may not submit: it runs on the thread that gives the credits")
+
+    # ── submitting ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            chat = [{"role": "user", "content": prompt}]
+            ids = self.tokenizer.encode_chat(chat) if self._chat else self.tokenizer.encode(prompt)
+        elif all(isinstance(part, int) for part in prompt):
+            ids = self._checked_ids([part for part in prompt if isinstance(part, int)])
+        else:
+            ids = self.tokenizer.encode_chat([part for part in prompt if not isinstance(part, int)])
+        if not ids:
+            raise InvalidRequest("the prompt is empty")
+        if len(ids) >= self.info.max_model_len:
+            positions = f"{self.info.name} has {self.info.max_model_len} positions"
+            raise PromptTooLong(f"the prompt has {len(ids)} tokens, {positions}, and one is for the output")
+        return ids
+
+    def _checked_ids(self, ids: list[int]) -> list[int]:
+        unknown = next((token for token in ids if not 0 <= token < self.info.vocab_size), None)
+        if unknown is not None:
+            raise InvalidRequest(f"prompt token {unknown}: takes ids of 0 to {self.info.vocab_size - 1}")
+        return ids
+
+    def _register(self, request: Request, waiter: Waiter) -> Link | None:
+        """Enter the request; the link that is to be flushed, if the request is not on its way already."""
+        with self._changed:
+            setbacks = self._setbacks
+            while True:
+                self._raise_if_over(setbacks)
+                if self._ledger.join(request, waiter):
+                    return None
+                if self._link is not None and self._ready and self._ledger.in_use < self._limit:
+                    self._ledger.add(request, waiter)
+                    self._link.enqueue(Submit(self._config.key, [request]))
+                    return self._link
+                self._want()
+                self._changed.wait()
+
+    def _raise_if_over(self, setbacks: int) -> None:
+        if self._final is not None:
+            raise self._final
+        if self._setbacks != setbacks:
+            assert self._setback is not None, "a setback has a reason"
+            raise self._setback
+
+    def _want(self) -> None:
+        if not self._wanted:
+            self._wanted = True
+            self._changed.notify_all()
+
+    def _cancel(self, request_id: str, only: Future[Generation] | None) -> None:
+        with self._changed:
+            gone = self._ledger.cancel(request_id, only)
+            link = self._link if gone is not None and self._ready else None
+            if link is not None:
+                link.enqueue(Cancel(self._config.key, [request_id]))
+        if link is not None:
+            link.flush()
+        _fail(gone or [], RequestAborted("cancelled"))
+
+    def _wait_until_ready(self) -> None:
+        with self._changed:
+            while not self._ready:
+                self._raise_if_over(0)
+                self._want()
+                self._changed.wait()
+
+    # ── the receiving thread ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self) -> None:
+        while self._wait_until_wanted():
+            try:
+                self._serve()
+            except (ConnectionLost, ProtocolError) as error:
+                self._recover(error)
+            except EngineError as error:
+                self._give_up(error, for_good=False)
+            except MillraceError as error:
+                self._give_up(error, for_good=True)
+            except Exception as error:
+                mistake = EngineError(f"the client failed: {type(error).__name__}: {error}")
+                self._give_up(mistake, for_good=True)
+                raise
+
+    def _wait_until_wanted(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._closing.is_set())
+        return not self._closing.is_set()
+
+    def _serve(self) -> None:
+        """One connection, from the election to its end, which is always an exception."""
+        link = Link(self._election.connect(self._closing), self._settings.hang_timeout)
+        try:
+            with self._changed:
+                self._link = link
+            if self._closing.is_set():
+                return
+            link.greet()
+            link.enqueue(OpenModel(self._config, str(self._folder)))
+            link.flush()
+            while not self._closing.is_set():
+                self._heard(link, link.receive())
+        finally:
+            with self._changed:
+                self._link, self._ready, self._limit = None, False, 0
+            link.close()
+
+    def _heard(self, link: Link, message: ManagerToClient) -> None:
+        match message:
+            case Results():
+                self._complete(message)
+            case Credits():
+                with self._changed:
+                    self._limit = message.limit
+                    self._changed.notify_all()
+            case ModelReady():
+                self._resume(link, message)
+            case ModelFailed():
+                raise message.error.exception()
+
+    def _resume(self, link: Link, message: ModelReady) -> None:
+        """The model is there: submit again what is unanswered, which on the first connection is nothing."""
+        with self._changed:
+            self.info = message.info
+            requests = self._ledger.reconnected()
+            if requests:
+                link.enqueue(Submit(self._config.key, requests))
+            self._ready = True
+            self._changed.notify_all()
+        link.flush()
+
+    def _complete(self, results: Results) -> None:
+        with self._changed:
+            self._recoveries = 0
+            answers: list[Output | Failure] = [*results.outputs, *results.failures]
+            answered = [
+                (answer, pending)
+                for answer in answers
+                if (pending := self._ledger.answered(answer.request_id)) is not None
+            ]
+            self._changed.notify_all()
+        for answer, pending in answered:
+            if isinstance(answer, Output):
+                self._deliver(answer, pending.waiters, pending.request.params.stop)
+            else:
+                _fail(pending.waiters, answer.error.exception())
+
+    def _deliver(self, output: Output, waiters: Iterable[Waiter], stops: Sequence[str]) -> None:
+        if output.finish_reason is FinishReason.ABORT:
+            _fail(waiters, RequestAborted("cancelled"))
+            return
+        now = time.monotonic()
+        for waiter in waiters:
+            try:
+                result = generation(output, stops, self.tokenizer, now - waiter.since)
+            except Exception as error:  # a tokenizer's, about these tokens alone
+                _fail([waiter], error)
+            else:
+                if waiter.future.set_running_or_notify_cancel():
+                    waiter.future.set_result(result)
+
+    def _recover(self, error: MillraceError) -> None:
+        """The connection is lost: try again if anyone needs it, and not for ever."""
+        with self._changed:
+            self._recoveries += 1
+            recoveries = self._recoveries
+            self._wanted = self._ledger.is_waited_for()
+            self._changed.notify_all()  # whoever waits for a credit, or for the model, wants it too
+        if recoveries > MOST_RECOVERIES:
+            lost = f"the manager was lost {recoveries} times in a row: {error}"
+            self._give_up(ManagerUnavailable(lost), for_good=False)
+        elif recoveries > 1:
+            self._closing.wait(min(_LONGEST_PAUSE, 0.05 * 2**recoveries))
+
+    def _give_up(self, error: MillraceError, *, for_good: bool) -> None:
+        """Everything outstanding fails, and whoever waits is told; unless for good, the next submit tries again."""
+        with self._changed:
+            waiters = self._ledger.clear()
+            self._setback, self._setbacks = error, self._setbacks + 1
+            self._recoveries = 0
+            self._wanted = False
+            if for_good and self._final is None:
+                self._final = error
+            self._changed.notify_all()
+        _fail(waiters, error)
+
+    # ── the watching thread ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self) -> None:
+        interval = min(self._settings.heartbeat, self._settings.hang_timeout / 4)
+        while not self._closing.wait(interval):
+            with self._changed:
+                link = self._link
+            if link is not None:
+                link.check(interval)
+
+    def _forsake(self) -> None:
+        """In a forked process: the connection is the parent's, and must end when the parent ends."""
+        if self._link is not None:
+            self._link.abandon()
+
+
+class _Forsaking:
+    """Has a client let go of its connection in a forked process; keeps no client alive."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = weakref.ref(client)
+
+    def __call__(self) -> None:
+        client = self._client()
+        if client is not None:
+            client._forsake()
+
+
+class _Detaching:
+    """A future that its holder cancels takes its request along, unless others wait for the same."""
+
+    def __init__(self, client: EngineClient, request_id: str) -> None:
+        self._client = weakref.ref(client)
+        self._request_id = request_id
+
+    def __call__(self, future: Future[Generation]) -> None:
+        client = self._client()
+        if future.cancelled() and client is not None:
+            client._cancel(self._request_id, only=future)
+
+
+def _fail(waiters: Iterable[Waiter], error: BaseException) -> None:
+    for waiter in waiters:
+        if waiter.future.set_running_or_notify_cancel():
+            waiter.future.set_exception(error)

@@ -1,0 +1,105 @@
+"""What a client has submitted and not been answered. Knows no socket and no thread: its owner holds a lock for it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from model_manager.client.generation import Generation
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.messages import Request
+
+
+@dataclass(eq=False)
+class Waiter:
+    """Someone's future for a request; `since` on the clock of the client."""
+
+    since: float
+    future: Future[Generation] = field(default_factory=Future)
+
+
+@dataclass
+class Pending:
+    """A request and who waits for it."""
+
+    request: Request
+    waiters: list[Waiter]
+    cancelled: int = 0
+    """Submits of this id on this connection that were cancelled; as many answers come before the one that counts."""
+
+
+class Ledger:
+    """Pending requests by id, in the order of submission."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, Pending] = {}
+        self.in_use = 0
+        """Answers that the manager owes on this connection: the credits in use."""
+
+    def join(self, request: Request, waiter: Waiter) -> bool:
+        """Wait for a request that is outstanding already; False if it is not.
+
+        Raises InvalidRequest if the id stands for another prompt or other parameters.
+        """
+        pending = self._pending.get(request.request_id)
+        if pending is None or not pending.waiters:
+            return False
+        known = pending.request
+        if (known.prompt_token_ids, known.params) != (request.prompt_token_ids, request.params):
+            raise InvalidRequest(f"request_id {request.request_id!r} is outstanding for another prompt or parameters")
+        pending.waiters.append(waiter)
+        return True
+
+    def add(self, request: Request, waiter: Waiter) -> None:
+        """A request goes out."""
+        pending = self._pending.pop(request.request_id, None)
+        cancelled = pending.cancelled if pending else 0
+        self._pending[request.request_id] = Pending(request, [waiter], cancelled)
+        self.in_use += 1
+
+    def answered(self, request_id: str) -> Pending | None:
+        """An answer has come; who is to have it, if anyone."""
+        pending = self._pending.get(request_id)
+        if pending is None:
+            return None
+        self.in_use -= 1
+        if pending.cancelled:
+            pending.cancelled -= 1
+            if pending.cancelled or pending.waiters:
+                return None
+            del self._pending[request_id]
+            return None
+        return self._pending.pop(request_id)
+
+    def cancel(self, request_id: str, only: Future[Generation] | None = None) -> list[Waiter] | None:
+        """Take away all waiters, or that of one future; None while others wait, else those to be told."""
+        pending = self._pending.get(request_id)
+        if pending is None or not pending.waiters:
+            return None
+        kept = [] if only is None else [waiter for waiter in pending.waiters if waiter.future is not only]
+        gone = [waiter for waiter in pending.waiters if waiter not in kept]
+        pending.waiters = kept
+        if kept or not gone:
+            return None
+        pending.cancelled += 1
+        return gone
+
+    def reconnected(self) -> list[Request]:
+        """What a new connection is to be sent: nothing is owed on it yet."""
+        self._pending = {
+            name: Pending(pending.request, pending.waiters)
+            for name, pending in self._pending.items()
+            if pending.waiters
+        }
+        self.in_use = len(self._pending)
+        return [pending.request for pending in self._pending.values()]
+
+    def clear(self) -> list[Waiter]:
+        """Forget everything; who was waiting."""
+        waiters = [waiter for pending in self._pending.values() for waiter in pending.waiters]
+        self._pending, self.in_use = {}, 0
+        return waiters
+
+    def is_waited_for(self) -> bool:
+        """Whether anyone waits for anything."""
+        return any(pending.waiters for pending in self._pending.values())

@@ -1,0 +1,116 @@
+"""One connection to the manager: ordered sends that coalesce, signs of life both ways. Knows no request's meaning."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections import deque
+
+from model_manager.wire.batching import request_batches
+from model_manager.wire.errors import ConfigError
+from model_manager.wire.messages import (
+    PROTOCOL,
+    Hello,
+    ManagerToClient,
+    Message,
+    Ping,
+    Refused,
+    Submit,
+    Welcome,
+)
+from model_manager.wire.transport import Connection, ConnectionLost, ProtocolError, peer_pid_uid
+
+
+class Link:
+    """From Hello to the end of the connection; any thread sends, one receives."""
+
+    def __init__(self, sock: socket.socket, hang_timeout: float) -> None:
+        """`hang_timeout` in seconds: a manager silent for so long is taken for dead."""
+        seconds, fraction = divmod(hang_timeout, 1)
+        # A manager that is stopped does not read: nobody may wait for it longer than that.
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), max(1, int(fraction * 1e6)))
+        )
+        self._sock = sock
+        self._manager, _ = peer_pid_uid(sock)
+        self._hang_timeout = hang_timeout
+        self._connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
+        self._unsent: deque[Message] = deque()
+        self._sending = threading.Lock()
+        self._heard = self._checked = time.monotonic()
+
+    def greet(self) -> None:
+        """Say Hello; raises ConfigError if the manager is of another version, ConnectionLost if it is ending."""
+        self._connection.send(Hello(protocol=PROTOCOL, pid=os.getpid()))
+        answer = self.receive()
+        if isinstance(answer, Refused):
+            error = answer.error.exception()
+            raise error if isinstance(error, ConfigError) else ConnectionLost(str(error))
+        if not isinstance(answer, Welcome):
+            raise ProtocolError(f"a {type(answer).__name__} in answer to Hello")
+
+    def receive(self) -> ManagerToClient:
+        """The next message; raises ConnectionLost or ProtocolError."""
+        message = self._connection.receive()
+        self._heard = time.monotonic()
+        return message
+
+    def enqueue(self, message: Message) -> None:
+        """Have a message sent by the next `flush`, of whichever thread; never waits."""
+        self._unsent.append(message)
+
+    def flush(self) -> None:
+        """Send what is enqueued, in order; a connection that is lost so is for the receiving thread to notice."""
+        try:
+            with self._sending:
+                while self._unsent:
+                    for message in self._next():
+                        self._connection.send(message)
+        except ConnectionLost:
+            self.close()
+
+    def _next(self) -> list[Message]:
+        """The next message; Submits in a row become as few as can be."""
+        message = self._unsent.popleft()
+        if not isinstance(message, Submit):
+            return [message]
+        requests = list(message.requests)
+        while self._unsent and isinstance(following := self._unsent[0], Submit):
+            self._unsent.popleft()
+            requests += following.requests
+        return [Submit(message.key, batch) for batch in request_batches(requests)]
+
+    def check(self, interval: float) -> None:
+        """To be called every `interval` seconds: asks for a sign of life, and kills a manager that gives none.
+
+        It holds the lock, so nobody can take its place while it lives. A delay of this process itself does not count.
+        """
+        now = time.monotonic()
+        if now - self._checked > interval + self._hang_timeout / 2:
+            self._heard = now
+        if now - self._heard > self._hang_timeout:
+            self._kill()
+        else:
+            self.enqueue(Ping())
+            self.flush()
+        self._checked = time.monotonic()
+
+    def _kill(self) -> None:
+        if self._manager > 1:  # 0: a process that this namespace cannot see
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._manager, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the receiving thread gets ConnectionLost."""
+        self._connection.close()
+
+    def abandon(self) -> None:
+        """In a forked process: let go of the descriptor; the connection stays the parent's."""
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())

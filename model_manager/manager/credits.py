@@ -1,0 +1,111 @@
+"""How many requests each client may have outstanding on one model. Knows no request, only how many there are.
+
+What an engine can hold is shared max-min fairly among the clients that have work: none gets more than it has shown to
+use while another wants it, what nobody wants goes to all, and one client alone gets everything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ACTIVE_FOR = 1.0
+"""Seconds for which a client without a request still counts as one that has work: it is between two requests."""
+IDLE_LIMIT = 2
+"""What a client without work may start with; the first request that it sends makes it one that has work."""
+
+
+def max_min_shares(capacity: int, demands: list[float]) -> list[int]:
+    """Shares of `capacity`, each at least 1: the smallest demands are met, the rest is divided equally.
+
+    What is left when every demand is met is divided equally too.
+    """
+    shares = [0] * len(demands)
+    left = capacity
+    order = sorted(range(len(demands)), key=lambda index: demands[index])
+    for position, index in enumerate(order):
+        shares[index] = int(min(demands[index], left // (len(order) - position)))
+        left -= shares[index]
+    for position, index in enumerate(order):
+        shares[index] += left // (len(order) - position)
+        left -= left // (len(order) - position)
+    return [max(1, share) for share in shares]
+
+
+@dataclass
+class _Account:
+    limit: int = 0
+    outstanding: int = 0
+    peak: int = 0
+    """Most outstanding since the last division."""
+    last_used: float = -math.inf
+
+
+class Credits:
+    """The accounts of one model's clients."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[int, _Account] = {}
+        self._capacity = 0
+        self.due = False
+        """Whether something has changed that the next division should not wait for."""
+
+    def set_capacity(self, capacity: int) -> None:
+        """What the engine can hold; nobody has any credit before this is known."""
+        self._capacity = capacity
+        self.due = True
+
+    def join(self, client: int) -> None:
+        """A client opened the model (again: it is told its limit once more)."""
+        self._accounts.setdefault(client, _Account()).limit = 0
+        self.due = True
+
+    def leave(self, client: int) -> None:
+        """A client is gone, and what it had outstanding with it."""
+        if self._accounts.pop(client, None) is not None:
+            self.due = True
+
+    def outstanding(self, client: int) -> int:
+        """Requests that the client has sent and that are not answered."""
+        return self._accounts[client].outstanding
+
+    def take(self, client: int, now: float) -> None:
+        """The client has sent a request."""
+        account = self._accounts[client]
+        self.due = self.due or not self._is_active(account, now)
+        account.outstanding += 1
+        account.peak = max(account.peak, account.outstanding)
+        account.last_used = now
+
+    def give_back(self, client: int, now: float) -> None:
+        """A request of the client was answered."""
+        account = self._accounts[client]
+        account.outstanding -= 1
+        account.last_used = now
+        assert account.outstanding >= 0, "more answers than requests"
+
+    def divide(self, now: float) -> dict[int, int]:
+        """New limits of the clients whose limit changes."""
+        self.due = False
+        if not self._capacity:
+            return {}
+        active = [client for client, account in self._accounts.items() if self._is_active(account, now)]
+        limits = dict.fromkeys(self._accounts, min(IDLE_LIMIT, self._capacity))
+        demands = [self._demand(self._accounts[client]) for client in active]
+        limits.update(zip(active, max_min_shares(self._capacity, demands), strict=True))
+        if len(limits) == 1:
+            limits = dict.fromkeys(limits, self._capacity)
+        return {client: limit for client, limit in limits.items() if self._set(client, limit)}
+
+    def _is_active(self, account: _Account, now: float) -> bool:
+        return account.outstanding > 0 or now - account.last_used < ACTIVE_FOR
+
+    def _demand(self, account: _Account) -> float:
+        """Whoever used all that it had may want any number; another may double what it used."""
+        return math.inf if account.peak >= account.limit else max(IDLE_LIMIT, 2 * account.peak)
+
+    def _set(self, client: int, limit: int) -> bool:
+        account = self._accounts[client]
+        account.peak = account.outstanding
+        changed, account.limit = account.limit != limit, limit
+        return changed

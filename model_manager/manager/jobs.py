@@ -1,0 +1,45 @@
+"""What each job's requests have come to, counted once a request however many clients asked for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from model_manager.wire.messages import JobStatus, Output
+
+_MOST_JOBS = 256
+
+
+class JobCounts:
+    """Counts by job; the job that was longest without a result is forgotten when there are too many."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, JobStatus] = OrderedDict()
+
+    def finished(self, job: str, output: Output) -> None:
+        """A request of the job has its output."""
+        count = self._touch(job)
+        self._jobs[job] = msgspec.structs.replace(
+            count,
+            finished=count.finished + 1,
+            prompt_tokens=count.prompt_tokens + output.prompt_tokens,
+            cached_tokens=count.cached_tokens + output.cached_tokens,
+            generated_tokens=count.generated_tokens + len(output.token_ids),
+        )
+
+    def failed(self, job: str) -> None:
+        """A request of the job failed."""
+        count = self._touch(job)
+        self._jobs[job] = msgspec.structs.replace(count, failed=count.failed + 1)
+
+    def _touch(self, job: str) -> JobStatus:
+        count = self._jobs.setdefault(job, JobStatus(job=job))
+        self._jobs.move_to_end(job)
+        if len(self._jobs) > _MOST_JOBS:
+            self._jobs.popitem(last=False)
+        return count
+
+    def status(self) -> list[JobStatus]:
+        """All counts."""
+        return list(self._jobs.values())

@@ -1,0 +1,79 @@
+"""What the router has decided and the server is to carry out: messages to send, engines to start and to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from model_manager.wire.batching import output_batches
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.messages import Failure, Message, Output, Results
+
+
+@dataclass(frozen=True)
+class ToClient:
+    """Send a message to a client."""
+
+    client: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class ToEngine:
+    """Send a message to a model's engine."""
+
+    key: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a model's engine."""
+
+    key: str
+    config: ModelConfig
+    folder: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End a model's engine; no event of it follows."""
+
+    key: str
+
+
+Effect = ToClient | ToEngine | Start | Stop
+
+
+class Outbox:
+    """Effects in order; answers are gathered, few Results a client and model, and come before everything else."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._answers: dict[tuple[int, str], tuple[list[Output], list[Failure]]] = {}
+
+    def add(self, effect: Effect) -> None:
+        """One more effect."""
+        self._effects.append(effect)
+
+    def to_client(self, client: int, message: Message) -> None:
+        """One more message to a client."""
+        self._effects.append(ToClient(client, message))
+
+    def answer(self, client: int, key: str, answer: Output | Failure) -> None:
+        """One more answer to a client."""
+        outputs, failures = self._answers.setdefault((client, key), ([], []))
+        if isinstance(answer, Output):
+            outputs.append(answer)
+        else:
+            failures.append(answer)
+
+    def drain(self) -> list[Effect]:
+        """All effects since the last call."""
+        results: list[Effect] = []
+        for (client, key), (outputs, failures) in self._answers.items():
+            results += [ToClient(client, Results(key=key, outputs=batch)) for batch in output_batches(outputs)]
+            if failures:
+                results.append(ToClient(client, Results(key=key, failures=failures)))
+        effects = results + self._effects
+        self._answers, self._effects = {}, []
+        return effects

@@ -1,0 +1,69 @@
+"""Results kept for a retry of the same work, bounded in memory and in age. Knows no client and no clock."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from model_manager.wire.messages import Output, Request
+
+_OVERHEAD = 512
+"""Bytes that an entry takes beside its tokens, about."""
+_BYTES_PER_TOKEN = 16
+"""Of a token id in a Python list, about."""
+_encoder = msgspec.msgpack.Encoder()
+
+
+def fingerprint(request: Request) -> bytes:
+    """The same for the same prompt and parameters only."""
+    return hashlib.blake2b(_encoder.encode((request.prompt_token_ids, request.params)), digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    fingerprint: bytes
+    output: Output
+    size: int
+    since: float
+
+
+class KeptResults:
+    """Outputs by (model, request id), the oldest given up first."""
+
+    def __init__(self, max_bytes: float, max_age: float) -> None:
+        """`max_age` in seconds."""
+        self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self.size = 0
+        """Bytes, about."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, key: str, request: Request, output: Output, now: float) -> None:
+        """Keep an output, giving up old ones where the bound asks for it."""
+        self._remove((key, request.request_id))
+        size = _OVERHEAD + _BYTES_PER_TOKEN * len(output.token_ids)
+        self._kept[key, request.request_id] = _Kept(fingerprint(request), output, size, now)
+        self.size += size
+        while self.size > self._max_bytes:
+            self._remove(next(iter(self._kept)))
+
+    def find(self, key: str, request: Request) -> Output | None:
+        """The output of the same id, prompt and parameters."""
+        kept = self._kept.get((key, request.request_id))
+        return kept.output if kept is not None and kept.fingerprint == fingerprint(request) else None
+
+    def expire(self, now: float) -> None:
+        """Give up what is too old."""
+        while self._kept and now - next(iter(self._kept.values())).since >= self._max_age:
+            self._remove(next(iter(self._kept)))
+
+    def _remove(self, name: tuple[str, str]) -> None:
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            self.size -= kept.size

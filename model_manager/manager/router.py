@@ -1,0 +1,188 @@
+"""Who is connected, which models there are, and which of them each message concerns.
+
+A state machine without IO and without a clock: events in, effects out. The server calls one method for each event, with
+the time that it happened, and carries out what `effects` returns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from model_manager.manager.jobs import JobCounts
+from model_manager.manager.model import Model
+from model_manager.manager.outbox import Effect, Outbox
+from model_manager.manager.results import KeptResults
+from model_manager.wire.config import ManagerConfig
+from model_manager.wire.errors import ErrorInfo, ModelError
+from model_manager.wire.messages import (
+    Cancel,
+    CloseModel,
+    JobStatus,
+    ModelInfo,
+    ModelStatus,
+    OpenModel,
+    StepReport,
+    Submit,
+)
+from model_manager.wire.transport import ProtocolError
+
+MOST_OUTSTANDING = 65536
+"""Requests a client may have outstanding whatever its credit is: credits shrink, and a new manager may grant fewer."""
+
+FIRST_CLIENT_WITHIN = 10.0
+"""Seconds, on top of `linger`, that a new manager waits for whoever started it."""
+
+
+@dataclass
+class _Client:
+    observer: bool
+    models: set[str] = field(default_factory=set)
+
+
+class Router:
+    """All models of a machine."""
+
+    def __init__(self, settings: ManagerConfig, now: float) -> None:
+        self._settings = settings
+        self._outbox = Outbox()
+        self._kept = KeptResults(settings.results_kept_mib * 2**20, settings.results_kept)
+        self._jobs = JobCounts()
+        self._clients: dict[int, _Client] = {}
+        self._models: dict[str, Model] = {}
+        self._alone_since = now + FIRST_CLIENT_WITHIN
+
+    def effects(self, now: float) -> list[Effect]:
+        """What is to be done about the events so far."""
+        for model in self._models.values():
+            model.pump(now)
+        return self._outbox.drain()
+
+    # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connect(self, client: int, *, observer: bool) -> None:
+        """A client said Hello."""
+        assert client not in self._clients, "a client connects once"
+        self._clients[client] = _Client(observer)
+
+    def disconnect(self, client: int, now: float) -> None:
+        """A client's connection ended: what only it waits for goes on for a while, for a retry to take it over."""
+        gone = self._clients.pop(client, None)
+        for key in gone.models if gone else ():
+            self._leave(client, key, died=True, now=now)
+        if gone and not gone.observer:
+            self._alone_since = now
+
+    def open_model(self, client: int, message: OpenModel, now: float) -> None:
+        """A client wants a model."""
+        key = message.config.key
+        model = self._models.get(key)
+        if model is None:
+            model = self._models[key] = Model(
+                message.config,
+                message.folder,
+                settings=self._settings,
+                outbox=self._outbox,
+                kept=self._kept,
+                jobs=self._jobs,
+            )
+        self._clients[client].models.add(key)
+        model.open(client, now)
+
+    def close_model(self, client: int, message: CloseModel, now: float) -> None:
+        """A client is done with a model: what only it waits for is cancelled."""
+        if message.key in self._clients[client].models:
+            self._clients[client].models.remove(message.key)
+            self._leave(client, message.key, died=False, now=now)
+
+    def _leave(self, client: int, key: str, *, died: bool, now: float) -> None:
+        if (model := self._models.get(key)) is not None:
+            model.leave(client, died=died, now=now)
+
+    def submit(self, client: int, message: Submit, now: float) -> None:
+        """Requests of a client; raises ProtocolError if it has not opened the model, or sends far more than it may."""
+        model = self._opened(client, message.key)
+        if model is None:
+            return
+        for request in message.requests:
+            if model.outstanding(client) >= MOST_OUTSTANDING:
+                raise ProtocolError(f"more than {MOST_OUTSTANDING} requests outstanding")
+            model.submit(client, request, now)
+
+    def cancel(self, client: int, message: Cancel, now: float) -> None:
+        """A client wants requests no more; raises ProtocolError if it has not opened the model."""
+        model = self._opened(client, message.key)
+        for request_id in message.request_ids if model is not None else ():
+            assert model is not None
+            model.cancel(client, request_id, now)
+
+    def _opened(self, client: int, key: str) -> Model | None:
+        """None where the message crossed with the news that the model failed: that was its answer."""
+        model = self._models.get(key)
+        if model is not None and client in model.users:
+            return model
+        if key in self._clients[client].models and (model is None or model.was_given_up_for(client)):
+            return None
+        raise ProtocolError(f"{key} was not opened")
+
+    def stop_model(self, key: str | None) -> None:
+        """End a model's engine, or all; their clients are told."""
+        for model in [model for model in self._models.values() if key in (None, model.key)]:
+            stopped = ModelError(f"{model.config.model} was stopped by `millrace stop`")
+            model.fail(stopped.info(), engine_runs=True)
+
+    # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def engine_ready(self, key: str, info: ModelInfo, now: float) -> None:
+        """An engine has loaded its model."""
+        self._models[key].ready(info, now)
+
+    def engine_failed(self, key: str, error: ErrorInfo) -> None:
+        """An engine cannot load its model, and says why."""
+        self._models[key].fail(error, engine_runs=True)
+
+    def engine_report(self, key: str, report: StepReport, now: float) -> None:
+        """What a step brought about."""
+        self._models[key].report(report, now)
+
+    def engine_died(self, key: str, reason: str, *, hopeless: bool, now: float) -> None:
+        """An engine ended without having been asked to; `hopeless` if another would end so too while it loads."""
+        self._models[key].died(reason, hopeless=hopeless, now=now)
+
+    # ── time and views ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> None:
+        """Time has passed: orphans, idle models and old results go."""
+        self._kept.expire(now)
+        for model in list(self._models.values()):
+            model.tick(now)
+            if not model.is_needed and not any(model.key in client.models for client in self._clients.values()):
+                del self._models[model.key]
+
+    def is_done(self, now: float) -> bool:
+        """Whether the manager may end: no client for a while, no request, no engine."""
+        if any(not client.observer for client in self._clients.values()) or self._models:
+            return False
+        return now - self._alone_since >= self._settings.linger
+
+    def jobs(self) -> list[JobStatus]:
+        """Counts by job."""
+        return self._jobs.status()
+
+    def models(self, pids: dict[str, int]) -> list[ModelStatus]:
+        """Snapshots, with the pids of their engines."""
+        return [model.status(pids.get(model.key)) for model in self._models.values()]
+
+    def models_of(self, client: int) -> str:
+        """Names of the models that a client uses, for lists of processes."""
+        keys = self._clients[client].models if client in self._clients else ()
+        return ", ".join(sorted(self._models[key].config.model for key in keys if key in self._models))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the parts contradict each other (tests)."""
+        for model in self._models.values():
+            model.check_integrity()
+            for client in model.users:
+                assert model.key in self._clients[client].models, "a user does not know its model"
+        assert math.isfinite(self._kept.size)
+        assert self._kept.size <= self._settings.results_kept_mib * 2**20

@@ -1,0 +1,254 @@
+"""The manager's IO: clients on a Unix socket, engines through the supervisor, and the router that decides between them.
+
+Every event goes to the router at once; what it decides is carried out once an iteration of the event loop, so that all
+requests and results that came together leave together. Knows no rule about requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
+from model_manager.manager.router import Router
+from model_manager.manager.supervisor import ENGINE_COMMAND, Supervisor
+from model_manager.wire.config import ManagerConfig
+from model_manager.wire.errors import ConfigError, ManagerUnavailable, MillraceError
+from model_manager.wire.messages import (
+    PROTOCOL,
+    Cancel,
+    ClientMessage,
+    CloseModel,
+    EngineFailed,
+    EngineReady,
+    GetStatus,
+    Hello,
+    OpenModel,
+    Ping,
+    Pong,
+    ProcessStatus,
+    Refused,
+    Status,
+    StepReport,
+    StopModels,
+    Submit,
+    Welcome,
+)
+from model_manager.wire.runtime import BACKLOG
+from model_manager.wire.transport import AsyncConnection, ConnectionLost, ProtocolError, peer_pid_uid
+
+_TICK = 0.2
+"""Seconds."""
+_GOODBYE_WITHIN = 1.0
+"""Seconds that clients have at the end to take what was sent to them."""
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """One manager, from its first client to its end."""
+
+    def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
+        self._router = Router(settings, time.monotonic())
+        self._supervisor = Supervisor(settings, self, engine_command)
+        self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
+        self._pids: dict[int, int] = {}
+        self._numbers = 0
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._started = time.monotonic()
+        self._due = False
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, listening: socket.socket) -> None:
+        """Serve until nobody needs it; raises what went wrong if the manager itself is broken."""
+        async with self._serving(listening):
+            while not self._over.done() and not self._router.is_done(time.monotonic()):
+                await asyncio.wait([self._over], timeout=_TICK)
+                self._router.tick(time.monotonic())
+                self._soon()
+        if self._over.done():
+            self._over.result()
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, listening: socket.socket) -> AsyncIterator[None]:
+        server = await asyncio.start_unix_server(self._accept, sock=listening, backlog=BACKLOG)
+        try:
+            yield
+        finally:
+            self.end()
+            server.close()
+            self._act()
+            await self._supervisor.close()
+            await self._see_off()
+
+    def end(self) -> None:
+        """Stop serving (a signal, StopModels)."""
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def broken(self, error: BaseException) -> None:
+        """A mistake of ours: end, and say which."""
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._guarded(reader, writer))
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+
+    async def _guarded(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection: AsyncConnection[ClientMessage] = AsyncConnection(reader, writer, ClientMessage)
+        pid, uid = peer_pid_uid(writer.get_extra_info("socket"))
+        try:
+            if uid != os.geteuid():
+                raise ProtocolError(f"user {uid} is not this manager's")
+            await self._handle(connection, pid)
+        except ConnectionLost:
+            pass
+        except ProtocolError as error:
+            _log.warning("closed the connection of process %d: %s", pid, error)
+            connection.abort()
+        except Exception as error:
+            self.broken(error)
+        finally:
+            connection.close()
+
+    async def _handle(self, connection: AsyncConnection[ClientMessage], pid: int) -> None:
+        hello = await connection.receive()
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"a {type(hello).__name__} before Hello")
+        if (refusal := self._refusal(hello)) is not None:
+            connection.send(Refused(refusal.info()))
+            return
+        connection.send(Welcome(protocol=PROTOCOL, pid=os.getpid()))
+        client = self._numbers = self._numbers + 1
+        self._connections[client], self._pids[client] = connection, pid or hello.pid
+        self._router.connect(client, observer=hello.observer)
+        try:
+            while True:
+                message = await connection.receive()
+                self._client_said(client, message)
+                if isinstance(message, GetStatus):
+                    await connection.drain()  # what else is sent to a client is bounded by what it has outstanding
+        finally:
+            del self._connections[client], self._pids[client]
+            self._router.disconnect(client, time.monotonic())
+            self._soon()
+
+    def _refusal(self, hello: Hello) -> MillraceError | None:
+        if hello.protocol != PROTOCOL:
+            took = f"this machine's manager speaks protocol {PROTOCOL}, this process {hello.protocol}"
+            return ConfigError(f"{took}: end the other version's jobs, or give this one its own MILLRACE_RUNTIME_DIR")
+        return ManagerUnavailable("the manager is ending") if self._over.done() else None
+
+    def _client_said(self, client: int, message: ClientMessage) -> None:
+        now = time.monotonic()
+        match message:
+            case Submit():
+                self._router.submit(client, message, now)
+            case Cancel():
+                self._router.cancel(client, message, now)
+            case OpenModel():
+                self._router.open_model(client, message, now)
+            case CloseModel():
+                self._router.close_model(client, message, now)
+            case Ping():
+                if not self._connections[client].buffered:  # what it has not taken yet is a sign of life as good
+                    self._connections[client].send(Pong())
+            case GetStatus():
+                self._connections[client].send(self._status(now))
+            case StopModels():
+                self._stop_models(client, message.key)
+            case Hello():
+                raise ProtocolError("a second Hello")
+        self._soon()
+
+    def _stop_models(self, client: int, key: str | None) -> None:
+        self._router.stop_model(key)
+        self._act()
+        self._connections[client].send(self._status(time.monotonic()))
+        if key is None:
+            self.end()
+
+    def _status(self, now: float) -> Status:
+        pids = self._supervisor.pids()
+        models = self._router.models(pids)
+        names = {model.key: model.model for model in models}
+        manager = ProcessStatus(os.getpid(), "manager")
+        engines = [ProcessStatus(pid, "engine", names.get(key, "")) for key, pid in pids.items()]
+        clients = [
+            ProcessStatus(pid, "client", names_used)
+            for client, pid in self._pids.items()
+            if (names_used := self._router.models_of(client))
+        ]
+        return Status(
+            pid=os.getpid(),
+            uptime=now - self._started,
+            models=models,
+            jobs=self._router.jobs(),
+            processes=[manager, *engines, *clients],
+        )
+
+    async def _see_off(self) -> None:
+        """Close all connections once what was sent is taken; nobody can hold up the end."""
+        for connection in list(self._connections.values()):
+            connection.close()
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=_GOODBYE_WITHIN)
+        for handler in self._handlers:
+            handler.cancel()
+
+    # ── engines (the supervisor's listener) ──────────────────────────────────────────────────────────────────────────
+
+    def engine_said(self, key: str, message: EngineReady | EngineFailed | StepReport) -> None:
+        """A message of an engine."""
+        now = time.monotonic()
+        match message:
+            case StepReport():
+                self._router.engine_report(key, message, now)
+            case EngineReady():
+                self._router.engine_ready(key, message.info, now)
+            case EngineFailed():
+                _log.warning("%s cannot be loaded: %s", key, message.error.message)
+                self._router.engine_failed(key, message.error)
+        self._soon()
+
+    def engine_died(self, key: str, reason: str, *, hopeless: bool) -> None:
+        """An engine is gone, unasked."""
+        _log.warning("the inference process of %s is gone: %s", key, reason)
+        self._router.engine_died(key, reason, hopeless=hopeless, now=time.monotonic())
+        self._soon()
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._act)
+
+    def _act(self) -> None:
+        self._due = False
+        try:
+            for effect in self._router.effects(time.monotonic()):
+                self._carry_out(effect)
+        except Exception as error:
+            self.broken(error)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ToClient(client, message):
+                if (connection := self._connections.get(client)) is not None:
+                    connection.send(message)
+            case ToEngine(key, message):
+                self._supervisor.send(key, message)
+            case Start(_, config, folder):
+                if not self._over.done():
+                    self._supervisor.start(config, folder)
+            case Stop(key):
+                self._supervisor.stop(key)

@@ -1,0 +1,137 @@
+"""The folder in which a machine's processes find their one manager: its lock, its socket and its log.
+
+Whoever holds the lock is the manager, or is starting it; the kernel frees it however that process ends. Knows nothing
+of what is said over the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from model_manager.wire.errors import ConfigError
+
+_LONGEST_ADDRESS = 100
+"""Bytes; the kernel takes 107 for a Unix socket's address."""
+BACKLOG = 1024
+"""Connections that may wait to be accepted."""
+
+
+class RuntimeDir:
+    """One user's folder for one manager; made when needed, gone when the manager has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.lock = self.path / "manager.lock"
+        self.socket = self.path / "manager.sock"
+        self.log = self.path / "manager.log"
+
+    def prepare(self) -> None:
+        """Make the folder (mode 0700) unless it is there; raises ConfigError as `check` does."""
+        try:
+            self.path.mkdir(mode=0o700)
+        except FileExistsError:
+            self.check()
+        except OSError as error:
+            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: cannot be made: {error.strerror}") from None
+
+    def check(self) -> bool:
+        """Whether the folder is there; raises ConfigError if others can reach into it, or it is no folder."""
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder, not a link or a file")
+        if found.st_uid != os.geteuid():
+            raise ConfigError(
+                f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder of this user, it is user {found.st_uid}'s"
+            )
+        if found.st_mode & 0o077:
+            mode = f"{stat.S_IMODE(found.st_mode):o}"
+            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder of mode 700, it has {mode}")
+        return True
+
+    def try_lock(self) -> int | None:
+        """A descriptor that holds the lock, or None when someone else does or the folder went away meanwhile."""
+        try:
+            fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_lock(fd):
+                return fd
+        except BlockingIOError:
+            pass
+        os.close(fd)
+        return None
+
+    def _is_lock(self, fd: int) -> bool:
+        """A manager that ends removes the file before it lets go: what was locked may be no longer what others lock."""
+        try:
+            return os.path.samestat(os.fstat(fd), self.lock.lstat())
+        except FileNotFoundError:
+            return False
+
+    def listen(self) -> socket.socket:
+        """The manager's socket; only the lock's holder may call this, for what a dead manager left is removed."""
+        self.socket.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._address() as address:
+                sock.bind(address)
+            sock.listen(BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def connect(self) -> socket.socket | None:
+        """A connection to the manager; None when nobody listens."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._address() as address:
+                sock.connect(address)
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EAGAIN):
+                return None
+            raise
+
+    @contextlib.contextmanager
+    def _address(self) -> Iterator[str]:
+        """The socket's address; where the path is too long for one, through a descriptor of the folder (Linux)."""
+        if len(os.fsencode(self.socket)) <= _LONGEST_ADDRESS:
+            yield str(self.socket)
+            return
+        folder = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{folder}/{self.socket.name}"
+        finally:
+            os.close(folder)
+
+    def remove(self) -> None:
+        """Remove what a manager leaves, the lock last; only the lock's holder may call this."""
+        for path in (self.socket, self.log, self.lock):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # someone else's file, or already the lock of the next manager
+            self.path.rmdir()
+
+    def sweep(self) -> None:
+        """Remove what a killed manager left; does nothing while one lives or is starting."""
+        if not self.lock.exists() and not self.socket.exists():
+            return
+        fd = self.try_lock()
+        if fd is not None:
+            try:
+                self.remove()
+            finally:
+                os.close(fd)
