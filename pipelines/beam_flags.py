@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 from collections.abc import Collection, Iterator
-from typing import NoReturn
 
 from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 
 from model_manager.wire.errors import ConfigError
+from pipelines.flag_parser import FlagParser
 
 _PORTABLE = ("--job_endpoint",)
 """With a job server there may be options that only it knows."""
-
-
-class FlagParser(argparse.ArgumentParser):
-    """Raises ConfigError with one sentence where argparse prints its usage and exits."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
 
 
 class _BeamFlagParser(_BeamArgumentParser, FlagParser):

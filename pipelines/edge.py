@@ -15,11 +15,14 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-import psutil
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError
 
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
+
+
+_WHERE = re.compile(r" \[while running '[^']*'\]")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -52,7 +55,7 @@ def unwrapped(error: BaseException | None) -> MillraceError | None:
     """Our error inside of what Beam raises, which may hold it as a cause or only as the text of a worker's trace."""
     while error is not None:
         if isinstance(error, MillraceError):
-            return error
+            return type(error)(_WHERE.sub("", str(error)))
         for kind, message, _ in reversed(_IN_TRACE.findall(str(error))):
             found = ErrorInfo(kind=kind, message=message).exception()
             if type(found).__name__ == kind:

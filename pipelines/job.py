@@ -29,7 +29,7 @@ def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> 
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
     with logs_at(options.log_level):
         here = runs_here(options.beam)
-        if here and options.model.backend == "torch":
+        if here:
             resolve(options.model.model, options.model.revision)
         pipeline = beam.Pipeline(runner=local_runner(options.beam) if here else None, options=options.beam)
         build(pipeline)

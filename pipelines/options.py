@@ -13,7 +13,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import ConfigError, InvalidRequest
 from model_manager.wire.sampling import SamplingParams
-from pipelines.beam_flags import FlagParser, beam_options
+from pipelines.beam_flags import beam_options
+from pipelines.flag_parser import FlagParser
 from pipelines.settings_flags import add_settings, given
 from transforms.formats import InputFormat, OutputFormat
 from transforms.output_files import IfExists
@@ -103,7 +104,7 @@ def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
         "--chat",
         choices=list(_CHAT),
         default="auto",
-        help="Whether prompts go through the model's chat template; auto: messages do, text does not. Default: auto.",
+        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one. Default: auto.",
     )
     sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
     names["sampling"] = add_settings(sampling, SamplingParams)

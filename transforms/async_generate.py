@@ -34,6 +34,7 @@ class _InFlight(NamedTuple):
     prompt: Prompt
     keyed: tuple[Any, ...]
     element: WindowedValue
+    future: Future[Generation]
 
 
 class AsyncGenerateDoFn(beam.DoFn):
@@ -52,19 +53,19 @@ class AsyncGenerateDoFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._cancel_outstanding()  # left by a bundle that another DoFn failed: this one was not told
-        self._finished: queue.SimpleQueue[tuple[str, Future[Generation]]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ids = RequestIds(self._job)
 
     def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any]:
         with self._cancelling_on_error():
             yield from self._submit(element, windowed)
             while not self._finished.empty():
-                yield self._result(*self._finished.get())
+                yield self._result(self._finished.get())
 
     def finish_bundle(self) -> Iterator[Any]:
         with self._cancelling_on_error():
             while self._in_flight:
-                yield self._result(*self._finished.get())
+                yield self._result(self._finished.get())
 
     def teardown(self) -> None:
         self._cancel_outstanding()
@@ -82,25 +83,26 @@ class AsyncGenerateDoFn(beam.DoFn):
             yield self._failure(unusable, {}, keyed, windowed)
             return
         try:
-            self._start(_InFlight(prompt, keyed, windowed))
+            self._start(prompt, keyed, windowed)
         except RequestError as error:
             yield self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, windowed)
 
-    def _start(self, item: _InFlight) -> None:
-        params = self._params.updated(item.prompt.params)
-        request_id = self._ids.of(item.prompt, params)
+    def _start(self, prompt: Prompt, keyed: tuple[Any, ...], windowed: WindowedValue) -> None:
+        params = self._params.updated(prompt.params)
+        request_id = self._ids.of(prompt, params)
         finished = self._finished
-        future = self._client().submit(item.prompt.content, params, request_id=request_id)
-        self._in_flight[request_id] = item
-        future.add_done_callback(lambda done: finished.put((request_id, done)))
+        future = self._client().submit(prompt.content, params, request_id=request_id)
+        assert request_id not in self._in_flight, "an id is used again only far apart"
+        self._in_flight[request_id] = _InFlight(prompt, keyed, windowed, future)
+        future.add_done_callback(lambda _: finished.put(request_id))
 
     def _client(self) -> Client:
         if self._lease is None:
             self._lease = self._shared.lease(self)
         return self._lease.client
 
-    def _result(self, request_id: str, future: Future[Generation]) -> Any:
-        prompt, keyed, element = self._in_flight.pop(request_id)
+    def _result(self, request_id: str) -> Any:
+        prompt, keyed, element, future = self._in_flight.pop(request_id)
         error = future.exception()
         if error is None:
             generation = future.result()
@@ -133,8 +135,7 @@ class AsyncGenerateDoFn(beam.DoFn):
 
     def _cancel_outstanding(self) -> None:
         while self._in_flight:
-            request_id, _ = self._in_flight.popitem()
-            self._client().cancel(request_id)
+            self._in_flight.popitem()[1].future.cancel()
 
 
 class _OwnWindows(tuple[Any, ...]):

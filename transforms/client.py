@@ -39,10 +39,10 @@ class Client(Protocol):
     def submit(
         self, prompt: str | list[dict[str, Any]] | list[int], params: SamplingParams, *, request_id: str
     ) -> Future[Any]:
-        """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run."""
+        """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.
 
-    def cancel(self, request_id: str) -> None:
-        """End a request; its future fails. Unknown ids are ignored."""
+        The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
+        """
 
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model."""

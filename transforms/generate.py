@@ -41,7 +41,7 @@ class Generate(beam.PTransform):
         job: str | None = None,
         open_client: Opener = open_engine_client,
     ) -> None:
-        """`chat`: whether text goes through the model's chat template; by default, messages do and text does not.
+        """`chat`: whether text goes through the model's chat template, as one user turn; by default if there is one.
 
         `job` names the requests in the manager, where progress is counted; by default a new name.
         `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.

@@ -77,8 +77,9 @@ class ManagedModelHandler(ModelHandler):
                 completion = self._completion(prompt, submitted)
                 yield PredictionResult(example=element, inference=completion, model_id=self._model.model)
         finally:
-            for index in range(len(batch)):
-                model.client.cancel(f"{run}-{index}")  # of those that are finished, nothing
+            for _, submitted in requests:
+                if isinstance(submitted, Future):
+                    submitted.cancel()  # does nothing to those that are finished
 
     def _submit(
         self, element: Any, params: SamplingParams, client: Client, request_id: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from model_manager.wire.errors import PromptTooLong, RequestAborted
+from model_manager.wire.errors import MillraceError, PromptTooLong
 from model_manager.wire.messages import FinishReason, ModelInfo, Timings
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import ClientOptions
@@ -51,34 +51,42 @@ class StandInClient:
         )
         self._credits = threading.BoundedSemaphore(model.max_num_seqs)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stand-in")
-        self._cancelled: set[str] = set()
 
     def submit(
-        self, prompt: str | list[dict[str, Any]] | list[int], params: SamplingParams, *, request_id: str
+        self,
+        prompt: str | list[dict[str, Any]] | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,  # noqa: ARG002
     ) -> Future[Any]:
         """See Client."""
         words = _words(prompt)
         if len(words) >= self.info.max_model_len:
             raise PromptTooLong(f"{len(words)} tokens leave none of the model's {self.info.max_model_len} positions")
         self._credits.acquire()
-        future = self._pool.submit(self.complete, words, params, request_id)
+        future: Future[Any] = Future()
         future.add_done_callback(lambda _: self._credits.release())
+        self._pool.submit(self._answer, future, words, params)
         return future
 
-    def complete(self, words: list[str], params: SamplingParams, request_id: str) -> StandInGeneration:
+    def _answer(self, future: Future[Any], words: list[str], params: SamplingParams) -> None:
+        try:
+            generation = self.complete(words, params)
+        except MillraceError as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        else:
+            if future.set_running_or_notify_cancel():
+                future.set_result(generation)
+
+    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
         """Runs in a thread of the pool; what it raises is the request's failure."""
-        if request_id in self._cancelled:
-            raise RequestAborted("cancelled")
         kept = words[: params.max_tokens]
         reason = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
         token_ids = [sum(word.encode()) for word in kept]
         return StandInGeneration(
             text=" ".join(kept).upper(), token_ids=token_ids, finish_reason=reason, prompt_tokens=len(words)
         )
-
-    def cancel(self, request_id: str) -> None:
-        """See Client."""
-        self._cancelled.add(request_id)
 
     def close(self) -> None:
         """See Client."""

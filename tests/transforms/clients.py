@@ -15,12 +15,12 @@ from transforms.stand_in import StandInClient, StandInGeneration
 class PickyClient(StandInClient):
     """Fails the prompts that say so, each in its way."""
 
-    def complete(self, words: list[str], params: SamplingParams, request_id: str) -> StandInGeneration:
+    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
         if words[0] == "nan":
             raise NonFiniteLogits("NaN")
         if words[0] == "lost":
             raise EngineLost("the engine died 4 times")
-        return super().complete(words, params, request_id)
+        return super().complete(words, params)
 
 
 class ReversingClient(StandInClient):
@@ -29,15 +29,15 @@ class ReversingClient(StandInClient):
     def __init__(self, options: ClientOptions) -> None:
         super().__init__(options)
         self._room = options.model.max_num_seqs
-        self._waiting: list[tuple[Future[Any], list[str], SamplingParams, str]] = []
+        self._waiting: list[tuple[Future[Any], list[str], SamplingParams]] = []
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
         mine: Future[Any] = Future()
-        self._waiting.append((mine, prompt.split(), params, request_id))
+        self._waiting.append((mine, prompt.split(), params))
         if len(self._waiting) == self._room:
             while self._waiting:
-                future, words, params, request_id = self._waiting.pop()
-                future.set_result(self.complete(words, params, request_id))
+                future, words, params = self._waiting.pop()
+                future.set_result(self.complete(words, params))
         return mine
 
 
@@ -53,17 +53,18 @@ class RecordingClient(PickyClient):
 
     def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
         self.log.append(("submit", request_id))
-        return super().submit(prompt, params, request_id=request_id)
+        future = super().submit(prompt, params, request_id=request_id)
+        future.add_done_callback(lambda done: self._cancelled(request_id) if done.cancelled() else None)
+        return future
 
-    def complete(self, words: list[str], params: SamplingParams, request_id: str) -> StandInGeneration:
+    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
         if words[0] == "held":
             self.held.wait(30)
-        return super().complete(words, params, request_id)
+        return super().complete(words, params)
 
-    def cancel(self, request_id: str) -> None:
+    def _cancelled(self, request_id: str) -> None:
         self.log.append(("cancel", request_id))
         self.held.set()
-        super().cancel(request_id)
 
     def close(self) -> None:
         self.log.append(("close", ""))
