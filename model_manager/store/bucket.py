@@ -6,13 +6,12 @@ STORAGE_EMULATOR_HOST is honoured by Google's client, which also retries what is
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed, Unauthorized
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
@@ -28,8 +27,6 @@ _THREADS = 8
 _PART_BYTES = 64 * 2**20
 """One stream from the store is slower than most machines' network, so large files are fetched in parallel parts."""
 
-_log = logging.getLogger(__name__)
-
 
 def fetch(address: str, cache_dir: Path) -> Path:
     """The local copy of gs://bucket/folder under `cache_dir`: files directly in that folder, no deeper.
@@ -39,11 +36,11 @@ def fetch(address: str, cache_dir: Path) -> Path:
     compressed, ModelError where credentials are missing or do not suffice.
     """
     bucket_name, prefix = _parse(address)
-    with _explained(address):
-        bucket = storage.Client().bucket(bucket_name)
+    with _explained(address), closing(storage.Client()) as client:
+        bucket = client.bucket(bucket_name)
         files = _list(bucket, prefix)
         home = cache_dir / "gs" / bucket_name / _folder_name(prefix)
-        return snapshot(home, files, lambda wanted: _download(bucket, prefix, wanted))
+        return snapshot(home, files, partial(_download, bucket, prefix))
 
 
 def _parse(address: str) -> tuple[str, str]:
@@ -64,7 +61,7 @@ def _folder_name(prefix: str) -> str:
 def _list(bucket: storage.Bucket, prefix: str) -> list[RemoteFile]:
     blobs = list(bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS))
     if not blobs:
-        raise ModelNotFound("there is nothing in that folder of the bucket")
+        raise ModelNotFound("there are no files in that folder of the bucket")
     return [_remote_file(blob, blob.name.removeprefix(prefix)) for blob in blobs if is_wanted(blob.name[len(prefix) :])]
 
 
@@ -76,39 +73,40 @@ def _remote_file(blob: storage.Blob, name: str) -> RemoteFile:
     return RemoteFile(name=name, size=blob.size, generation=str(blob.generation), crc32c=blob.crc32c)
 
 
-class _Part(NamedTuple):
-    """A range of an object's bytes, and the file that it goes into, at the same offset."""
-
-    blob: storage.Blob
-    target: Path
-    start: int
-    size: int
-
-
-def _download(bucket: storage.Bucket, prefix: str, wanted: Sequence[tuple[RemoteFile, Path]]) -> None:
-    parts: list[_Part] = []
-    for file, target in wanted:
-        with target.open("wb") as opened:
-            opened.truncate(file.size)
-        blob = bucket.blob(prefix + file.name, generation=int(file.generation))
-        starts = range(0, file.size, _PART_BYTES)
-        parts += [_Part(blob, target, start, min(_PART_BYTES, file.size - start)) for start in starts]
+def _download(
+    bucket: storage.Bucket,
+    prefix: str,
+    wanted: Sequence[tuple[RemoteFile, Path]],
+    done: Callable[[RemoteFile], None],
+) -> None:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool:
-        futures = [pool.submit(_download_part, part) for part in parts]
         try:
-            for future in futures:
-                future.result()
+            pending = [(file, _submit(pool, bucket, prefix, file, target)) for file, target in wanted]
+            for file, parts in pending:
+                for part in parts:
+                    part.result()
+                done(file)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _download_part(part: _Part) -> None:
+def _submit(
+    pool: ThreadPoolExecutor, bucket: storage.Bucket, prefix: str, file: RemoteFile, target: Path
+) -> list[Future[None]]:
+    """Begin fetching all parts of an object, pinned to the generation that was listed."""
+    with target.open("wb") as opened:
+        opened.truncate(file.size)
+    blob = bucket.blob(prefix + file.name, generation=int(file.generation))
+    return [pool.submit(_download_part, blob, target, start) for start in range(0, file.size, _PART_BYTES)]
+
+
+def _download_part(blob: storage.Blob, target: Path, start: int) -> None:
     """Checksums are compared over the whole file once it is there, so not here over its parts."""
-    with part.target.open("r+b") as opened:
-        opened.seek(part.start)
-        end = part.start + part.size - 1
-        part.blob.download_to_file(opened, start=part.start, end=end, raw_download=True, checksum=None)
+    with target.open("r+b") as opened:
+        opened.seek(start)
+        end = start + _PART_BYTES - 1
+        blob.download_to_file(opened, start=start, end=end, raw_download=True, checksum=None)
 
 
 @contextmanager

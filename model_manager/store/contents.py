@@ -74,7 +74,7 @@ def _shards(folder: Path, model: str) -> Iterator[str]:
     except (ValueError, KeyError, AttributeError, TypeError):
         raise ModelCorrupt(f"--model {model}: {_INDEX} is not an index of weights") from None
     for shard in sorted(shards, key=str):
-        if not isinstance(shard, str) or Path(shard).name != shard:
+        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
             raise ModelCorrupt(f"--model {model}: {_INDEX} names {shard!r}, which is no file of this folder")
         yield shard
 

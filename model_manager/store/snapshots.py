@@ -46,8 +46,8 @@ class RemoteFile(msgspec.Struct, frozen=True):
     """Base64 of the big-endian checksum, as cloud storage gives it."""
 
 
-Download = Callable[[Sequence[tuple[RemoteFile, Path]]], None]
-"""Fetches each file to the path beside it."""
+Download = Callable[[Sequence[tuple[RemoteFile, Path]], Callable[[RemoteFile], None]], None]
+"""Fetches each file to the path beside it, and calls the function with it once all its bytes are there."""
 
 
 def snapshot(home: Path, files: Sequence[RemoteFile], download: Download) -> Path:
@@ -87,9 +87,8 @@ def _fill(folder: Path, files: Sequence[RemoteFile], manifest: bytes, download: 
         _take_from_older(file, partial)
     missing = [file for file in files if not _matches(partial / file.name, file)]
     _log.info("fetching %d files, %.1f MiB, to %s", len(missing), sum(f.size for f in missing) / 2**20, folder)
-    download([(file, partial / (file.name + _PART)) for file in missing])
-    for file in missing:
-        _accept(partial / (file.name + _PART), partial / file.name, file)
+    download([(file, partial / (file.name + _PART)) for file in missing], lambda file: _accept(partial, file))
+    assert all((partial / file.name).is_file() for file in files), "the download is done with every file"
     (partial / _MANIFEST).write_bytes(manifest)
     partial.rename(folder)
 
@@ -118,14 +117,15 @@ def _read_manifest(path: Path) -> list[RemoteFile]:
     return msgspec.json.decode(path.read_bytes(), type=list[RemoteFile])
 
 
-def _accept(part: Path, target: Path, file: RemoteFile) -> None:
+def _accept(partial: Path, file: RemoteFile) -> None:
     """Give a verified file its name, once it is on the disk."""
+    part = partial / (file.name + _PART)
     if not _matches(part, file):
         part.unlink()
         raise ModelCorrupt(f"{file.name} does not match its checksum; upload it again")
     with part.open("rb") as opened:
         os.fsync(opened.fileno())
-    part.replace(target)
+    part.replace(partial / file.name)
 
 
 def _matches(path: Path, file: RemoteFile) -> bool:

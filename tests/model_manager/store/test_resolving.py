@@ -1,0 +1,118 @@
+"""Folders and the embedded model's name, and what a model's folder must hold."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_manager.store import resolve
+from model_manager.wire.config import EMBEDDED_MODEL
+from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound, ModelUnsupported
+from tests.model_manager.store.checkpoints import EMBEDDED, header_length, write_checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "small", shards=2)
+
+
+def test_the_embedded_model_resolves_by_its_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve(EMBEDDED_MODEL) == EMBEDDED
+
+
+def test_a_folder_resolves_absolute_relative_and_under_home(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint.parent)
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    for name in (str(checkpoint), "small", "./small", "../" + checkpoint.parent.name + "/small", "~/small"):
+        assert resolve(name) == checkpoint
+
+
+def test_a_folder_wins_over_a_hub_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint.parent.parent)
+    assert resolve(f"{checkpoint.parent.name}/small") == checkpoint
+
+
+def test_local_models_need_neither_the_hub_nor_the_cloud_client(checkpoint: Path) -> None:
+    loaded = set(sys.modules)
+    resolve(str(checkpoint))
+    assert not [name for name in set(sys.modules) - loaded if name.startswith(("google", "huggingface_hub"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("./smal", "did you mean small?"), (f"{EMBEDDED_MODEL}s", f"did you mean {EMBEDDED_MODEL}?")],
+)
+def test_a_near_miss_gets_a_hint(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str) -> None:
+    monkeypatch.chdir(checkpoint.parent)
+    with pytest.raises(ModelNotFound, match=f"--model {name}: no such folder") as raised:
+        resolve(name)
+    assert hint in str(raised.value)
+
+
+def test_a_file_is_not_a_folder(checkpoint: Path) -> None:
+    with pytest.raises(ModelNotFound, match="is a file"):
+        resolve(str(checkpoint / "config.json"))
+
+
+def test_a_revision_of_a_folder_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="revision='main'"):
+        resolve(str(checkpoint), "main")
+
+
+def test_a_folder_without_config_is_not_found(checkpoint: Path) -> None:
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(ModelNotFound, match=r"no config\.json"):
+        resolve(str(checkpoint))
+
+
+def test_a_folder_without_tokenizer_says_how_to_make_one(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    with pytest.raises(ModelUnsupported, match="save_pretrained"):
+        resolve(str(checkpoint))
+
+
+def test_only_pickled_weights_are_refused_by_name(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "pickled")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelUnsupported, match=r"only pytorch_model\.bin"):
+        resolve(str(folder))
+
+
+def test_a_missing_shard_is_named(checkpoint: Path) -> None:
+    (checkpoint / "model-00001-of-00002.safetensors").unlink()
+    with pytest.raises(ModelCorrupt, match="model-00001-of-00002"):
+        resolve(str(checkpoint))
+
+
+@pytest.mark.parametrize("shard", ["../outside.safetensors", "/etc/passwd", "", 7])
+def test_an_index_cannot_name_files_elsewhere(checkpoint: Path, shard: object) -> None:
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": shard}}))
+    with pytest.raises(ModelCorrupt, match="no file of this folder"):
+        resolve(str(checkpoint))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 1}', "{"])
+def test_an_index_that_is_none_is_corrupt(checkpoint: Path, text: str) -> None:
+    (checkpoint / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ModelCorrupt, match="not an index"):
+        resolve(str(checkpoint))
+
+
+@pytest.mark.parametrize("kept", ["nothing", "half the length", "half the header", "the header", "all but a byte"])
+def test_truncated_weights_are_corrupt(tmp_path: Path, kept: str) -> None:
+    weights = write_checkpoint(tmp_path / "cut") / "model.safetensors"
+    whole, header = weights.read_bytes(), header_length(weights)
+    lengths = {"nothing": 0, "half the length": 4, "half the header": header // 2, "the header": header}
+    weights.write_bytes(whole[: lengths.get(kept, len(whole) - 1)])
+    with pytest.raises(ModelCorrupt, match="not a whole safetensors file"):
+        resolve(str(weights.parent))
+
+
+@pytest.mark.parametrize("start", [b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]", b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}'])
+def test_weights_that_are_something_else_are_corrupt(tmp_path: Path, start: bytes) -> None:
+    weights = write_checkpoint(tmp_path / "cut") / "model.safetensors"
+    weights.write_bytes(start)
+    with pytest.raises(ModelCorrupt, match="not a whole safetensors file"):
+        resolve(str(weights.parent))
