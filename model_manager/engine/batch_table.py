@@ -1,0 +1,128 @@
+"""The running sequences laid out in arrays, a row each, so that putting a step together takes no loop over tokens.
+
+Knows tokens, positions and blocks; not why a sequence gets the tokens it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from model_manager.engine.interface import Longs, StepInput
+from model_manager.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A sequence's share of one step: its next `num_tokens` tokens that are not computed yet."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether its last token is among them, so that a new one can be sampled."""
+        return self.num_tokens == self.sequence.num_remaining_tokens
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """How to sample each row of a step's logits; every array is [L]."""
+
+    temperature: npt.NDArray[np.float32]
+    top_k: Longs
+    top_p: npt.NDArray[np.float64]
+    seed: npt.NDArray[np.uint64]
+    index: Longs
+    """Which output token of its sequence is sampled, counted from 0."""
+
+
+class BatchTable:
+    """One row for each running sequence: its tokens, its block table, its sampling parameters."""
+
+    def __init__(self, num_rows: int, max_len: int, block_size: int) -> None:
+        """`max_len` is the most tokens of a sequence; memory is touched only as far as sequences get."""
+        self._block_size = block_size
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+        self._tokens = np.zeros((num_rows, max_len), np.int32)
+        self._blocks = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
+        self._temperature = np.zeros(num_rows, np.float32)
+        self._top_k = np.zeros(num_rows, np.int64)
+        self._top_p = np.ones(num_rows, np.float64)
+        self._seed = np.zeros(num_rows, np.uint64)
+
+    def enter(self, sequence: Sequence) -> None:
+        """Give a sequence that begins to run a row; it has its blocks."""
+        row = sequence.row = self._free_rows.pop()
+        self._tokens[row, : sequence.num_tokens] = sequence.token_ids
+        self._blocks[row, : len(sequence.block_table)] = sequence.block_table
+        self._temperature[row] = sequence.params.temperature
+        self._top_k[row] = sequence.params.top_k
+        self._top_p[row] = sequence.params.top_p
+        self._seed[row] = sequence.seed
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take the row back; to be called while the sequence still has its blocks."""
+        self._blocks[sequence.row, : len(sequence.block_table)] = 0
+        self._free_rows.append(sequence.row)
+        sequence.row = -1
+
+    def add_block(self, sequence: Sequence) -> None:
+        """Note the last block of a sequence's table, which is new."""
+        last = len(sequence.block_table) - 1
+        self._blocks[sequence.row, last] = sequence.block_table[last]
+
+    def add_token(self, sequence: Sequence) -> None:
+        """Note the last token of a sequence, which is new."""
+        last = len(sequence.token_ids) - 1
+        self._tokens[sequence.row, last] = sequence.token_ids[last]
+
+    def pack(self, batch: List[Scheduled]) -> StepInput:
+        """The step's tokens, sequence after sequence, in the batch's order."""
+        rows, starts, counts = _columns([(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens) for s in batch])
+        ends = np.cumsum(counts)
+        positions = np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1])
+        row_of = np.repeat(rows, counts)
+        blocks = self._blocks[row_of, positions // self._block_size].astype(np.int64)
+        most_blocks = -(-int((starts + counts).max()) // self._block_size)
+        query_starts = np.zeros(len(batch) + 1, np.int32)
+        query_starts[1:] = ends
+        return StepInput(
+            token_ids=self._tokens[row_of, positions].astype(np.int64),
+            positions=positions,
+            slots=blocks * self._block_size + positions % self._block_size,
+            query_starts=query_starts,
+            context_lens=(starts + counts).astype(np.int32),
+            block_tables=self._blocks[rows, :most_blocks],
+            logits_rows=(ends - 1)[[scheduled.samples for scheduled in batch]],
+        )
+
+    def sampling(self, sequences: List[Sequence]) -> SamplingRows:
+        """The parameters of the sequences that sample, in the order of the logits' rows."""
+        rows, index = _columns([(sequence.row, sequence.num_output_tokens) for sequence in sequences])
+        return SamplingRows(
+            temperature=self._temperature[rows],
+            top_k=self._top_k[rows],
+            top_p=self._top_p[rows],
+            seed=self._seed[rows],
+            index=index,
+        )
+
+    def check_integrity(self, running: List[Sequence]) -> None:
+        """Assert that exactly the running sequences have rows, which say what the sequences say."""
+        rows = [sequence.row for sequence in running]
+        assert sorted(rows + self._free_rows) == list(range(len(self._blocks)))
+        for sequence in running:
+            assert self._tokens[sequence.row, : sequence.num_tokens].tolist() == sequence.token_ids
+            blocks = self._blocks[sequence.row].tolist()
+            assert blocks[: len(sequence.block_table)] == sequence.block_table
+            assert not any(blocks[len(sequence.block_table) :])
+        assert not self._blocks[self._free_rows].any()
+
+
+def _columns(records: list[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
+    return np.ascontiguousarray(np.array(records, np.int64).T)

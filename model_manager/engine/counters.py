@@ -1,0 +1,94 @@
+"""What an engine has done so far, and how fast of late. Knows times and counts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypedDict
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from model_manager.engine.sequence import Sequence
+
+_WINDOW = 5.0
+_SLICE = 0.1
+_MEMORY_INTERVAL = 1.0
+
+
+class Counted(TypedDict):
+    """The fields of EngineStats that are counted here."""
+
+    steps: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    tokens_per_s: float
+    rss_mb: float
+
+
+class EngineCounters:
+    """Counters since the start; memory is asked for at most once a second."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.steps = 0
+        self._clock = clock
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._generated_tokens = 0
+        self._throughput = Throughput(clock())
+        self._process = psutil.Process()
+        self._memory_at: float | None = None
+        self._memory_mb = 0.0
+
+    def started(self, sequence: Sequence) -> None:
+        """A sequence runs for the first time."""
+        self._prompt_tokens += sequence.num_prompt_tokens
+        self._cached_tokens += sequence.cached_tokens or 0
+
+    def generated(self, now: float, count: int) -> None:
+        """Tokens were sampled."""
+        self._generated_tokens += count
+        self._throughput.add(now, count)
+
+    def snapshot(self) -> Counted:
+        """All of it, as of now."""
+        now = self._clock()
+        if self._memory_at is None or now - self._memory_at >= _MEMORY_INTERVAL:
+            self._memory_at = now
+            self._memory_mb = self._process.memory_info().rss / 2**20
+        return Counted(
+            steps=self.steps,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            generated_tokens=self._generated_tokens,
+            tokens_per_s=self._throughput.rate(now),
+            rss_mb=self._memory_mb,
+        )
+
+
+class Throughput:
+    """Things a second within the last five seconds, kept in slices of a tenth of a second."""
+
+    def __init__(self, start: float) -> None:
+        """`start` and every later time in seconds, on one clock."""
+        self._start = start
+        self._slices: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, count: int) -> None:
+        """Note things that happened now."""
+        if self._slices and now - self._slices[-1][0] < _SLICE:
+            began, earlier = self._slices.pop()
+            self._slices.append((began, earlier + count))
+        else:
+            self._slices.append((now, count))
+        self._forget(now)
+
+    def rate(self, now: float) -> float:
+        """Things a second over the window, or since the start if that is later."""
+        self._forget(now)
+        seconds = min(_WINDOW, now - self._start)
+        return sum(count for _, count in self._slices) / seconds if seconds > 0 else 0.0
+
+    def _forget(self, now: float) -> None:
+        while self._slices and self._slices[0][0] <= now - _WINDOW:
+            self._slices.popleft()

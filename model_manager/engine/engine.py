@@ -1,0 +1,158 @@
+"""Our engine: continuous batching over a ModelRunner. `step` is the diagram; the parts stand in files of their own.
+
+Knows requests and what becomes of them; not processes, nor what the model computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as List
+
+from model_manager.engine.batch_table import BatchTable, Scheduled
+from model_manager.engine.block_manager import BlockManager
+from model_manager.engine.counters import EngineCounters
+from model_manager.engine.interface import ModelRunner, StepResult
+from model_manager.engine.sampler import Sampler, Samples
+from model_manager.engine.scheduler import Scheduler
+from model_manager.engine.sequence import Sequence, check_request, most_output_tokens
+from model_manager.engine.stopping import Ending, StopRules
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import InvalidRequest, NonFiniteLogits
+from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
+
+
+class LLMEngine:
+    """An Engine (interface.py) that schedules sequences of tokens onto a ModelRunner.
+
+    A sequence may have `max_len` tokens, prompt and output together: the model's positions, or all that the KV cache
+    holds if that is less. `max_tokens` is cut to what that leaves (finish reason length), so a sequence that has the
+    cache to itself always gets to its end.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        info: ModelInfo,
+        config: ModelConfig,
+        stop_rules: StopRules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.info = info
+        self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
+        self._runner = runner
+        self._stop_rules = stop_rules
+        self._clock = clock
+        self._blocks = BlockManager(runner.num_blocks, runner.block_size, prefix_caching=config.prefix_caching)
+        self._table = BatchTable(config.max_num_seqs, self.max_len, runner.block_size)
+        self._scheduler = Scheduler(
+            self._blocks,
+            self._table,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        self._sampler = Sampler()
+        self._ended: list[Sequence] = []  # outside a step: aborted, or complete when they came
+        self._arrivals = 0
+        self._counters = EngineCounters(clock)
+
+    def add(self, request: Request) -> None:
+        """Queue a request; tokens that it brings as output count as generated.
+
+        Raises InvalidRequest (no prompt, a token outside the vocabulary, an id that is queued or running: that one
+        goes on) and PromptTooLong.
+        """
+        check_request(request, self.info.vocab_size, self.max_len)
+        if request.request_id in self._scheduler:
+            raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
+        conditions = self._stop_rules.conditions(request.params, most_output_tokens(request, self.max_len))
+        self._arrivals += 1
+        sequence = Sequence(request, conditions, now=self._clock(), order=self._arrivals)
+        if sequence.ending is None:
+            self._scheduler.add(sequence)
+        else:
+            self._ended.append(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
+        sequence = self._scheduler.find(request_id)
+        if sequence is not None:
+            sequence.ending = Ending(FinishReason.ABORT)
+            self._scheduler.finish(sequence)
+            self._ended.append(sequence)
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._ended or self._scheduler.running or self._scheduler.waiting)
+
+    def step(self) -> StepResult:
+        """Run one batch. What the runner raises (out of memory, a device error) passes through and leaves the engine
+        unusable: its process ends, and its requests go on in another one with the tokens reported so far.
+        """
+        result = StepResult()
+        batch = self._schedule()
+        if batch:
+            logits = self._runner.execute(self._table.pack(batch))
+            sampling = [scheduled.sequence for scheduled in batch if scheduled.samples]
+            self._scheduler.computed(batch)
+            if sampling:
+                self._postprocess(sampling, self._sampler.sample(logits, self._table.sampling(sampling)), result)
+        self._report_ended(result)
+        return result
+
+    def stats(self) -> EngineStats:
+        """A snapshot; blocks kept only for reuse count as unused."""
+        return EngineStats(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_used=self._blocks.num_blocks - self._blocks.num_free,
+            blocks_total=self._blocks.num_blocks,
+            preemptions=self._scheduler.num_preemptions,
+            **self._counters.snapshot(),
+        )
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of queues, blocks and rows."""
+        self._scheduler.check_integrity()
+        assert all(sequence.ending is not None for sequence in self._ended)
+
+    def _schedule(self) -> list[Scheduled]:
+        """The next batch, those stamped that are in one for the first time."""
+        batch = self._scheduler.schedule()
+        now = self._clock()
+        for scheduled in batch:
+            sequence = scheduled.sequence
+            if sequence.scheduled_at is None:
+                sequence.scheduled_at = now
+                sequence.cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+                self._counters.started(sequence)
+        self._counters.steps += bool(batch)
+        return batch
+
+    def _postprocess(self, sequences: List[Sequence], samples: Samples, result: StepResult) -> None:
+        """Give each sequence its token; those that it ends leave with an Output."""
+        now = self._clock()
+        self._counters.generated(now, samples.finite.count(True))
+        for sequence, token_id, finite in zip(sequences, samples.token_ids, samples.finite, strict=True):
+            if not finite:
+                self._fail(sequence, result)
+                continue
+            if sequence.first_token_at is None:
+                sequence.first_token_at = now
+            ending = sequence.append(token_id)
+            self._scheduler.sampled(sequence)
+            if ending is None:
+                result.new_token_ids[sequence.request_id] = [token_id]
+            else:
+                result.outputs.append(sequence.output(now))
+
+    def _fail(self, sequence: Sequence, result: StepResult) -> None:
+        self._scheduler.distrust(sequence)
+        error = NonFiniteLogits(f"the model computed NaN or infinity after {sequence.num_tokens} tokens")
+        result.failures.append(Failure(sequence.request_id, error.info()))
+
+    def _report_ended(self, result: StepResult) -> None:
+        """Outputs of what ended outside a step."""
+        now = self._clock()
+        result.outputs.extend(sequence.output(now) for sequence in self._ended)
+        self._ended.clear()

@@ -1,0 +1,181 @@
+"""The inference process: `python -m model_manager.engine.process --fd N --model NAME`, started by the manager.
+
+It owns the device. Its loop: receive, schedule, run the model, sample, send. Descriptor N is its end of a socket pair
+with the manager, which holds the other; that closing is the end of the process. Knows messages and an Engine; which
+engine, and so torch, it imports only once it is told what to load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from model_manager.engine.interface import Engine, StepResult
+from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
+from model_manager.wire.errors import ErrorInfo, ModelLoadFailed, RequestError
+from model_manager.wire.messages import (
+    Cancel,
+    EngineFailed,
+    EngineReady,
+    Failure,
+    ManagerToEngine,
+    Request,
+    StartEngine,
+    StepReport,
+    Submit,
+)
+from model_manager.wire.transport import Connection, ConnectionLost, ProtocolError
+
+log = logging.getLogger(__name__)
+
+LOAD_FAILED = 3
+"""Exit status when the model could not be loaded; EngineFailed has said why."""
+STEP_FAILED = 1
+"""Exit status when a step raised; the log says what. Its requests go on in the process that takes its place."""
+
+_STATS_INTERVAL = 0.5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until the manager ends it (then this does not return) or something fails; returns the exit status."""
+    parser = argparse.ArgumentParser(description="The inference process; the model manager starts it.")
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the socket to the manager")
+    parser.add_argument("--model", default="", help="shown by ps; what to load is told over the socket")
+    options = parser.parse_args(arguments)
+    _live_and_die_with_the_manager()
+    logging.basicConfig(
+        format=f"%(asctime)s engine[{os.getpid()}] %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr
+    )
+    connection: Connection[ManagerToEngine] = Connection(socket.socket(fileno=options.fd), ManagerToEngine)
+    try:
+        start = _first_message(connection)
+    except ConnectionLost:
+        log.info("ends: the manager is gone")
+        return 0
+    except ProtocolError as error:
+        log.error("ends: malformed input: %s", error)
+        return MALFORMED_INPUT
+    with ManagerLink(connection, start.heartbeat) as link:
+        return run(start, link)
+
+
+def run(start: StartEngine, link: ManagerLink) -> int:
+    """Load, then serve; returns the exit status."""
+    try:
+        with link.working():
+            engine = load_engine(start)
+    except Exception as error:
+        log.exception("ends: %s is not loaded", start.config.model)
+        link.send(EngineFailed(ErrorInfo.of(error, otherwise=ModelLoadFailed)))
+        return LOAD_FAILED
+    log.info("%s is loaded in %.1f s", start.config.model, engine.info.load_seconds)
+    link.send(EngineReady(engine.info))
+    gc.freeze()  # the collector need not visit the model's objects in every full pass
+    try:
+        EngineLoop(engine, link).serve()
+    except Exception:
+        log.exception("ends: a step failed")
+    return STEP_FAILED
+
+
+def load_engine(start: StartEngine) -> Engine:
+    """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
+    if start.config.backend == "fake":
+        from model_manager.engine.fake import FakeEngine
+
+        return FakeEngine.load(start.config, Path(start.folder))
+    from model_manager.engine.engine import LLMEngine
+    from model_manager.engine.model_loader import load_model
+    from model_manager.engine.stopping import StopRules
+
+    loaded = load_model(start.config, Path(start.folder))
+    stop_rules = StopRules.load(Path(start.folder), loaded.info.eos_token_ids)
+    return LLMEngine(loaded.runner, loaded.info, start.config, stop_rules)
+
+
+class EngineLoop:
+    """Messages in, steps, reports out."""
+
+    def __init__(self, engine: Engine, link: ManagerLink, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._link = link
+        self._clock = clock
+        self._stats_at = clock()
+        self._refused: list[Failure] = []
+
+    def serve(self) -> None:
+        """Go on for ever: ManagerLink ends the process when the manager wants or needs it. What a step raises passes
+        through: after a device error or an allocation that failed nothing in this process is to be relied on.
+        """
+        while True:
+            self._take_in(self._link.receive(wait=not self._engine.has_work()))
+            with self._link.working(steps=1):
+                result = self._engine.step() if self._engine.has_work() else StepResult()
+            self._report(result)
+
+    def _take_in(self, messages: list[ManagerToEngine]) -> None:
+        for message in messages:
+            if isinstance(message, Submit):
+                for request in message.requests:
+                    self._add(request)
+            elif isinstance(message, Cancel):
+                for request_id in message.request_ids:
+                    self._engine.abort(request_id)
+            else:
+                log.warning("%s is not expected now and was ignored", type(message).__name__)
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._engine.add(request)
+        except RequestError as error:
+            self._refused.append(Failure(request.request_id, error.info()))
+
+    def _report(self, result: StepResult) -> None:
+        """Send what there is to say; statistics twice a second, and before falling idle."""
+        failures = self._refused + result.failures
+        self._refused = []
+        due = not self._engine.has_work() or self._clock() - self._stats_at >= _STATS_INTERVAL
+        if due:
+            self._stats_at = self._clock()
+        if due or result.outputs or failures or result.new_token_ids:
+            self._link.send(
+                StepReport(
+                    outputs=result.outputs,
+                    failures=failures,
+                    progress=result.new_token_ids,
+                    stats=self._engine.stats() if due else None,
+                )
+            )
+
+
+def _first_message(connection: Connection[ManagerToEngine]) -> StartEngine:
+    message = connection.receive()
+    if not isinstance(message, StartEngine):
+        raise ProtocolError(f"a {type(message).__name__} came before StartEngine")
+    return message
+
+
+def _live_and_die_with_the_manager() -> None:
+    """Ctrl-C goes to the whole process group, but what it means is the manager's decision; and if the thread that
+    started this process ends in any way, so does this process (Linux; elsewhere the closing socket does it).
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        set_parent_death_signal, set_name = 1, 15
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        libc.prctl(set_name, b"millrace-engine", 0, 0, 0)  # what top shows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

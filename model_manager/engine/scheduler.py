@@ -1,0 +1,165 @@
+"""Who computes how many tokens in the next step. There is no prefill phase: a sequence has tokens that are not computed
+yet, one when it decodes and more when it is new, and each step hands them out within a budget (as vLLM's V1 does).
+
+Knows counts of tokens and blocks; not what tokens mean, nor the model.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from model_manager.engine.batch_table import BatchTable, Scheduled
+from model_manager.engine.block_manager import BlockManager
+from model_manager.engine.sequence import Sequence, SequenceStatus
+
+
+class Scheduler:
+    """Two queues in order of arrival.
+
+    A sequence is in one of them or finished, never in both; every running sequence arrived before every waiting one,
+    because sequences are admitted from the front of `waiting`, and the one that is preempted is the last of `running`
+    and goes back to that front. So nobody overtakes, and whoever is preempted is the next to run.
+
+    Both are keyed by request id: whatever ends a sequence finds it without a search, however many wait.
+    """
+
+    def __init__(
+        self, blocks: BlockManager, table: BatchTable, *, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        assert max_num_batched_tokens >= max_num_seqs  # every decoding sequence gets its token in every step
+        self.waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self.running: OrderedDict[str, Sequence] = OrderedDict()
+        self.num_preemptions = 0
+        self._blocks = blocks
+        self._table = table
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self.waiting or request_id in self.running
+
+    def find(self, request_id: str) -> Sequence | None:
+        """The waiting or running sequence of that id."""
+        return self.running.get(request_id) or self.waiting.get(request_id)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence that fits the cache when it is alone there, to its last token."""
+        assert sequence.request_id not in self
+        self.waiting[sequence.request_id] = sequence
+
+    def schedule(self) -> list[Scheduled]:
+        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there."""
+        preemptions = self.num_preemptions
+        batch = self._decodes()
+        budget = self._max_num_batched_tokens - len(batch)
+        budget -= self._prefills(batch, budget)
+        if preemptions == self.num_preemptions:  # whoever was preempted would only take the place of another
+            self._admit(batch, budget)
+        assert batch or not (self.running or self.waiting)
+        return batch
+
+    def computed(self, batch: Iterable[Scheduled]) -> None:
+        """Note that the batch's keys and values are there."""
+        for scheduled in batch:
+            scheduled.sequence.num_computed_tokens += scheduled.num_tokens
+
+    def sampled(self, sequence: Sequence) -> None:
+        """Note the token that was appended to a running sequence, from logits that were finite."""
+        self._blocks.commit(sequence)
+        if sequence.ending is None:
+            self._table.add_token(sequence)
+        else:
+            self.finish(sequence)
+
+    def distrust(self, sequence: Sequence) -> None:
+        """End a running sequence whose logits were not finite; nobody will reuse what it computed."""
+        self._blocks.distrust(sequence)
+        self.finish(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence, whichever queue it is in; its blocks are free from now on."""
+        if sequence.status is SequenceStatus.RUNNING:
+            del self.running[sequence.request_id]
+            self._withdraw(sequence)
+        else:
+            del self.waiting[sequence.request_id]
+        sequence.status = SequenceStatus.FINISHED
+
+    def check_integrity(self) -> None:
+        """Assert the invariants above, and those of blocks and rows."""
+        assert not self.waiting.keys() & self.running.keys()
+        assert len(self.running) <= self._max_num_seqs
+        orders = [sequence.order for sequence in (*self.running.values(), *self.waiting.values())]
+        assert orders == sorted(set(orders))
+        for sequence in self.running.values():
+            assert sequence.status is SequenceStatus.RUNNING
+            assert sequence.num_remaining_tokens >= 1
+            assert sequence.num_computed_tokens <= len(sequence.block_table) * self._blocks.block_size
+        for sequence in self.waiting.values():
+            assert sequence.status is SequenceStatus.WAITING
+            assert not sequence.block_table
+            assert sequence.num_computed_tokens == 0
+        self._blocks.check_integrity(self.running.values())
+        self._table.check_integrity(list(self.running.values()))
+
+    def _decodes(self) -> list[Scheduled]:
+        """One token for each sequence that has one to compute. Whoever lacks a block takes it from the last arrival,
+        which comes later in this order, so nothing is taken back from the batch.
+        """
+        batch = []
+        for sequence in list(self.running.values()):
+            if sequence.status is SequenceStatus.RUNNING and sequence.num_remaining_tokens == 1:
+                while self._blocks.needs_block(sequence) and not self._blocks.num_free:
+                    self._preempt_last()
+                if sequence.status is SequenceStatus.RUNNING:
+                    self._give_slot(sequence)
+                    batch.append(Scheduled(sequence, 1))
+        return batch
+
+    def _give_slot(self, sequence: Sequence) -> None:
+        if self._blocks.needs_block(sequence):
+            self._blocks.grow(sequence)
+            self._table.add_block(sequence)
+
+    def _prefills(self, batch: list[Scheduled], budget: int) -> int:
+        """Tokens given to sequences that run and have more than one to compute; they have their blocks."""
+        given = 0
+        for sequence in self.running.values():
+            if given == budget:
+                break
+            if sequence.num_remaining_tokens > 1:
+                chunk = min(sequence.num_remaining_tokens, budget - given)
+                batch.append(Scheduled(sequence, chunk))
+                given += chunk
+        return given
+
+    def _admit(self, batch: list[Scheduled], budget: int) -> None:
+        """Start waiting sequences, in order, while there are tokens to give, rows, and blocks for all they have.
+
+        One block for each running sequence is kept free, or they would soon preempt whoever is admitted.
+        """
+        while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
+            sequence = next(iter(self.waiting.values()))
+            if not self._blocks.allocate(sequence, keep_free=len(self.running)):
+                break
+            del self.waiting[sequence.request_id]
+            self.running[sequence.request_id] = sequence
+            sequence.status = SequenceStatus.RUNNING
+            self._table.enter(sequence)
+            chunk = min(sequence.num_remaining_tokens, budget)
+            batch.append(Scheduled(sequence, chunk))
+            budget -= chunk
+
+    def _preempt_last(self) -> None:
+        """Put the last arrival back to wait; it keeps its tokens, and recomputes what the prefix cache loses."""
+        request_id, sequence = self.running.popitem(last=True)
+        self._withdraw(sequence)
+        sequence.status = SequenceStatus.WAITING
+        self.waiting[request_id] = sequence
+        self.waiting.move_to_end(request_id, last=False)
+        self.num_preemptions += 1
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        self._table.leave(sequence)
+        self._blocks.free(sequence)

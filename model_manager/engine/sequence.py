@@ -1,0 +1,152 @@
+"""A request inside the engine: its tokens, how far they are computed, and the blocks that hold them.
+
+Knows one request; not the batch, nor who decides what runs.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+from model_manager.engine.stopping import Ending, StopConditions
+from model_manager.wire.errors import InvalidRequest, PromptTooLong
+from model_manager.wire.messages import Output, Request, Timings
+
+
+class SequenceStatus(enum.Enum):
+    """Where a sequence stands; the scheduler alone moves it."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """One request's state.
+
+    `token_ids` holds prompt and output; the first `num_computed_tokens` of them have their keys and values in the
+    blocks of `block_table`. A running sequence always has at least one token that is not computed yet.
+    """
+
+    __slots__ = (
+        "_waited",
+        "added_at",
+        "block_digests",
+        "block_table",
+        "cached_tokens",
+        "conditions",
+        "ending",
+        "first_token_at",
+        "num_committed_blocks",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "order",
+        "params",
+        "request_id",
+        "row",
+        "scheduled_at",
+        "seed",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request, conditions: StopConditions, *, now: float, order: int = 0) -> None:
+        """`now` in seconds, on the clock of every later reading; `order` grows with each arrival.
+
+        The request's output tokens count as generated already: they may end it at once.
+        """
+        self.request_id = request.request_id
+        self.params = request.params
+        self.seed = sampling_seed(request)
+        self.conditions = conditions
+        self.order = order
+        self.status = SequenceStatus.WAITING
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.token_ids = list(request.prompt_token_ids)
+        self.ending: Ending | None = None
+        self.num_computed_tokens = 0
+        self.num_committed_blocks = 0
+        self.block_table: list[int] = []
+        self.block_digests: list[bytes] = []
+        self.row = -1
+        self.cached_tokens: int | None = None
+        self.added_at = now
+        self.scheduled_at: float | None = None
+        self.first_token_at: float | None = None
+        self._waited = request.waited
+        for token_id in request.output_token_ids:
+            if self.ending is None:
+                self.append(token_id)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated so far, by this engine or by one before it."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens whose keys and values are still to be computed: 1 when decoding, more in prefill."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """The generated tokens."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def append(self, token_id: int) -> Ending | None:
+        """Take a generated token; returns (and keeps) the ending that it brings about."""
+        self.token_ids.append(token_id)
+        self.ending = self.conditions.after(token_id, self.num_output_tokens)
+        return self.ending
+
+    def output(self, now: float) -> Output:
+        """The finished request; what it never reached is timed as happening now."""
+        assert self.ending is not None
+        return Output(
+            request_id=self.request_id,
+            token_ids=self.output_token_ids,
+            finish_reason=self.ending.reason,
+            stop_reason=self.ending.matched,
+            prompt_tokens=self.num_prompt_tokens,
+            cached_tokens=self.cached_tokens or 0,
+            timings=Timings(
+                queued=self._since_receipt(self.scheduled_at, now),
+                first_token=self._since_receipt(self.first_token_at, now),
+                finished=self._since_receipt(now, now),
+            ),
+        )
+
+    def _since_receipt(self, event: float | None, now: float) -> float:
+        return self._waited + (now if event is None else event) - self.added_at
+
+
+def sampling_seed(request: Request) -> int:
+    """The request's own seed, or one that is always the same for its id, so that a retry gives the same text."""
+    if request.params.seed is not None:
+        return request.params.seed
+    digest = hashlib.blake2b(request.request_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def check_request(request: Request, vocab_size: int, max_len: int) -> None:
+    """Refuse what can never run: raises InvalidRequest or PromptTooLong, naming what was given and what is taken."""
+    tokens = request.prompt_token_ids
+    if not tokens:
+        raise InvalidRequest("prompt: has no tokens; at least 1 is needed")
+    for name, ids in (("prompt", tokens), ("output", request.output_token_ids)):
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            raise InvalidRequest(f"{name}: token ids {min(ids)} to {max(ids)}; the model's are 0 to {vocab_size - 1}")
+    if len(tokens) + 1 > max_len:
+        raise PromptTooLong(
+            f"prompt of {len(tokens)} tokens: prompt and output together take at most {max_len}, at least 1 for output"
+        )
+
+
+def most_output_tokens(request: Request, max_len: int) -> int:
+    """`max_tokens`, or fewer where prompt and output together would be more than `max_len`."""
+    return min(request.params.max_tokens, max_len - len(request.prompt_token_ids))
