@@ -1,0 +1,95 @@
+"""Small checkpoints of random weights, wide enough apart that greedy outputs vary and do not tie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+VOCAB = 211
+POSITIONS = 256
+
+
+def llama_gqa() -> PreTrainedConfig:
+    return LlamaConfig(num_attention_heads=6, num_key_value_heads=2, head_dim=32, hidden_size=96, **_common())
+
+
+def llama_one_kv_head() -> PreTrainedConfig:
+    rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
+    sizes: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 1, "hidden_size": 64}
+    sizes |= {"attention_bias": True}
+    return LlamaConfig(**sizes, mlp_bias=True, rope_parameters=rope, **_common() | {"tie_word_embeddings": True})
+
+
+def qwen2() -> PreTrainedConfig:
+    return Qwen2Config(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, **_common())
+
+
+def qwen2_sliding_window() -> PreTrainedConfig:
+    window: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    return Qwen2Config(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, **window, **_common())
+
+
+def opt() -> PreTrainedConfig:
+    return _opt(hidden_size=64, word_embed_proj_dim=64)
+
+
+def opt_350m_like() -> PreTrainedConfig:
+    """Projects its embeddings, and normalises after attention, as opt-350m alone does."""
+    return _opt(hidden_size=64, word_embed_proj_dim=32, do_layer_norm_before=False)
+
+
+ALL = (llama_gqa, llama_one_kv_head, qwen2, qwen2_sliding_window, opt, opt_350m_like)
+
+
+def write(folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32, shard: str = "1GB") -> Any:
+    """Save a model of `config` in `folder` and return it, ready to generate."""
+    classes = {"llama": LlamaForCausalLM, "opt": OPTForCausalLM, "qwen2": Qwen2ForCausalLM}
+    torch.manual_seed(len(config.model_type))
+    model: Any = classes[config.model_type](config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(0.0, 0.25 if parameter.ndim == 2 else 0.1)
+    model = model.eval().to(dtype)
+    model.save_pretrained(folder, max_shard_size=shard)
+    return model
+
+
+def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
+    """What transformers' own generation answers."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count, do_sample=False
+    )
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    return tokens
+
+
+def _opt(**fields: Any) -> PreTrainedConfig:
+    common = {name: value for name, value in _common().items() if name != "intermediate_size"}
+    return OPTConfig(num_attention_heads=4, ffn_dim=96, dropout=0.0, **fields, **common | {"tie_word_embeddings": True})
+
+
+def _common() -> dict[str, Any]:
+    return {
+        "vocab_size": VOCAB,
+        "num_hidden_layers": 3,
+        "intermediate_size": 96,
+        "max_position_embeddings": POSITIONS,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": None,
+        "pad_token_id": 1,
+    }

@@ -1,0 +1,194 @@
+"""The CPU kernels and the gathering attention against plain dense attention over contiguous keys and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Seq
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_manager.engine.cpu_attention import CpuAttention, supports
+from model_manager.engine.paged_attention import CacheShape, GatheringAttention, PagedAttention
+from tests.model_manager.engine.batches import deal_blocks, make_step
+
+States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Query [n, heads, dim], key and value [n, kv heads, dim]."""
+
+_TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+def test_bytes_per_block_counts_keys_and_values_of_every_layer() -> None:
+    assert _shape(layers=3, heads=8, kv_heads=2, dim=64, block_size=16).bytes_per_block == 2 * 16 * 3 * 2 * 64 * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [32, 64, 80, 96, 128])
+def test_every_head_dimension_agrees_with_dense_attention(dim: int, dtype: torch.dtype) -> None:
+    _check(CpuAttention, _shape(dim=dim, dtype=dtype), [(0, 1), (0, 70), (37, 90), (299, 300)])
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64, 128])
+def test_every_block_size_agrees_with_dense_attention(block_size: int) -> None:
+    _check(CpuAttention, _shape(block_size=block_size), [(0, 1), (0, 129), (128, 129), (60, 300)])
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 1), (6, 2), (14, 2), (48, 1)])
+def test_every_ratio_of_query_to_kv_heads_agrees_with_dense_attention(heads: int, kv_heads: int) -> None:
+    _check(CpuAttention, _shape(heads=heads, kv_heads=kv_heads), [(0, 1), (0, 40), (99, 100), (5, 50)])
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 100, 1000])
+def test_a_sliding_window_hides_what_lies_further_back(window: int) -> None:
+    spans = [(0, 1), (0, 40), (299, 300), (50, 120), (280, 600)]
+    _check(CpuAttention, _shape(), spans, window)
+    _check(GatheringAttention, _shape(), spans, window)
+
+
+def test_a_single_token_in_an_empty_cache_attends_to_itself() -> None:
+    _check(CpuAttention, _shape(), [(0, 1)])
+
+
+def test_the_gathering_attention_agrees_with_dense_attention() -> None:
+    _check(GatheringAttention, _shape(heads=6, kv_heads=2), [(0, 1), (0, 40), (99, 100), (5, 50)])
+
+
+@given(
+    data=st.data(),
+    dim=st.sampled_from([8, 24, 32, 64]),
+    block_size=st.sampled_from([8, 16, 32]),
+    groups=st.sampled_from([(1, 1), (2, 3), (3, 1)]),
+    window=st.none() | st.integers(1, 80),
+    threads=st.sampled_from([1, 2]),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_mixture_of_chunks_agrees_with_dense_attention(
+    data: st.DataObject, dim: int, block_size: int, groups: tuple[int, int], window: int | None, threads: int
+) -> None:
+    ends = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=6))
+    spans = [(data.draw(st.integers(0, end - 1)), end) for end in ends]
+    shape = _shape(heads=groups[0] * groups[1], kv_heads=groups[0], dim=dim, block_size=block_size)
+    _check(CpuAttention, shape, spans, window, threads)
+
+
+def test_what_lies_in_a_block_beyond_its_sequence_is_never_used() -> None:
+    """A reused block is full of another sequence's values, which may be NaN."""
+    shape = _shape()
+    tables = deal_blocks([40], shape.block_size, shape.num_blocks)
+    attention = CpuAttention(shape, 2)
+    poison = torch.full((48, shape.num_kv_heads, shape.head_dim), math.nan)
+    attention.begin(make_step([(0, 48)], tables, shape.block_size))
+    attention.attend(0, torch.zeros(48, shape.num_heads, shape.head_dim), poison, poison, 1.0, None)
+    attention.begin(make_step([(0, 37)], tables, shape.block_size))
+    query, key, value = (torch.ones(37, heads, shape.head_dim) for heads in (shape.num_heads, 2, 2))
+    assert torch.equal(attention.attend(0, query, key, value, 1.0, None), query)
+
+
+def test_a_value_that_is_not_finite_stays_in_its_own_sequence() -> None:
+    shape = _shape()
+    tables = deal_blocks([20, 20], shape.block_size, shape.num_blocks)
+    attention = CpuAttention(shape, 2)
+    attention.begin(make_step([(0, 20), (0, 20)], tables, shape.block_size))
+    query, key, value = (torch.ones(40, heads, shape.head_dim) for heads in (shape.num_heads, 2, 2))
+    key[7] = math.nan
+    output = attention.attend(0, query, key, value, 1.0, None)
+    assert torch.isnan(output[19]).all()
+    assert torch.equal(output[20:], query[20:])
+
+
+def test_a_row_does_not_depend_on_its_company() -> None:
+    """Bit for bit: a sequence decoded alone and among others."""
+    shape = _shape()
+    generator = torch.Generator().manual_seed(3)
+    spans = [(199, 200), (0, 30), (59, 60)]
+    tables = deal_blocks([end for _, end in spans], shape.block_size, shape.num_blocks)
+    states = _random(200, shape, generator)
+    alone, company = CpuAttention(shape, 1), CpuAttention(shape, 2)
+    for attention in (alone, company):
+        attention.begin(make_step([(0, 199)], tables[:1], shape.block_size))
+        attention.attend(0, *_packed([states], [(0, 199)]), 1.0, None)
+    alone.begin(make_step(spans[:1], tables[:1], shape.block_size))
+    company.begin(make_step(spans, tables, shape.block_size))
+    others = _random(31, shape, generator)
+    together = company.attend(0, *_packed([states, others], [(199, 200), (0, 31)]), 1.0, None)
+    assert torch.equal(alone.attend(0, *_packed([states], [(199, 200)]), 1.0, None)[0], together[0])
+
+
+def test_layers_do_not_share_their_cache() -> None:
+    shape = _shape(layers=2)
+    attention = CpuAttention(shape, 1)
+    tables = deal_blocks([2], shape.block_size, shape.num_blocks)
+    ones = torch.ones(1, shape.num_kv_heads, shape.head_dim)
+    query = torch.zeros(1, shape.num_heads, shape.head_dim)
+    for position, factor in ((0, 1.0), (1, 3.0)):
+        attention.begin(make_step([(position, position + 1)], tables, shape.block_size))
+        first = attention.attend(0, query, ones, ones * factor, 1.0, None)
+        second = attention.attend(1, query, ones, ones * factor * 10, 1.0, None)
+    assert torch.equal(first, torch.full_like(first, 2.0))
+    assert torch.equal(second, torch.full_like(second, 20.0))
+
+
+def test_sizes_that_the_kernels_do_not_take_are_known() -> None:
+    assert supports(_shape(dim=40))
+    assert not supports(_shape(dim=36))
+    assert not supports(_shape(dtype=torch.float16))
+
+
+def _shape(
+    *, layers: int = 1, heads: int = 4, kv_heads: int = 2, dim: int = 32, block_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+) -> CacheShape:  # fmt: skip
+    return CacheShape(layers, heads, kv_heads, dim, 1400 // block_size, block_size, dtype)
+
+
+def _check(
+    implementation: type[CpuAttention] | type[GatheringAttention],
+    shape: CacheShape,
+    spans: Seq[tuple[int, int]],
+    window: int | None = None,
+    threads: int = 2,
+) -> None:
+    """Cache what precedes each span in a first step, attend the spans in a second; compare every row."""
+    attention: PagedAttention
+    if implementation is CpuAttention:
+        attention = CpuAttention(shape, threads)
+    else:
+        attention = GatheringAttention(shape, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(len(spans))
+    ends = [end for _, end in spans]
+    tables = deal_blocks(ends, shape.block_size, shape.num_blocks)
+    states = [_random(end, shape, generator) for end in ends]
+    cached = [index for index, (start, _) in enumerate(spans) if start]
+    if cached:
+        attention.begin(make_step([(0, spans[i][0]) for i in cached], tables[cached], shape.block_size))
+        attention.attend(0, *_packed([states[i] for i in cached], [(0, spans[i][0]) for i in cached]), 0.2, window)
+    attention.begin(make_step(spans, tables, shape.block_size))
+    got = attention.attend(0, *_packed(states, spans), 0.2, window)
+    wanted = torch.cat([_dense(*s, 0.2, window)[start:] for s, (start, _) in zip(states, spans, strict=True)])
+    torch.testing.assert_close(got.float(), wanted, atol=_TOLERANCE[shape.dtype], rtol=_TOLERANCE[shape.dtype])
+
+
+def _random(count: int, shape: CacheShape, generator: torch.Generator) -> States:
+    def draw(heads: int) -> torch.Tensor:
+        return torch.randn(count, heads, shape.head_dim, generator=generator).to(shape.dtype)
+
+    return draw(shape.num_heads), draw(shape.num_kv_heads), draw(shape.num_kv_heads)
+
+
+def _packed(states: Seq[States], spans: Seq[tuple[int, int]]) -> States:
+    q, k, v = (
+        torch.cat([one[part][start:end] for one, (start, end) in zip(states, spans, strict=True)]) for part in range(3)
+    )
+    return q, k, v
+
+
+def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+    """[n, heads, dim] softmax(q k^T) v in float64, written out."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    scores = torch.einsum("ihd,jhd->hij", q, k) * scale
+    back = torch.arange(len(q)).unsqueeze(1) - torch.arange(len(q))
+    scores = scores.masked_fill((back < 0) | (back >= (window or len(q))), -math.inf)
+    return torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).float()
