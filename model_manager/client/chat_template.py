@@ -49,18 +49,18 @@ class ChatTemplate:
             raise InvalidRequest(f"messages: the chat template rejects them: {error}") from None
 
 
-def find_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The template's source: chat_template.jinja, else tokenizer_config.json's, else chat_template.json's."""
+def find_template(folder: Path, declared: object) -> str | None:
+    """The template's source: the file chat_template.jinja, else what the settings declare (text, or named templates).
+
+    Raises ModelUnsupported for a declaration of another kind.
+    """
     if (folder / "chat_template.jinja").is_file():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    found = tokenizer_config.get("chat_template")
-    if found is None and (folder / "chat_template.json").is_file():
-        found = json.loads((folder / "chat_template.json").read_bytes()).get("chat_template")
-    if isinstance(found, list):
-        found = {named["name"]: named["template"] for named in found}.get(_DEFAULT)
-    if found is not None and not isinstance(found, str):
+    if isinstance(declared, list) and all(isinstance(named, Mapping) for named in declared):
+        declared = {named.get("name"): named.get("template") for named in declared}.get(_DEFAULT)
+    if declared is not None and not isinstance(declared, str):
         raise ModelUnsupported(f"{folder}: its chat_template is neither text nor a list of named templates")
-    return found
+    return declared
 
 
 def parse_messages(messages: object) -> list[dict[str, str]]:

@@ -46,7 +46,8 @@ class Tokenizer:
         _add_missing(encoder, config, special.values())
         # Byte-level text holds its own spaces: cleaning is for WordPiece and its kin (transformers 5 does the same).
         clean = bool(config.get("clean_up_tokenization_spaces")) and type(encoder.model).__name__ != "BPE"
-        return cls(encoder, special, find_template(folder, config), clean)
+        declared = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
+        return cls(encoder, special, find_template(folder, declared), clean)
 
     @property
     def bos_token(self) -> str | None:

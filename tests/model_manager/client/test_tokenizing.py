@@ -1,0 +1,379 @@
+"""Token ids and chat templates; the standard is transformers' tokenizer for the same files."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from model_manager.client.chat_template import ChatTemplate
+from model_manager.client.tokenizing import Tokenizer
+from model_manager.store import resolve
+from model_manager.wire.config import EMBEDDED_MODEL
+from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
+from tests.model_manager.client.tokenizers_made_here import CHAT_TEMPLATE, KINDS, TEXTS, added, byte_level_bpe, save
+
+CHAT = [
+    {"role": "system", "content": "  Be brief.\n"},
+    {"role": "user", "content": "Hi <|user|> 1 < 2 & 'quotes' </s>"},
+    {"role": "assistant", "content": "Hello! "},
+    {"role": "user", "content": "東京?"},
+]
+USER = [{"role": "user", "content": "Hi"}]
+
+
+class Pair:
+    """One folder, loaded by both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ours = Tokenizer.load(folder)
+        self.theirs: Any = AutoTokenizer.from_pretrained(folder)
+
+    def agree_on(self, text: str) -> None:
+        for special in (True, False):
+            ids = self.ours.encode(text, add_special_tokens=special)
+            assert ids == self.theirs(text, add_special_tokens=special)["input_ids"]
+            for skip in (True, False):
+                assert self.ours.decode(ids, skip) == self.theirs.decode(ids, skip_special_tokens=skip)
+
+    def agree_on_chat(self, messages: list[dict[str, str]]) -> None:
+        expected = self.theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert self.ours.encode_chat(messages) == expected
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made = {name: Pair(save(make(), folder / name)) for name, make in KINDS.items()}
+    return made | {EMBEDDED_MODEL: Pair(resolve(EMBEDDED_MODEL))}
+
+
+every_kind = pytest.mark.parametrize("kind", [*KINDS, EMBEDDED_MODEL])
+
+
+@every_kind
+def test_ids_and_texts_are_those_of_transformers(pairs: Mapping[str, Pair], kind: str) -> None:
+    for text in ["", " ", "\n", *TEXTS, "<s>already there", "a</s>b <|user|>", "Wait , what ? It 's n't !"]:
+        pairs[kind].agree_on(text)
+
+
+@every_kind
+def test_long_texts_too(pairs: Mapping[str, Pair], kind: str) -> None:
+    pairs[kind].agree_on(" ".join(TEXTS) * 8)
+
+
+@every_kind
+def test_random_unicode_too(pairs: Mapping[str, Pair], kind: str) -> None:
+    @settings(max_examples=150, deadline=None)
+    @given(st.text(max_size=60))
+    def agree(text: str) -> None:
+        pairs[kind].agree_on(text)
+
+    agree()
+
+
+@every_kind
+def test_random_ids_decode_as_in_transformers(pairs: Mapping[str, Pair], kind: str) -> None:
+    pair = pairs[kind]
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(st.integers(0, len(pair.theirs) - 1), max_size=40))
+    def agree(ids: list[int]) -> None:
+        for skip in (True, False):
+            assert pair.ours.decode(ids, skip) == pair.theirs.decode(ids, skip_special_tokens=skip)
+
+    agree()
+
+
+@every_kind
+def test_conversations_are_those_of_transformers(pairs: Mapping[str, Pair], kind: str) -> None:
+    pairs[kind].agree_on_chat(CHAT)
+
+
+@every_kind
+def test_random_conversations_too(pairs: Mapping[str, Pair], kind: str) -> None:
+    message = st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text(max_size=30)}
+    )
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(message, min_size=1, max_size=4))
+    def agree(messages: list[dict[str, str]]) -> None:
+        pairs[kind].agree_on_chat(messages)
+
+    agree()
+
+
+@every_kind
+def test_a_conversation_begins_with_one_bos(pairs: Mapping[str, Pair], kind: str) -> None:
+    tokenizer = pairs[kind].ours
+    (bos,) = tokenizer.encode("<s>", add_special_tokens=False)
+    assert tokenizer.encode_chat(USER).count(bos) == 1
+
+
+def test_a_template_without_bos_gets_none_as_in_transformers(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    pair = Pair(save(KINDS["byte_level_bpe_with_bos"](), tmp_path, chat_template=template))
+    pair.agree_on_chat(CHAT)
+    assert pair.ours.encode_chat(USER) == pair.ours.encode("Hi", add_special_tokens=False)
+
+
+# ── where settings come from ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_special_tokens_may_be_objects(tmp_path: Path) -> None:
+    pair = Pair(save(byte_level_bpe(), tmp_path, bos_token={"__type": "AddedToken"} | added("<s>", special=True)))
+    pair.agree_on_chat(CHAT)
+    assert (pair.ours.bos_token, pair.ours.eos_token) == ("<s>", "</s>")
+
+
+def test_special_tokens_may_come_from_their_map(tmp_path: Path) -> None:
+    save(byte_level_bpe(), tmp_path, bos_token=None, eos_token=None)
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}')
+    pair = Pair(tmp_path)
+    pair.agree_on_chat(CHAT)
+    assert (pair.ours.bos_token, pair.ours.eos_token) == ("<s>", "</s>")
+
+
+def test_tokens_that_only_the_settings_name_are_added(tmp_path: Path) -> None:
+    declared = {"900": added("<tool>", special=False, normalized=False), "901": added("<x>", special=True)}
+    save(byte_level_bpe(), tmp_path, added_tokens_decoder=declared, extra_special_tokens=["<y>"], pad_token="<pad>")
+    pair = Pair(tmp_path)
+    for text in ("a<tool>b<x>c<y>d<pad>", "<x><y>"):
+        pair.agree_on(text)
+
+
+def test_a_model_without_special_tokens_has_none(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(save(byte_level_bpe(), tmp_path, bos_token=None, eos_token=None))
+    assert tokenizer.bos_token is None
+    assert tokenizer.eos_token is None
+
+
+@pytest.mark.parametrize("flag", ["add_bos_token", "add_eos_token"])
+@pytest.mark.parametrize("value", [True, False])
+def test_what_tokenizer_json_adds_wins_over_flags(tmp_path: Path, flag: str, value: bool) -> None:
+    for kind in ("byte_level_bpe", "byte_level_bpe_with_bos"):
+        Pair(save(KINDS[kind](), tmp_path / kind, **{flag: value})).agree_on("some text")
+
+
+def test_stored_truncation_and_padding_are_off(tmp_path: Path) -> None:
+    encoder = byte_level_bpe()
+    encoder.enable_truncation(4)
+    encoder.enable_padding(length=16)
+    tokenizer = Tokenizer.load(save(encoder, tmp_path))
+    text = TEXTS[0]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode("a")) == 1
+
+
+def test_spaces_are_cleaned_only_where_transformers_does(pairs: Mapping[str, Pair]) -> None:
+    text = "Wait , what ?"
+    bert, bpe = pairs["word_piece"].ours, pairs["byte_level_bpe"].ours
+    assert "," in bert.decode(bert.encode(text))
+    assert " ," not in bert.decode(bert.encode(text))
+    assert bpe.decode(bpe.encode(text)) == text
+
+
+def test_a_template_file_wins_over_the_settings(tmp_path: Path) -> None:
+    save(byte_level_bpe(), tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("file:{{ messages[0].content }}", encoding="utf-8")
+    pair = Pair(tmp_path)
+    pair.agree_on_chat(USER)
+    assert pair.ours.decode(pair.ours.encode_chat(USER)) == "file:Hi"
+
+
+def test_of_named_templates_the_default_is_taken(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes:{{ messages[0].content }}"}]
+    pair = Pair(save(byte_level_bpe(), tmp_path, chat_template=named))
+    pair.agree_on_chat(USER)
+    assert pair.ours.decode(pair.ours.encode_chat(USER)) == "yes:Hi"
+
+
+def test_the_older_template_file_is_the_last_resort(tmp_path: Path) -> None:
+    save(byte_level_bpe(), tmp_path, chat_template=None)
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "json:{{ messages[0].content }}"}')
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "json:Hi"
+
+
+def test_without_a_template_messages_are_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(save(byte_level_bpe(), tmp_path, chat_template=None))
+    assert not tokenizer.has_chat_template
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        tokenizer.encode_chat(USER)
+
+
+def test_settings_may_be_missing(tmp_path: Path) -> None:
+    (save(byte_level_bpe(), tmp_path) / "tokenizer_config.json").unlink()
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.decode(tokenizer.encode("Hi")) == "Hi"
+    assert not tokenizer.has_chat_template
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        ("tokenizer.json", "{", ModelCorrupt),
+        ("tokenizer.json", "{}", ModelCorrupt),
+        ("tokenizer_config.json", "{", ModelCorrupt),
+        ("tokenizer_config.json", "[]", ModelCorrupt),
+        ("chat_template.json", "{", ModelCorrupt),
+        ("tokenizer_config.json", '{"bos_token": 1}', ModelUnsupported),
+        ("tokenizer_config.json", '{"chat_template": 1}', ModelUnsupported),
+        ("tokenizer_config.json", '{"chat_template": [1]}', ModelUnsupported),
+        ("chat_template.jinja", "{% for %}", ModelUnsupported),
+    ],
+)
+def test_broken_files_are_the_models_fault(tmp_path: Path, name: str, text: str, error: type[Exception]) -> None:
+    save(byte_level_bpe(), tmp_path, chat_template=None)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(error):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_folder_without_tokenizer_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+
+
+# ── what is wrong with a request ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ("Hi", "list of at least one"),
+        ([], "list of at least one"),
+        ({"role": "user", "content": "Hi"}, "list of at least one"),
+        (["Hi"], r"messages\[0\]: takes {role, content}, got str"),
+        ([*USER, {"role": "user"}], r"messages\[1\]\.content: takes text .* got nothing"),
+        ([{"content": "Hi"}], r"messages\[0\]\.role: takes text"),
+        ([{"role": 1, "content": "Hi"}], r"role: takes text .* got int"),
+        ([{"role": "user", "content": 1}], "content: takes text .* got int"),
+        ([{"role": "user", "content": b"Hi"}], "got bytes"),
+        ([{"role": "user", "content": "Hi", "tool_calls": []}], "got tool_calls too"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\]: .* got a part of type 'image_url'"),
+        ([{"role": "user", "content": ["Hi"]}], r"content\[0\]: .* got str"),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}], r"content\[0\]"),
+    ],
+)
+def test_what_are_no_messages_is_refused(pairs: Mapping[str, Pair], messages: Any, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        pairs["byte_level_bpe"].ours.encode_chat(messages)
+
+
+def test_text_parts_are_joined_by_newlines(pairs: Mapping[str, Pair]) -> None:
+    tokenizer = pairs["byte_level_bpe"].ours
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert tokenizer.encode_chat([{"role": "user", "content": parts}]) == tokenizer.encode_chat(
+        [{"role": "user", "content": "one\ntwo"}]
+    )
+
+
+def test_fields_that_are_null_count_as_absent(pairs: Mapping[str, Pair]) -> None:
+    tokenizer = pairs["byte_level_bpe"].ours
+    assert tokenizer.encode_chat([{**USER[0], "tool_calls": None}]) == tokenizer.encode_chat(USER)
+
+
+def test_the_templates_own_words_are_passed_on(pairs: Mapping[str, Pair]) -> None:
+    with pytest.raises(InvalidRequest, match="Unknown role!"):
+        pairs["byte_level_bpe"].ours.encode_chat([{"role": "tool", "content": "x"}])
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb" * 5000, 5, None, b"bytes"])
+def test_what_is_no_text_is_refused(pairs: Mapping[str, Pair], text: Any) -> None:
+    with pytest.raises(InvalidRequest, match="prompt"):
+        pairs["byte_level_bpe"].ours.encode(text)
+
+
+# ── templates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _render(source: str, content: str = "<b> & 'é'") -> str:
+    now = datetime(2024, 7, 26)
+    return ChatTemplate(source, {"bos_token": "<s>"}, now=lambda: now).render([{"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "<b> & \'é\'"}]'),
+        ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=True) }}", '{\n "a": 2,\n "b": 1\n}'),
+        ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% set ns = namespace(n=1) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}", "2"),
+        ("{% generation %}{{ bos_token }}{% endgeneration %}", "<s>"),
+        ("{{ missing }}|{{ tools is defined }}|{{ add_generation_prompt }}", "|False|True"),
+        ("  {% if true %}\nx\n  {% endif %}\n", "x\n"),
+    ],
+)
+def test_templates_have_what_transformers_gives_them(source: str, text: str) -> None:
+    assert _render(source) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='x') }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{% for i in range(10000000) %}{% endfor %}",
+        "{% set ns = namespace(__class__=1) %}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}",
+        "{{ 1 / 0 }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ messages[7].content.x.y }}",
+        "{{ raise_exception('no') }}",
+    ],
+)
+def test_what_a_template_may_not_do_ends_that_request(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="chat template rejects"):
+        _render(source)
+
+
+# ── processes and threads ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_threads_share_a_tokenizer(pairs: Mapping[str, Pair]) -> None:
+    tokenizer = pairs["byte_level_bpe"].ours
+    texts = [text * (1 + index % 9) for index, text in enumerate(TEXTS * 8)]
+    expected = [tokenizer.encode(text) for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(tokenizer.encode, texts)) == expected
+
+
+_FORK = """
+import os, sys
+from pathlib import Path
+from model_manager.client.tokenizing import Tokenizer
+tokenizer = Tokenizer.load(Path(sys.argv[1]))
+text = "some text " * 5000
+expected = tokenizer.encode(text)
+child = os.fork()
+if child == 0:
+    os._exit(0 if tokenizer.encode(text) == expected else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert not {"torch", "transformers", "numba"} & set(sys.modules)
+"""
+
+
+def test_a_fork_after_encoding_is_silent_and_encodes_and_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    command = [sys.executable, "-W", "error", "-c", _FORK, str(save(byte_level_bpe(), tmp_path))]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+def test_the_template_made_here_is_saved_as_it_stands(tmp_path: Path) -> None:
+    save(byte_level_bpe(), tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["chat_template"] == CHAT_TEMPLATE
