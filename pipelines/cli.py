@@ -24,9 +24,9 @@ commands:
 
 def main() -> None:
     """The console script: run the command line's command and end the process with its status."""
-    from pipelines.edge import leave
+    from pipelines.edge import at_the_edge, leave
 
-    leave(dispatch(sys.argv[1:]))
+    leave(at_the_edge(lambda: dispatch(sys.argv[1:])))
 
 
 def dispatch(arguments: Sequence[str]) -> int:

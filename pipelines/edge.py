@@ -8,11 +8,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import NoReturn
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -27,6 +31,26 @@ _WHERE = re.compile(r" \[while running '[^']*'\]")
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with one sentence on what is kept."""
+
+
+@contextlib.contextmanager
+def interruptible(what_is_kept: Callable[[], str]) -> Iterator[None]:
+    """Raise Interrupted at Ctrl-C, whatever Beam, in whose code it arrives, makes of that. In the main thread only."""
+    seen = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        seen.set()
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    except BaseException:
+        if seen.is_set():
+            raise Interrupted(f"interrupted; {what_is_kept()}") from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineState
 from rich.console import Console
 
+from model_manager.client.status import read_status
 from model_manager.store import resolve
-from model_manager.wire.config import runtime_dir
+from model_manager.wire.errors import ManagerUnavailable
 from model_manager.wire.messages import Status
-from pipelines.edge import Interrupted
+from pipelines.edge import interruptible
 from pipelines.local_runner import local_runner, runs_here
 from pipelines.logs import logs_at
 from pipelines.options import GenerateOptions
-from pipelines.progress import shown_progress
-from pipelines.summary import outcome_of, print_summary
+from pipelines.progress import Speed, shown_progress
+from pipelines.summary import Times, outcome_of, print_summary
 from transforms.count import RowCount, count_rows
 from transforms.output_files import OutputFiles, output_and_format
 from transforms.resume import count_completed
@@ -39,11 +40,11 @@ def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> 
 def _run_here(pipeline: beam.Pipeline, options: GenerateOptions) -> int:
     files = OutputFiles(output_and_format(options.output, options.output_format)[0])
     kept = files.existing("completions") if options.if_exists == "resume" else []
-    started = time.monotonic()
-    with _interruptible(files), _progress(options):
+    speed, started = Speed(None if options.quiet else _total(options)), time.monotonic()
+    with interruptible(lambda: _what_is_kept(files)), _progress(options, speed):
         result = pipeline.run()
         result.wait_until_finish()
-    outcome = outcome_of(result, files, kept, time.monotonic() - started)
+    outcome = outcome_of(result, files, kept, Times(started, speed.first_at, time.monotonic()))
     if not options.quiet:
         print_summary(outcome)
     return outcome.status
@@ -56,20 +57,16 @@ def _run_elsewhere(pipeline: beam.Pipeline) -> int:
     return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
 
 
-@contextmanager
-def _interruptible(files: OutputFiles) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = files.interrupted("completions")
-        hint = f"; --resume goes on from what is in {files.temporary}" if kept else ""
-        raise Interrupted(f"interrupted{hint}") from None
+def _what_is_kept(files: OutputFiles) -> str:
+    if not files.interrupted("completions"):
+        return "nothing was written"
+    return f"--resume goes on from what is in {files.temporary}"
 
 
-def _progress(options: GenerateOptions) -> Any:
+def _progress(options: GenerateOptions, speed: Speed) -> Any:
     if options.quiet:
         return nullcontext()
-    return shown_progress(_read_status, options.job, _total(options), Console(stderr=True))
+    return shown_progress(_read_status, options.job, speed, Console(stderr=True))
 
 
 def _total(options: GenerateOptions) -> RowCount:
@@ -81,6 +78,8 @@ def _total(options: GenerateOptions) -> RowCount:
 
 
 def _read_status() -> Status | None:
-    from model_manager.client.status import read_status
-
-    return read_status(runtime_dir())
+    """None also while a manager, just starting or busy, does not answer: progress is for the eye."""
+    try:
+        return read_status()
+    except ManagerUnavailable:
+        return None

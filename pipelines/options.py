@@ -104,7 +104,7 @@ def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
         "--chat",
         choices=list(_CHAT),
         default="auto",
-        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one. Default: auto.",
+        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
     )
     sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
     names["sampling"] = add_settings(sampling, SamplingParams)

@@ -40,10 +40,13 @@ class Speed:
 
     def __init__(self, total: RowCount | None) -> None:
         self.total = total
+        self.first_at: float | None = None
+        """When the manager first knew of the job."""
         self._samples: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> None:
         """The latest sample; those that are too old go."""
+        self.first_at = sample.at if self.first_at is None else self.first_at
         self._samples.append(sample)
         while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:
             self._samples.popleft()
@@ -96,12 +99,12 @@ def _before(status: Status | None) -> str:
 
 @contextmanager
 def shown_progress(
-    read: ReadStatus, job: str, total: RowCount | None, console: Console, clock: Clock = time.monotonic
+    read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock = time.monotonic
 ) -> Iterator[None]:
     """Show progress on the console while the block runs."""
     stop = threading.Event()
     show = _show_live if console.is_terminal else _show_plain
-    thread = threading.Thread(target=show, args=(read, job, Speed(total), console, clock, stop), daemon=True)
+    thread = threading.Thread(target=show, args=(read, job, speed, console, clock, stop), daemon=True)
     thread.start()
     try:
         yield

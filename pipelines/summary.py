@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow.parquet as pq
@@ -31,6 +31,8 @@ class Outcome:
     cached_tokens: int
     generated_tokens: int
     seconds: float
+    startup: float = 0.0
+    """Seconds before the first request; the model was loaded in them."""
     files: list[str] = field(default_factory=list)
     dead_letter_files: list[str] = field(default_factory=list)
 
@@ -45,7 +47,15 @@ class Outcome:
         return 1 if self.dead_letters and not self.completions else 0
 
 
-def outcome_of(result: Any, files: OutputFiles, kept: list[str], seconds: float) -> Outcome:
+class Times(NamedTuple):
+    """Of a run, on one clock."""
+
+    started: float
+    first_request: float | None
+    ended: float
+
+
+def outcome_of(result: Any, files: OutputFiles, kept: list[str], times: Times) -> Outcome:
     """From the result of a pipeline that ran here; `kept` are the files of earlier runs."""
     counters = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
     counts: dict[str, int] = {}
@@ -59,7 +69,8 @@ def outcome_of(result: Any, files: OutputFiles, kept: list[str], seconds: float)
         prompt_tokens=counts.get("prompt_tokens", 0),
         cached_tokens=counts.get("cached_tokens", 0),
         generated_tokens=counts.get("generated_tokens", 0),
-        seconds=seconds,
+        seconds=times.ended - times.started,
+        startup=(times.first_request or times.started) - times.started,
         files=[path for path in files.existing("completions") if path not in kept],
         dead_letter_files=files.existing("dead_letters"),
     )
@@ -73,9 +84,10 @@ def print_summary(outcome: Outcome) -> None:
 
 def summary_lines(outcome: Outcome) -> list[str]:
     """Counts and speeds, places, a few completions."""
-    seconds = max(outcome.seconds, 1e-9)
+    seconds = max(outcome.seconds - outcome.startup, 1e-9)
+    starting = f" after {duration(outcome.startup)} of starting" if outcome.startup else ""
     return [
-        f"{outcome.completions:,} completions in {duration(outcome.seconds)}: "
+        f"{outcome.completions:,} completions in {duration(seconds)}{starting}: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
         f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
         f"{outcome.generated_tokens:,} generated",

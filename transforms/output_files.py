@@ -64,9 +64,13 @@ class OutputFiles:
         if if_exists != "refuse":
             return
         if found := self.existing("completions") + self.existing("dead_letters"):
-            raise ConfigError(f"output {found[0]} is already there: resume adds what is missing, overwrite replaces it")
+            raise ConfigError(
+                f"output {found[0]} is already there: --resume adds what is missing, --overwrite replaces it"
+            )
         if found := self.interrupted("completions"):
-            raise ConfigError(f"an interrupted run left {found[0]}: resume goes on from there, overwrite starts again")
+            raise ConfigError(
+                f"an interrupted run left {found[0]}: --resume goes on from there, --overwrite starts again"
+            )
 
     def _stem(self, kind: Kind) -> str:
         return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
