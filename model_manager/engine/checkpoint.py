@@ -61,16 +61,9 @@ def _read_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever an odd value happens to break
-        if _parses(folder / "config.json") and "model type" in str(error):
-            raise ModelUnsupported(f"{folder}: no such model type; supported: {', '.join(SUPPORTED)}") from None
+        if any(words in str(error) for words in ("model type", "custom code")):
+            raise ModelUnsupported(f"{folder} is of no known model type; supported: {', '.join(SUPPORTED)}") from None
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
-
-
-def _parses(file: Path) -> bool:
-    try:
-        return isinstance(json.loads(file.read_text()), dict)
-    except (OSError, ValueError):
-        return False
 
 
 def _architecture(config: Any) -> str:

@@ -42,8 +42,8 @@ class CpuAttention:
         self._team = Team(num_threads)
         self._heads_per_group = shape.num_heads // shape.num_kv_heads
         page = 2 * shape.block_size * shape.head_dim
-        # calloc'd: the kernel maps a page of it only when a block there is first written
-        self._cache = torch.zeros((shape.num_layers, shape.num_blocks * shape.num_kv_heads * page), dtype=shape.dtype)
+        # not zeroed: the kernel then maps a page of it only when a block there is first written
+        self._cache = torch.empty((shape.num_layers, shape.num_blocks * shape.num_kv_heads * page), dtype=shape.dtype)
         self._layers = [self._cache[layer].data_ptr() for layer in range(shape.num_layers)]
         max_rows = max(_TILE_ROWS, self._heads_per_group)
         stride = -(-cpu_kernels.scratch_bytes(max_rows, shape.head_dim) // 64) * 64

@@ -127,6 +127,7 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
                 attn_implementation=IMPLEMENTATION,
                 local_files_only=True,
                 use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
                 output_loading_info=True,
             )
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:

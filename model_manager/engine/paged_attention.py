@@ -85,8 +85,8 @@ class GatheringAttention:
     def __init__(self, shape: CacheShape, device: torch.device) -> None:
         slots = shape.num_blocks * shape.block_size
         size = (shape.num_layers, slots, shape.num_kv_heads, shape.head_dim)
-        self._keys = torch.zeros(size, dtype=shape.dtype, device=device)
-        self._values = torch.zeros(size, dtype=shape.dtype, device=device)
+        self._keys = torch.empty(size, dtype=shape.dtype, device=device)
+        self._values = torch.empty(size, dtype=shape.dtype, device=device)
         self._block_size = shape.block_size
         self._device = device
         self._slots = torch.empty(0, dtype=torch.long, device=device)
