@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from model_manager.wire.errors import InvalidRequest
 
 _MAX_STOPS = 16
 _MAX_STOP_LENGTH = 256
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -45,6 +47,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check("stop", len(self.stop), len(self.stop) <= _MAX_STOPS, f"at most {_MAX_STOPS} strings")
         for stop in self.stop:
             _check("stop", stop, 0 < len(stop) <= _MAX_STOP_LENGTH, f"strings of 1 to {_MAX_STOP_LENGTH} characters")
+            _check("stop", stop, not _SURROGATE.search(stop), "text that can be written as UTF-8")
         for token in self.stop_token_ids:
             _check("stop_token_ids", token, token >= 0, "token ids of 0 or more")
 

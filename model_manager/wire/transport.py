@@ -83,6 +83,8 @@ class Connection(Generic[T]):
         """End both directions; a thread waiting in `receive` gets ConnectionLost."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._reader.close()  # else the descriptor stays open until the reader is collected
         self._sock.close()
 
 
@@ -140,5 +142,5 @@ def _checked_length(header: bytes) -> int:
 def _decode(decoder: Any, body: bytes) -> Any:
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, MillraceError, RecursionError) as error:
+    except (msgspec.MsgspecError, MillraceError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"not a message: {error}") from None

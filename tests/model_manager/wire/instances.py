@@ -1,0 +1,73 @@
+"""Hypothesis strategies for messages, derived from their types, so that a new field or message is covered at once."""
+
+import enum
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from hypothesis import strategies as st
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.sampling import SamplingParams
+
+_SAMPLING = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_tokens": st.integers(1, 2**31),
+        "temperature": st.floats(0, 100),
+        "top_k": st.integers(0, 2**31),
+        "top_p": st.floats(0, 1, exclude_min=True),
+        "seed": st.integers(0, 2**63 - 1),
+        "stop": st.lists(st.text(min_size=1, max_size=256), max_size=16).map(tuple),
+        "stop_token_ids": st.lists(st.integers(0, 2**31)).map(tuple),
+        "ignore_eos": st.booleans(),
+    },
+).map(SamplingParams.parse)
+
+_MODEL = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.text(min_size=1).filter(str.strip),
+        "revision": st.text(),
+        "dtype": st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
+        "max_model_len": st.integers(2, 2**31),
+        "max_num_seqs": st.integers(1, 512),
+        "block_size": st.sampled_from([8, 16, 32, 64, 128]),
+        "kv_cache_gib": st.floats(0, exclude_min=True, allow_infinity=False),
+        "num_threads": st.integers(1, 999),
+        "prefix_caching": st.booleans(),
+        "backend": st.sampled_from(["torch", "fake"]),
+    },
+).map(ModelConfig.parse)
+
+
+def of_type(kind: Any) -> st.SearchStrategy[Any]:
+    """Valid values of a type that is used in a message."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return st.one_of([of_type(argument) for argument in arguments])
+    if origin is list:
+        return st.lists(of_type(arguments[0]), max_size=3)
+    if origin is dict:
+        return st.dictionaries(of_type(arguments[0]), of_type(arguments[1]), max_size=3)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    return _of_class(kind)
+
+
+def _of_class(kind: Any) -> st.SearchStrategy[Any]:
+    plain: dict[Any, st.SearchStrategy[Any]] = {
+        types.NoneType: st.none(),
+        bool: st.booleans(),
+        int: st.integers(-(2**63), 2**64 - 1),
+        float: st.floats(allow_nan=False),
+        str: st.text(),
+        SamplingParams: _SAMPLING,
+        ModelConfig: _MODEL,
+    }
+    if kind in plain:
+        return plain[kind]
+    if issubclass(kind, enum.Enum):
+        return st.sampled_from(list(kind))
+    assert issubclass(kind, msgspec.Struct), f"messages hold no {kind}"
+    return st.builds(kind, **{field.name: of_type(field.type) for field in msgspec.structs.fields(kind)})

@@ -1,0 +1,109 @@
+"""Settings: unknown and impossible ones are refused by name."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig, runtime_dir
+from model_manager.wire.errors import ConfigError
+from tests.model_manager.wire.instances import of_type
+
+
+@given(of_type(ModelConfig))
+def test_settings_survive_being_plain_values_and_messages(config: ModelConfig) -> None:
+    assert ModelConfig.parse(msgspec.to_builtins(config)) == config
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=ModelConfig) == config
+
+
+INVALID = [
+    ("model", ""),
+    ("model", "  "),
+    ("max_model_len", 1),
+    ("max_num_seqs", 0),
+    ("max_num_seqs", 4097),
+    ("max_num_batched_tokens", 63),
+    ("block_size", 0),
+    ("block_size", 17),
+    ("kv_cache_gib", 0),
+    ("kv_cache_gib", -1.0),
+    ("kv_cache_gib", math.nan),
+    ("num_threads", 0),
+]
+WRONG_TYPE = [
+    ("model", 1),
+    ("model", None),
+    ("revision", 1),
+    ("dtype", "int3"),
+    ("device", "tpu"),
+    ("max_num_seqs", "many"),
+    ("prefix_caching", "yes"),
+    ("backend", "other"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), INVALID)
+def test_an_impossible_setting_of_a_model_is_refused_by_name(name: str, value: Any) -> None:
+    for make in (ModelConfig.parse, lambda fields: ModelConfig(**fields)):
+        with pytest.raises(ConfigError, match=rf"^{name}=.*: takes "):
+            make({name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
+def test_a_setting_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"ModelConfig: .*\$\.{name}"):
+        ModelConfig.parse({name: value})
+
+
+def test_every_setting_of_a_model_has_a_case_of_an_invalid_value() -> None:
+    tested = {name for name, _ in INVALID + WRONG_TYPE}
+    assert tested == set(ModelConfig.__struct_fields__)
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, ManagerConfig])
+def test_an_unknown_setting_is_refused_by_name(kind: type[ModelConfig | ManagerConfig]) -> None:
+    with pytest.raises(ConfigError, match=f"{kind.__name__}: .*`max_nun_seqs`"):
+        kind.parse({"max_nun_seqs": 1})
+
+
+@pytest.mark.parametrize("value", [-1, math.nan])
+@pytest.mark.parametrize("name", ManagerConfig.__struct_fields__)
+def test_an_impossible_setting_of_the_manager_is_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ManagerConfig.parse({name: value})
+
+
+def test_every_default_is_possible() -> None:
+    assert ModelConfig.parse({}) == ModelConfig()
+    assert ManagerConfig.parse({}) == ManagerConfig()
+
+
+def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
+    base = ModelConfig()
+    assert base.key == ModelConfig(max_num_seqs=3, kv_cache_gib=1.0, num_threads=2, block_size=8).key
+    others = [
+        ModelConfig(model="other"),
+        ModelConfig(revision="main"),
+        ModelConfig(dtype="float32"),
+        ModelConfig(device="cpu"),
+        ModelConfig(max_model_len=64),
+        ModelConfig(backend="fake"),
+    ]
+    assert len({base.key, *(other.key for other in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("model", "start"), [("org/name", "name-"), ("gs://b/folder/", "folder-"), (EMBEDDED_MODEL, f"{EMBEDDED_MODEL}-")]
+)
+def test_a_key_begins_with_the_models_last_name(model: str, start: str) -> None:
+    assert ModelConfig(model=model).key.startswith(start)
+
+
+def test_the_runtime_folder_is_the_named_one_or_this_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path))
+    assert runtime_dir() == tmp_path
+    monkeypatch.delenv("MILLRACE_RUNTIME_DIR")
+    assert runtime_dir().name.startswith("millrace-")

@@ -1,0 +1,96 @@
+"""SamplingParams: what is out of range is refused by name."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.wire.instances import of_type
+
+
+@given(of_type(SamplingParams))
+def test_rows_of_json_and_messages_give_the_same_parameters(params: SamplingParams) -> None:
+    row = msgspec.json.decode(msgspec.json.encode(params))
+    assert SamplingParams.parse(row) == params
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+INVALID = [
+    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("temperature", -0.1),
+    ("temperature", 100.1),
+    ("temperature", math.nan),
+    ("temperature", math.inf),
+    ("top_k", -1),
+    ("top_p", 0.0),
+    ("top_p", 1.1),
+    ("top_p", math.nan),
+    ("seed", -1),
+    ("seed", 2**63),
+    ("stop", ("",)),
+    ("stop", ("x" * 257,)),
+    ("stop", ("x",) * 17),
+    ("stop", ("\ud800",)),
+    ("stop_token_ids", (-1,)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), INVALID)
+def test_an_impossible_value_is_refused_by_name_however_it_comes(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{name}=.*: takes "):
+        SamplingParams(**{name: value})
+    with pytest.raises(InvalidRequest, match=f"^{name}=.*: takes "):
+        SamplingParams.parse({name: value})
+
+
+WRONG_TYPE = [
+    ("max_tokens", "5"),
+    ("max_tokens", 5.5),
+    ("temperature", "hot"),
+    ("top_k", True),
+    ("seed", 1.5),
+    ("stop", 5),
+    ("stop", [5]),
+    ("stop_token_ids", ["5"]),
+    ("ignore_eos", "yes"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
+def test_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=rf"\$\.{name}"):
+        SamplingParams.parse({name: value})
+
+
+def test_an_unknown_name_is_listed() -> None:
+    with pytest.raises(InvalidRequest, match="`max_token`"):
+        SamplingParams.parse({"max_token": 5})
+
+
+def test_every_parameter_has_a_case_of_an_invalid_value() -> None:
+    tested = {name for name, _ in INVALID + WRONG_TYPE}
+    assert tested == set(SamplingParams.__struct_fields__)
+
+
+def test_null_is_as_if_absent_and_a_lone_stop_string_is_one() -> None:
+    assert SamplingParams.parse({"seed": None, "stop": "\n", "top_p": 1}) == SamplingParams(stop=("\n",))
+
+
+def test_a_rows_own_parameters_go_on_top() -> None:
+    params = SamplingParams(max_tokens=5, stop=("a",))
+    assert params.updated({}) is params
+    assert params.updated({"stop": "b", "seed": 1}) == SamplingParams(max_tokens=5, stop=("b",), seed=1)
+    with pytest.raises(InvalidRequest, match="top_k"):
+        params.updated({"top_k": -1})
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "top_k", "stop_token_ids"])
+def test_an_invalid_value_does_not_pass_a_message_either(name: str) -> None:
+    body = msgspec.msgpack.encode({name: [-1] if name == "stop_token_ids" else -1})
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(body, type=SamplingParams)
