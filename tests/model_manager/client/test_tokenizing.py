@@ -127,6 +127,39 @@ def test_a_template_without_bos_gets_none_as_in_transformers(tmp_path: Path) -> 
     assert pair.ours.encode_chat(USER) == pair.ours.encode("Hi", add_special_tokens=False)
 
 
+ELABORATE = """
+{%- macro turn(role, text) -%}
+<|{{ role }}|>
+{{ text | trim | replace('<', '&lt;') }}
+{%- endmacro -%}
+{%- set ns = namespace(system='You help.', last=-1) -%}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set ns.system = messages[0].content.strip() -%}
+    {%- set rest = messages[1:] -%}
+{%- else -%}
+    {%- set rest = messages -%}
+{%- endif -%}
+{{- bos_token ~ turn('system', ns.system) }}
+{% for message in rest if message.content is string -%}
+    {%- if loop.first and tools is defined and tools %}tools{% endif -%}
+    {%- set ns.last = loop.index0 -%}
+    {%- if loop.index0 > 2 %}{% continue %}{% endif -%}
+    {{- turn(message.role, message['content'].split('</think>')[-1]) }}{{ eos_token if message.role == 'assistant' }}
+{%- endfor %}
+  {# a comment #}
+{%- if pad_token is defined %}{{ pad_token }}{% endif -%}
+{%- if add_generation_prompt %}
+{{ {'role': 'assistant', 'é': '<'} | tojson }} {{ ns.last }}
+{%- endif %}
+"""
+
+
+def test_elaborate_templates_render_as_in_transformers(tmp_path: Path) -> None:
+    pair = Pair(save(byte_level_bpe(), tmp_path, chat_template=ELABORATE))
+    for messages in (CHAT, CHAT[1:], USER):
+        pair.agree_on_chat(messages)
+
+
 # ── where settings come from ─────────────────────────────────────────────────────────────────────────────────────────
 
 

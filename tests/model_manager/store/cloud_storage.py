@@ -51,6 +51,8 @@ class Proxy(ThreadingHTTPServer):
         """Object whose bytes arrive altered."""
         self.failures: dict[str, int] = {}
         """How often each object still answers 503."""
+        self.denied = False
+        """Every request is answered 403."""
         self.held: str | None = None
         """Object that is not answered until `release` is set."""
         self.reached_held = threading.Event()
@@ -62,6 +64,8 @@ class _Forward(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = self._object()
+        if self.server.denied:
+            return self.send_error(403)
         if name is not None:
             self.server.downloads.append(name)
             if self._fails(name):

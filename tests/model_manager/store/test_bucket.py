@@ -38,6 +38,15 @@ def test_the_cache_may_be_named_by_the_caller(cloud: CloudStorage, tmp_path: Pat
     assert folder.is_relative_to(tmp_path / "elsewhere")
 
 
+def test_the_cache_is_under_home_by_default(
+    cloud: CloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_CACHE_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = resolve(cloud.upload(write_checkpoint(tmp_path / "source"), "small"))
+    assert folder.is_relative_to(tmp_path / "home" / ".cache" / "millrace")
+
+
 def test_sharded_weights_arrive_with_their_index(cloud: CloudStorage, tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source", shards=3)
     assert contents(resolve(cloud.upload(source, "sharded"))) == contents(source)
@@ -216,6 +225,13 @@ def test_only_pickled_weights_are_refused(cloud: CloudStorage, tmp_path: Path) -
 def test_a_revision_of_a_bucket_is_refused() -> None:
     with pytest.raises(ConfigError, match="revision='main'"):
         resolve("gs://bucket/model", "main")
+
+
+def test_a_denied_access_is_named(cloud: CloudStorage, tmp_path: Path) -> None:
+    address = cloud.upload(write_checkpoint(tmp_path / "source"), "secret")
+    cloud.proxy.denied = True
+    with pytest.raises(ModelError, match=r"--model gs://.*access is denied; grant storage\.objectViewer"):
+        resolve(address)
 
 
 def test_missing_credentials_are_named(tmp_path: Path) -> None:
