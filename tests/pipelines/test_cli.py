@@ -1,0 +1,96 @@
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from model_manager.client.status import read_status
+from pipelines.cli import dispatch
+
+
+def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_help_and_version_need_no_beam() -> None:
+    code = "import sys; from pipelines.cli import dispatch; dispatch(['--help']); dispatch(['--version'])"
+    code += "; assert 'apache_beam' not in sys.modules"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "usage: millrace" in shown
+    assert "millrace 0." in shown
+
+
+@pytest.mark.parametrize("arguments", [["rn"], ["stop", "a", "b"], ["ps", "--jsn"]])
+def test_a_wrong_command_is_one_sentence_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_wrong_flag_is_one_sentence_and_status_2_without_a_stack() -> None:
+    ended = millrace("run", "--inptu", "a.jsonl")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "millrace: unknown flag --inptu: did you mean --input?\n"
+
+
+def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    output = f"{tmp_path}/out/c"
+    flags = ["--input", f"{tmp_path}/a.txt", "--output", output, "--backend", "fake", "--linger", "60"]
+    ended = millrace("run", *flags)
+    assert ended.returncode == 0, ended.stderr
+    assert "2 completions" in ended.stdout
+    assert "Traceback" not in ended.stderr
+    assert dispatch(["ps"]) == 0
+    assert "millrace-tiny: ready" in capsys.readouterr().out
+    assert dispatch(["ps", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["jobs"][0]["finished"] == 2
+    assert dispatch(["stop", "other"]) == 2
+    assert "millrace-tiny" in capsys.readouterr().err
+    assert dispatch(["stop"]) == 0
+    assert dispatch(["ps"]) == 0
+    assert "nothing is running" in capsys.readouterr().out
+    assert read_status(runtime) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
+@pytest.mark.usefixtures("runtime")
+def test_an_interrupt_is_one_sentence_keeps_the_rows_and_leaves_no_process(tmp_path: Path, workers: list[str]) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(f"{n} {'x ' * 100}") + "\n" for n in range(20_000)))
+    flags = ["--input", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out/c", "--backend", "fake", *workers]
+    flags += ["--max_tokens", "200", "--linger", "0.1", "--orphan_grace", "0.1"]
+    with started("run", *flags) as process:
+        deadline = time.monotonic() + 200
+        while not any(path.stat().st_size for path in tmp_path.glob("out/c.tmp/*/completions-*")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130
+    last = shown.splitlines()[-1]
+    assert last == f"millrace: interrupted; --resume goes on from what is in {tmp_path}/out/c.tmp"
+    assert "Traceback" not in shown
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert [child for child in alive if child.is_running()] == []
+    assert list(tmp_path.glob("out/c.tmp/*/completions-*"))

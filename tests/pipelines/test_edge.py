@@ -1,0 +1,77 @@
+import os
+import signal
+
+import pytest
+
+from model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
+from pipelines.edge import Interrupted, at_the_edge, interruptible, unwrapped
+
+TRACE = """Traceback (most recent call last):
+  File "worker.py", line 1, in process
+    raise error
+model_manager.wire.errors.ModelNotFound: --model x: no such folder [while running 'Generate/ParDo']
+"""
+
+
+def failing(error: BaseException) -> int:
+    def command() -> int:
+        raise error
+
+    return at_the_edge(command)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (ConfigError("wrong flag"), 2, "wrong flag"),
+        (ModelNotFound("no such model [while running 'Generate']"), 2, "no such model"),
+        (RuntimeError(TRACE), 2, "--model x: no such folder"),
+        (EngineLost("died 4 times"), 1, "the job failed: died 4 times"),
+        (InvalidRequest("file:3: no prompt"), 1, "the job failed: file:3: no prompt"),
+        (OSError("disk\nfull"), 1, "the job failed: OSError: disk full; --verbose shows where"),
+        (RuntimeError("Traceback …\nbuiltins.KeyError: 'x' [while running 'a']"), 1, "the job failed: KeyError: 'x'"),
+        (Interrupted("interrupted; rows are kept"), 130, "interrupted; rows are kept"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_sentence_and_a_status(
+    error: BaseException, status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failing(error) == status
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"millrace: {told}")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_the_stack_is_shown_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        raise ConfigError("wrong flag")
+
+    assert at_the_edge(command, verbose=True) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_error_is_found_as_a_cause() -> None:
+    outer = RuntimeError("the pipeline failed")
+    outer.__cause__ = ConfigError("wrong")
+    assert isinstance(unwrapped(outer), ConfigError)
+    assert unwrapped(RuntimeError("else")) is None
+
+
+def interrupted_within_beam() -> None:
+    """Beam makes of an interrupt what it makes of any error in a DoFn."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise RuntimeError("KeyboardInterrupt [while running 'Generate']") from None
+
+
+def test_an_interrupt_is_recognised_whatever_becomes_of_it() -> None:
+    with pytest.raises(Interrupted, match="interrupted; 3 rows are kept"), interruptible(lambda: "3 rows are kept"):
+        interrupted_within_beam()
+
+
+def test_other_errors_are_no_interrupts() -> None:
+    with pytest.raises(ValueError, match="else"), interruptible(lambda: ""):
+        raise ValueError("else")

@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from model_manager.wire.errors import ConfigError
+from model_manager.wire.sampling import SamplingParams
+from pipelines.options import parse
+
+INPUT = ["--input", "a.jsonl"]
+
+
+def test_without_flags_the_defaults_hold() -> None:
+    options = parse(INPUT)
+    assert options.model == ModelConfig(model=EMBEDDED_MODEL)
+    assert options.sampling == SamplingParams(max_tokens=128)
+    assert options.manager == ManagerConfig()
+    assert (options.input, options.output, options.if_exists) == (["a.jsonl"], "out/completions", "refuse")
+
+
+def test_flags_become_settings() -> None:
+    flags = "--model org/m --dtype bfloat16 --max_num_seqs 8 --no-prefix_caching --max_tokens 7 --temperature 0.5"
+    flags += " --stop a b --stop_token_ids 1 2 --ignore_eos --linger 2 --chat never --backend fake --no-row_params"
+    options = parse([*INPUT, *flags.split()])
+    assert options.model == ModelConfig(
+        model="org/m", dtype="bfloat16", max_num_seqs=8, prefix_caching=False, backend="fake"
+    )
+    assert options.sampling == SamplingParams(
+        max_tokens=7, temperature=0.5, stop=("a", "b"), stop_token_ids=(1, 2), ignore_eos=True
+    )
+    assert (options.manager.linger, options.chat, options.row_params) == (2.0, False, False)
+
+
+def test_inputs_add_up() -> None:
+    assert parse(["--input", "a", "b", "--input", "c"]).input == ["a", "b", "c"]
+
+
+def test_other_flags_are_beams() -> None:
+    options = parse([*INPUT, "--runner=FnApiRunner", "--direct_num_workers", "3", "--experiments=x"])
+    assert options.beam.view_as(StandardOptions).runner == "FnApiRunner"
+    assert options.beam.view_as(DirectOptions).direct_num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "--input is missing"),
+        ([*INPUT, "--max_token", "3"], "unknown flag --max_token: did you mean --max_tokens?"),
+        ([*INPUT, "--max-tokens=3"], "unknown flag --max-tokens: did you mean --max_tokens?"),
+        ([*INPUT, "--runer=x"], "unknown flag --runer: did you mean --runner?"),
+        ([*INPUT, "--frobnicate"], "unknown flag --frobnicate: --help lists all"),
+        ([*INPUT, "--max_tokens", "many"], "argument --max_tokens: invalid int value: 'many'"),
+        ([*INPUT, "--max_tokens", "0"], "max_tokens=0: takes at least 1"),
+        ([*INPUT, "--block_size", "7"], "block_size=7: takes 8, 16, 32, 64 or 128"),
+        ([*INPUT, "--linger", "-1"], "linger=-1.0: takes 0 or more"),
+        ([*INPUT, "--dtype", "int3"], "argument --dtype: invalid choice: 'int3'"),
+        ([*INPUT, "--direct_num_workers", "x"], "argument --direct_num_workers: invalid int value: 'x'"),
+        ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
+        ([*INPUT, "--backend", "gpu"], "backend"),
+        (["stray", *INPUT], "unexpected argument 'stray'"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_that_names_the_flag(flags: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(flags)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_that_only_a_job_server_knows_are_left_to_it() -> None:
+    remote = ["--runner=PortableRunner", "--job_endpoint=localhost:8099"]
+    parse([*INPUT, *remote, "--parallelism=2"])
+    with pytest.raises(ConfigError, match="did you mean --max_tokens"):
+        parse([*INPUT, *remote, "--max_token=2"])
+
+
+def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--help"])
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for expected in ("input:", "output:", "model:", "engine:", "manager (times in seconds):", "run:"):
+        assert expected in shown
+    for field in (*SamplingParams.__struct_fields__, *ManagerConfig.__struct_fields__, "kv_cache_gib"):
+        assert f"--{field}" in shown
+    assert "Default: 128." in shown
+    assert "GiB of KV cache" in shown
+    assert "--backend" not in shown
+
+
+def test_every_setting_has_a_help_text() -> None:
+    from pipelines.settings_flags import _field_docs
+
+    settings: list[Any] = [ModelConfig, ManagerConfig, SamplingParams]
+    for each in settings:
+        assert all(_field_docs(each)[name] for name in each.__struct_fields__)

@@ -1,0 +1,77 @@
+import io
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from model_manager.wire.messages import EngineStats, JobStatus, ModelStatus, Status
+from pipelines.progress import Speed, describe, duration, shown_progress
+from transforms.count import RowCount
+
+
+def status(*jobs: JobStatus, state: str = "ready") -> Status:
+    model = ModelStatus("k", "org/m", state, 1, 1, 0, 0, None, EngineStats())
+    return Status(pid=1, uptime=1.0, models=[model], jobs=list(jobs), processes=[])
+
+
+def job(finished: int, failed: int = 0, tokens: int = 0) -> JobStatus:
+    return JobStatus("j", finished=finished, failed=failed, generated_tokens=tokens)
+
+
+def test_before_the_first_request_it_says_what_is_waited_for() -> None:
+    assert describe(None, "j", Speed(None), 0.0) == "starting"
+    assert describe(status(state="loading"), "j", Speed(None), 0.0) == "loading org/m"
+    assert describe(status(JobStatus("other", finished=3)), "j", Speed(None), 0.0) == "starting"
+
+
+def test_the_line_has_done_and_total_speeds_and_time_left() -> None:
+    speed = Speed(RowCount(500, True))
+    describe(status(job(0)), "j", speed, 10.0)
+    line = describe(status(job(19, 1, tokens=3000)), "j", speed, 12.0)
+    assert line == "20 / 500   10.0 prompts/s   1,500 tokens/s   0:48 left"
+    assert speed.fraction() == 0.04
+    assert speed.first_at == 10.0
+
+
+def test_an_estimated_total_says_so() -> None:
+    speed = Speed(RowCount(5000, False))
+    assert describe(status(job(1)), "j", speed, 0.0).startswith("1 / ≈ 5,000")
+
+
+def test_speeds_are_those_of_the_last_seconds() -> None:
+    speed = Speed(RowCount(1000, True))
+    for second in range(100):
+        line = describe(status(job(min(second, 50) * 2)), "j", speed, float(second))
+    assert "0.0 prompts/s" in line
+    assert "left" not in line
+
+
+def test_nothing_is_assumed_without_a_total() -> None:
+    speed = Speed(None)
+    assert describe(status(job(3)), "j", speed, 0.0) == "3   0.0 prompts/s   0 tokens/s"
+    assert speed.fraction() == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_live_on_a_terminal_and_in_lines_elsewhere(terminal: bool) -> None:
+    ticks: Iterator[float] = itertools.count(0.0, 6.0)
+    polls = threading.Semaphore(0)
+
+    def read() -> Status:
+        polls.release()
+        return status(job(1))
+
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100)
+    with shown_progress(read, "j", Speed(RowCount(2, True)), console, clock=lambda: next(ticks)):
+        for _ in range(3):
+            assert polls.acquire(timeout=30)
+    assert "1 / 2" in out.getvalue()
+    assert ("\x1b[" in out.getvalue()) == terminal

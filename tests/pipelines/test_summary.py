@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.summary import Outcome, summary_lines
+
+
+def outcome(
+    completions: int = 10, failed: int = 0, files: list[str] | None = None, dead: list[str] | None = None
+) -> Outcome:
+    return Outcome(
+        completions=completions,
+        failed_requests=failed,
+        unreadable_rows=0,
+        prompt_tokens=2000,
+        cached_tokens=500,
+        generated_tokens=1000,
+        seconds=15.0,
+        startup=5.0,
+        files=files or [],
+        dead_letter_files=dead or [],
+    )
+
+
+def test_counts_and_speeds_leave_the_loading_out() -> None:
+    first, second, *_ = summary_lines(outcome())
+    assert first == "10 completions in 0:10 after 0:05 of starting: 1.0 prompts/s, 100 tokens/s"
+    assert second == "2,000 prompt tokens (500 from the cache), 1,000 generated"
+
+
+def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
+    rows = [{"id": str(number), "text": "line\nbreak " + "x" * 200} for number in range(9)]
+    path = tmp_path / "out-00000-of-00001.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = summary_lines(outcome(files=[str(path)]))
+    assert lines[2] == f"completions:  {path}"
+    assert lines[3] == "dead letters: none"
+    assert [line.split(":")[0].strip() for line in lines[4:]] == ["0", "1", "2"]
+    assert all("line break" in line and len(line) < 120 for line in lines[4:])
+
+
+def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
+    path.write_text(json.dumps({"id": "a", "error": "PromptTooLong", "reason": "1,200 tokens"}) + "\n")
+    lines = summary_lines(outcome(failed=2, dead=[str(path)]))
+    assert lines[3] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
+
+
+@pytest.mark.parametrize(("completions", "failed", "status"), [(1, 5, 0), (0, 5, 1), (0, 0, 0)])
+def test_a_job_in_which_every_row_failed_has_failed(completions: int, failed: int, status: int) -> None:
+    assert outcome(completions, failed).status == status
