@@ -53,6 +53,8 @@ class StopText:
         self._ids.append(token_id)
         text = self._decode(self._prefix)
         if not text.startswith(self._prefix_text):
+            if self._within_character(text):
+                return None
             self._restart()
             text = self._decode(0)
         fresh = text[len(self._prefix_text) :]
@@ -67,13 +69,15 @@ class StopText:
 
     def _settle(self, fresh: str) -> None:
         """Take the new text as final, unless it ends within a character."""
-        pending = len(self._ids) - self._settled
-        if not fresh or (fresh.endswith(_REPLACEMENT) and pending < _MOST_PENDING):
+        if not fresh or self._within_character(fresh):
             return
         text = self._tail + fresh
         self._tail = text[len(text) - self._overlap :] if self._overlap < len(text) else text
         self._prefix, self._settled = self._settled, len(self._ids)
         self._prefix_text = self._decode(self._prefix)
+
+    def _within_character(self, text: str) -> bool:
+        return text.endswith(_REPLACEMENT) and len(self._ids) - self._settled < _MOST_PENDING
 
     def _restart(self) -> None:
         """Forget what was settled: a later byte has changed the text of earlier ones."""

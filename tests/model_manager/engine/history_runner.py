@@ -1,0 +1,187 @@
+"""A ModelRunner whose logits are a function of the token history, as it reads that back from its paged cache.
+
+It stores each token and its position in the slot it is told, and reads a sequence's past through its block table: a
+wrong slot, table, length or position, or a block reused too early, shows as another token or as a failed assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from model_manager.engine.batch_table import SamplingRows
+from model_manager.engine.block_manager import BlockManager
+from model_manager.engine.engine import LLMEngine
+from model_manager.engine.interface import StepInput
+from model_manager.engine.sampler import Sampler
+from model_manager.engine.sequence import sampling_seed
+from model_manager.engine.stopping import StopRules
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.messages import ModelInfo, Output, Request
+
+VOCAB_SIZE = 24
+EOS = 0
+
+
+class HistoryRunner:
+    """`broken(tokens)` names histories for which the logits are not finite; `steps` keeps every input."""
+
+    vocab_size = VOCAB_SIZE
+    eos_token_ids = [EOS]  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        block_size: int = 8,
+        max_model_len: int = 256,
+        broken: Callable[[list[int]], bool] = lambda _: False,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.steps: list[StepInput] = []
+        self._broken = broken
+        self._tokens = np.full(num_blocks * block_size, -1)
+        self._positions = np.full(num_blocks * block_size, -1)
+
+    def execute(self, step: StepInput) -> torch.Tensor:
+        self.steps.append(step)
+        assert len(set(step.slots.tolist())) == len(step.slots)
+        self._tokens[step.slots] = step.token_ids
+        self._positions[step.slots] = step.positions
+        histories = [self._history(step, index) for index in range(len(step.context_lens))]
+        last_rows = (step.query_starts[1:] - 1).tolist()
+        wanted = [histories[last_rows.index(row)] for row in step.logits_rows.tolist()]
+        return torch.stack([self._logits(history) for history in wanted]) if wanted else torch.zeros(0, VOCAB_SIZE)
+
+    def _history(self, step: StepInput, index: int) -> list[int]:
+        length = int(step.context_lens[index])
+        assert step.positions[step.query_starts[index + 1] - 1] == length - 1
+        positions = np.arange(length)
+        slots = step.block_tables[index, positions // self.block_size] * self.block_size + positions % self.block_size
+        assert (self._positions[slots] == positions).all()
+        history: list[int] = self._tokens[slots].tolist()
+        return history
+
+    def _logits(self, history: list[int]) -> torch.Tensor:
+        return torch.full((VOCAB_SIZE,), torch.nan) if self._broken(history) else logits_after(history)
+
+
+def logits_after(history: list[int]) -> torch.Tensor:
+    """[V] normal numbers that any change of the history changes."""
+    return torch.from_numpy(
+        np.random.default_rng([len(history), *history]).normal(size=VOCAB_SIZE).astype(np.float32) * 3
+    )
+
+
+def reference_tokens(request: Request, max_len: int) -> list[int]:
+    """What a request alone generates, without cache, blocks or batch; for requests without stop strings."""
+    tokens = list(request.prompt_token_ids)
+    output: list[int] = []
+    most = min(request.params.max_tokens, max_len - len(tokens))
+    while len(output) < most:
+        sampled = Sampler().sample(logits_after(tokens)[None], sampling_row(request, len(output)))
+        output += sampled.token_ids
+        tokens += sampled.token_ids
+        if output[-1] in request.params.stop_token_ids or (output[-1] == EOS and not request.params.ignore_eos):
+            break
+    return output
+
+
+def sampling_row(request: Request, index: int) -> SamplingRows:
+    """The parameters of a lone request's logits."""
+    params = request.params
+    return SamplingRows(
+        temperature=np.array([params.temperature], np.float32),
+        top_k=np.array([params.top_k]),
+        top_p=np.array([params.top_p]),
+        seed=np.array([sampling_seed(request)], np.uint64),
+        index=np.array([index]),
+    )
+
+
+class Clock:
+    """Time that passes when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class EngineUnderTest:
+    """An LLMEngine on a HistoryRunner; checks every invariant after every step."""
+
+    def __init__(
+        self,
+        runner: HistoryRunner | None = None,
+        *,
+        stop_rules: StopRules | None = None,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 16,
+        prefix_caching: bool = True,
+    ) -> None:
+        self.runner = runner or HistoryRunner()
+        self.clock = Clock()
+        config = ModelConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            prefix_caching=prefix_caching,
+        )
+        rules = stop_rules or StopRules(frozenset(self.runner.eos_token_ids), None)
+        self.engine = LLMEngine(self.runner, self._info(config), config, rules, self.clock)
+        self.outputs: dict[str, Output] = {}
+        self.failures: dict[str, str] = {}
+        self.progress: dict[str, list[int]] = {}
+
+    def _info(self, config: ModelConfig) -> ModelInfo:
+        return ModelInfo(
+            name="history",
+            folder="",
+            architecture="",
+            dtype="",
+            device="",
+            vocab_size=VOCAB_SIZE,
+            max_model_len=self.runner.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            num_blocks=self.runner.num_blocks,
+            block_size=self.runner.block_size,
+            eos_token_ids=self.runner.eos_token_ids,
+            load_seconds=0.0,
+        )
+
+    @cached_property
+    def blocks(self) -> BlockManager:
+        return self.engine._blocks
+
+    def step(self) -> None:
+        result = self.engine.step()
+        self.engine.check_integrity()
+        for output in result.outputs:
+            assert output.request_id not in self.outputs.keys() | self.failures.keys()
+            self.outputs[output.request_id] = output
+        for failure in result.failures:
+            assert failure.request_id not in self.outputs.keys() | self.failures.keys()
+            self.failures[failure.request_id] = failure.error.kind
+        for request_id, tokens in result.new_token_ids.items():
+            self.progress.setdefault(request_id, []).extend(tokens)
+
+    def finish(self, most_steps: int = 5000) -> dict[str, Output]:
+        """Step until nothing is left; every block is free then."""
+        for _ in range(most_steps):
+            if not self.engine.has_work():
+                assert self.blocks.num_free == self.runner.num_blocks
+                return self.outputs
+            self.step()
+        raise AssertionError("the engine makes no progress")
+
+    def run(self, *requests: Request) -> list[Output]:
+        """Add the requests, finish, and return their outputs."""
+        for request in requests:
+            self.engine.add(request)
+        outputs = self.finish()
+        return [outputs[request.request_id] for request in requests]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+
+from model_manager.engine.batch_table import BatchTable, Scheduled
+from model_manager.engine.sequence import Sequence
+from model_manager.engine.stopping import StopConditions
+from model_manager.wire.messages import Request
+from model_manager.wire.sampling import SamplingParams
+
+
+def running(table: BatchTable, prompt: list[int], blocks: list[int], computed: int, **params: object) -> Sequence:
+    parsed = SamplingParams.parse(params)
+    sequence = Sequence(Request("a", prompt, parsed), StopConditions(parsed, 9, (), None), now=0.0)
+    sequence.block_table = blocks
+    sequence.num_computed_tokens = computed
+    table.enter(sequence)
+    return sequence
+
+
+def test_prefill_and_decode_are_packed_row_after_row() -> None:
+    table = BatchTable(num_rows=4, max_len=16, block_size=4)
+    chunk = running(table, [10, 11, 12, 13, 14, 15, 16], [5, 2], computed=2)
+    decode = running(table, [20, 21, 22, 23, 24, 25, 26, 27, 28], [7, 0, 3], computed=8)
+    whole = running(table, [30, 31], [1], computed=0)
+    step = table.pack([Scheduled(chunk, 3), Scheduled(decode, 1), Scheduled(whole, 2)])
+    assert step.token_ids.tolist() == [12, 13, 14, 28, 30, 31]
+    assert step.positions.tolist() == [2, 3, 4, 8, 0, 1]
+    assert step.slots.tolist() == [22, 23, 8, 12, 4, 5]
+    assert step.query_starts.tolist() == [0, 3, 4, 6]
+    assert step.context_lens.tolist() == [5, 9, 2]
+    assert step.block_tables.tolist() == [[5, 2, 0], [7, 0, 3], [1, 0, 0]]
+    assert step.logits_rows.tolist() == [3, 5]
+
+
+def test_arrays_have_the_types_that_runners_expect() -> None:
+    table = BatchTable(num_rows=1, max_len=8, block_size=4)
+    step = table.pack([Scheduled(running(table, [1, 2], [0], computed=0), 2)])
+    assert {step.token_ids.dtype, step.positions.dtype, step.slots.dtype, step.logits_rows.dtype} == {np.dtype("int64")}
+    assert {step.query_starts.dtype, step.context_lens.dtype, step.block_tables.dtype} == {np.dtype("int32")}
+    assert all(array.flags.c_contiguous for array in vars(step).values())
+
+
+def test_a_step_that_samples_nothing_has_no_logits_rows() -> None:
+    table = BatchTable(num_rows=1, max_len=8, block_size=4)
+    assert table.pack([Scheduled(running(table, [1, 2, 3], [0], computed=0), 2)]).logits_rows.tolist() == []
+
+
+def test_new_tokens_and_blocks_are_noted() -> None:
+    table = BatchTable(num_rows=1, max_len=8, block_size=4)
+    sequence = running(table, [1, 2, 3, 4], [6], computed=4)
+    sequence.append(9)
+    sequence.block_table.append(2)
+    table.add_token(sequence)
+    table.add_block(sequence)
+    table.check_integrity([sequence])
+    step = table.pack([Scheduled(sequence, 1)])
+    assert (step.token_ids.tolist(), step.slots.tolist()) == ([9], [8])
+
+
+def test_a_row_is_clean_for_the_next_one() -> None:
+    table = BatchTable(num_rows=1, max_len=16, block_size=4)
+    table.leave(running(table, [1] * 9, [4, 5, 6], computed=0, temperature=1.0))
+    table.check_integrity([])
+    sequence = running(table, [2], [3], computed=0)
+    table.check_integrity([sequence])
+    assert table.sampling([sequence]).temperature.tolist() == [0.0]
+
+
+def test_sampling_rows_are_those_of_the_sequences_asked_for() -> None:
+    table = BatchTable(num_rows=2, max_len=16, block_size=4)
+    first = running(table, [1], [0], computed=0, temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
+    second = running(table, [1], [1], computed=0, seed=8)
+    second.append(4)
+    rows = table.sampling([second, first])
+    assert rows.temperature.tolist() == [0.0, 0.5]
+    assert rows.top_k.tolist() == [0, 3]
+    assert rows.top_p.tolist() == [1.0, 0.25]
+    assert rows.seed.tolist() == [8, 2**63 - 1]
+    assert rows.index.tolist() == [1, 0]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_manager.engine.fake import FakeEngine
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import InvalidRequest, PromptTooLong
+from model_manager.wire.messages import FinishReason, Output, Request
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.test_stopping import FOLDER
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine.load(ModelConfig(backend="fake", max_num_seqs=2), tmp_path)
+
+
+def request(name: str = "a", prompt: list[int] | None = None, **params: object) -> Request:
+    return Request(name, prompt or [1, 2], SamplingParams.parse(params))
+
+
+def finish(engine: FakeEngine, *requests: Request) -> dict[str, Output]:
+    for asked in requests:
+        engine.add(asked)
+    outputs: dict[str, Output] = {}
+    while engine.has_work():
+        outputs |= {output.request_id: output for output in engine.step().outputs}
+    return outputs
+
+
+def test_tokens_depend_on_the_prompt_alone(engine: FakeEngine) -> None:
+    outputs = finish(engine, request("a"), request("b"), request("c", [1, 3]))
+    assert outputs["a"].token_ids == outputs["b"].token_ids != outputs["c"].token_ids
+    assert len(outputs["a"].token_ids) == 128
+    assert outputs["a"].finish_reason is FinishReason.LENGTH
+
+
+def test_it_goes_on_from_the_tokens_of_another(engine: FakeEngine) -> None:
+    whole = finish(engine, request(max_tokens=9))["a"].token_ids
+    resumed = Request("a", [1, 2], SamplingParams(max_tokens=9), output_token_ids=whole[:4])
+    assert finish(engine, resumed)["a"].token_ids == whole
+
+
+def test_a_stop_token_and_a_stop_string_end_a_request() -> None:
+    engine = FakeEngine.load(ModelConfig(backend="fake"), FOLDER)
+    whole = finish(engine, request())["a"].token_ids
+    by_token = finish(engine, request(stop_token_ids=[whole[3]]))["a"]
+    assert (by_token.token_ids, by_token.stop_reason) == (whole[:4], whole[3])
+    by_string = finish(engine, request(stop=["e", "a", "s"]))["a"]
+    assert by_string.stop_reason in ("e", "a", "s")
+
+
+def test_no_more_than_max_num_seqs_run_at_once(engine: FakeEngine) -> None:
+    for name in "abc":
+        engine.add(request(name, max_tokens=2))
+    assert (engine.stats().running, engine.stats().waiting) == (2, 1)
+    assert engine.step().new_token_ids.keys() == {"a", "b"}
+    assert [output.request_id for output in engine.step().outputs] == ["a", "b"]
+    assert engine.step().new_token_ids.keys() == {"c"}
+
+
+def test_abort_answers_with_the_tokens_so_far(engine: FakeEngine) -> None:
+    engine.add(request())
+    engine.step()
+    engine.abort("a")
+    engine.abort("unknown")
+    (output,) = engine.step().outputs
+    assert (len(output.token_ids), output.finish_reason) == (1, FinishReason.ABORT)
+    assert not engine.has_work()
+
+
+def test_what_can_never_run_is_refused(engine: FakeEngine) -> None:
+    with pytest.raises(PromptTooLong, match="2048"):
+        engine.add(request(prompt=[1] * 2048))
+    with pytest.raises(InvalidRequest):
+        engine.add(request(prompt=[1000]))
+    engine.add(request())
+    with pytest.raises(InvalidRequest, match="running already"):
+        engine.add(request())
+
+
+def test_the_folder_says_what_the_model_is(tmp_path: Path) -> None:
+    config = {"vocab_size": 3, "eos_token_id": [0, 2], "max_position_embeddings": 50}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    engine = FakeEngine.load(ModelConfig(backend="fake"), tmp_path)
+    info = engine.info
+    assert (info.vocab_size, info.eos_token_ids, info.max_model_len) == (3, [0, 2], 50)
+    assert set(finish(engine, request(max_tokens=30))["a"].token_ids) == {1}
+    assert FakeEngine.load(ModelConfig(backend="fake", max_model_len=9), tmp_path).info.max_model_len == 9
+
+
+def test_each_step_takes_the_delay_while_requests_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = FakeEngine.load(ModelConfig(backend="fake"), tmp_path)
+    slept: list[float] = []
+    engine = FakeEngine(loaded.info, loaded._stop_rules, delay=0.25, sleep=slept.append)
+    finish(engine, request(max_tokens=3))
+    assert slept == [0.25] * 3
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.5")
+    assert FakeEngine.load(ModelConfig(backend="fake"), tmp_path)._delay == 0.5
+
+
+def test_it_loads_no_torch() -> None:
+    code = "import sys, model_manager.engine.fake, model_manager.engine.process; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_manager.engine.batch_table import SamplingRows
+from model_manager.engine.random_numbers import uniforms
+from model_manager.engine.sampler import Sampler
+
+NAN, INF = float("nan"), float("inf")
+
+
+def rows(
+    count: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 1, index: int = 0
+) -> SamplingRows:
+    """Rows that differ in the index of their token only."""
+    return SamplingRows(
+        temperature=np.full(count, temperature, np.float32),
+        top_k=np.full(count, top_k),
+        top_p=np.full(count, top_p),
+        seed=np.full(count, seed, np.uint64),
+        index=np.arange(count) + index,
+    )
+
+
+def joined(parts: list[SamplingRows]) -> SamplingRows:
+    return SamplingRows(*(np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])))
+
+
+def draws(logits: list[float], count: int = 20_000, **params: float) -> npt.NDArray[np.float64]:
+    """How often each token is drawn."""
+    batch = torch.tensor(logits).expand(count, -1)
+    sampled = Sampler().sample(batch, rows(count, **params))  # type: ignore[arg-type]
+    frequencies: npt.NDArray[np.float64] = np.bincount(sampled.token_ids, minlength=len(logits)) / count
+    return frequencies
+
+
+def softmax(logits: list[float]) -> npt.NDArray[np.float64]:
+    weights: npt.NDArray[np.float64] = np.exp(np.array(logits) - max(logits))
+    return weights / weights.sum()
+
+
+def test_greedy_takes_the_likeliest_token_of_each_row() -> None:
+    samples = Sampler().sample(torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, -INF]]), rows(2, temperature=0.0))
+    assert samples.token_ids == [1, 0]
+    assert samples.finite == [True, True]
+
+
+def test_frequencies_follow_the_softmax() -> None:
+    logits = [0.0, 1.0, -1.0, 2.0]
+    assert draws(logits) == pytest.approx(softmax(logits), abs=0.01)
+
+
+def test_temperature_divides_the_logits() -> None:
+    assert draws([0.0, 1.0, 2.0], temperature=2.0) == pytest.approx(softmax([0.0, 0.5, 1.0]), abs=0.01)
+    assert draws([0.0, 1.0, 1.1], temperature=0.001).tolist() == [0.0, 0.0, 1.0]
+    assert draws([0.0, 1.0, 1.1], temperature=1e-30).tolist() == [0.0, 0.0, 1.0]
+
+
+def test_top_k_leaves_the_k_likeliest() -> None:
+    found = draws([0.0, 3.0, 1.0, 2.0], top_k=2)
+    assert found[[0, 2]].tolist() == [0.0, 0.0]
+    assert found[[1, 3]] == pytest.approx(softmax([3.0, 2.0]), abs=0.01)
+
+
+def test_top_k_keeps_equals_together_and_may_exceed_the_vocabulary() -> None:
+    assert (draws([1.0, 1.0, 0.0], top_k=1) > 0).tolist() == [True, True, False]
+    assert (draws([1.0, 1.0, 0.0], top_k=9) > 0).all()
+
+
+def test_top_p_leaves_the_fewest_that_reach_it() -> None:
+    logits = np.log([0.5, 0.3, 0.15, 0.05]).tolist()
+    assert (draws(logits, top_p=0.45) > 0).tolist() == [True, False, False, False]
+    assert (draws(logits, top_p=0.55) > 0).tolist() == [True, True, False, False]
+    assert (draws(logits, top_p=0.85) > 0).tolist() == [True, True, True, False]
+    assert (draws(logits, top_p=1e-9) > 0).tolist() == [True, False, False, False]
+
+
+def test_top_p_counts_what_top_k_leaves() -> None:
+    logits = np.log([0.4, 0.3, 0.2, 0.1]).tolist()
+    assert (draws(logits, top_k=2, top_p=0.6) > 0).tolist() == [True, True, False, False]
+    assert (draws(logits, top_k=2, top_p=0.5) > 0).tolist() == [True, False, False, False]
+
+
+def test_top_p_looks_as_far_down_a_flat_distribution_as_it_must() -> None:
+    logits = [1.0 - 1e-4 * n for n in range(3000)]
+    kept = np.flatnonzero(draws(logits, count=300, top_p=0.9))
+    total = np.cumsum(softmax(logits))
+    assert kept.max() <= np.searchsorted(total, 0.9)
+    assert kept.max() > 2300
+
+
+def test_a_token_ruled_out_is_never_drawn() -> None:
+    assert draws([-INF, 0.0, -INF, 0.0, -INF])[[0, 2, 4]].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_greedy_and_sampled_rows_share_a_batch() -> None:
+    logits = torch.tensor([[0.0, 5.0, 0.0]]).expand(200, -1)
+    mixed = joined([rows(100, temperature=0.0), rows(100, temperature=50.0)])
+    tokens = Sampler().sample(logits, mixed).token_ids
+    assert set(tokens[:100]) == {1}
+    assert set(tokens[100:]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("top_p", [0.5, 1.0])
+def test_rows_that_are_not_finite_are_told_apart_and_disturb_no_other(temperature: float, top_p: float) -> None:
+    sound = [0.0, 9.0, 1.0, 2.0]
+    logits = torch.tensor([sound, [0.0, NAN, 1.0, 2.0], [INF, 0.0, 0.0, 0.0], [-INF] * 4, [-INF, 9.0, -INF, -INF]])
+    samples = Sampler().sample(logits, rows(5, temperature=temperature, top_k=3, top_p=top_p))
+    assert samples.finite == [True, False, False, False, True]
+    assert samples.token_ids[0] == samples.token_ids[4] == 1
+    assert all(0 <= token < 4 for token in samples.token_ids)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_rows_token_does_not_depend_on_its_company(data: st.DataObject) -> None:
+    vocab = data.draw(st.sampled_from([3, 50, 2000]))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    scale = data.draw(st.sampled_from([0.0, 1.0, 10.0]))
+    count = data.draw(st.integers(1, 8))
+    # bfloat16 logits are often equal
+    logits = torch.from_numpy(generator.normal(scale=scale, size=(count, vocab))).bfloat16().float()
+    parts = [
+        rows(
+            1,
+            temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0, 5.0])),
+            top_k=data.draw(st.sampled_from([0, 1, 5, 40, 5000])),
+            top_p=data.draw(st.sampled_from([1.0, 0.95, 0.5, 0.01])),
+            seed=data.draw(st.integers(0, 2**63 - 1)),
+            index=data.draw(st.integers(0, 1000)),
+        )
+        for _ in range(count)
+    ]
+    together = Sampler().sample(logits, joined(parts)).token_ids
+    alone = [Sampler().sample(logits[n : n + 1], part).token_ids[0] for n, part in enumerate(parts)]
+    assert together == alone
+    assert together == [reference(logits[n].numpy().astype(np.float64), part) for n, part in enumerate(parts)]
+
+
+def reference(logits: npt.NDArray[np.float64], row: SamplingRows) -> int:
+    """One row, by the book: sort, cut, accumulate, invert."""
+    if row.temperature[0] == 0:
+        return int(logits.argmax())
+    kept = np.ones(len(logits), bool)
+    if 0 < row.top_k[0] < len(logits):
+        kept &= logits >= np.sort(logits)[-row.top_k[0]]
+    weights = np.exp((logits - logits.max()).astype(np.float32) / row.temperature[0], dtype=np.float32)
+    weights = np.where(kept, weights, 0.0).astype(np.float64)
+    if row.top_p[0] < 1:
+        descending = np.sort(weights)[::-1]
+        reached = np.searchsorted(np.cumsum(descending), row.top_p[0] * weights.sum())
+        weights[weights < descending[min(reached, len(descending) - 1)]] = 0.0
+    cumulative = np.cumsum(weights)
+    return int(np.searchsorted(cumulative, uniforms(row.seed, row.index)[0] * cumulative[-1], side="right"))
