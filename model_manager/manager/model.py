@@ -1,6 +1,6 @@
 """One model in the manager: its requests, who waits for each, what becomes of them when its engine or a client dies.
 
-A state machine without IO and without a clock: each event brings the time, all that is decided goes to the outbox. Every
+A state machine without IO or clock: each event brings the time, all that is decided goes to the outbox. Every
 request of a client that has the model open is answered exactly once, unless the model as a whole is given up.
 
     idle ──open, submit──► loading ──ready──► ready ──death──► restarting ──ready──► ready ──nothing to do──► idle

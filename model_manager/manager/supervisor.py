@@ -38,6 +38,8 @@ _FIRST_SIGN_WITHIN = 60.0
 """Seconds for a new process to give its first sign of life: Python itself starts slowly on a loaded machine."""
 _SHUTDOWN_WITHIN = 3.0
 """Seconds that an engine has to end when asked, before it is killed."""
+_EXIT_WITHIN = 10.0
+"""Seconds between the end of its connection and that of its process, on a machine that may be very busy."""
 _STDERR_LINES = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -186,7 +188,7 @@ class EngineProcess:
     async def _death(self, stderr: asyncio.Task[None]) -> Death:
         """After the end of its socket: what it was, with the last thing that it wrote."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._reap(), 1.0)  # it ends by itself, and its exit code tells how
+            await asyncio.wait_for(self._reap(), _EXIT_WITHIN)  # it ends by itself, and its exit code tells how
         exited = self._process.poll()
         if exited is None:
             self.kill("it closed its connection")

@@ -121,7 +121,7 @@ def _info(start: StartEngine) -> ModelInfo:
         architecture="stand-in",
         dtype="float32",
         device="cpu",
-        vocab_size=64,
+        vocab_size=4096,
         max_model_len=4096,
         max_num_seqs=start.config.max_num_seqs,
         num_blocks=1,
@@ -132,11 +132,12 @@ def _info(start: StartEngine) -> ModelInfo:
 
 
 async def _obey_folder(connection: AsyncConnection[ManagerToEngine], start: StartEngine) -> None:
-    """`refuse`: say that the model does not fit; `crash`: exit with an error; `killed`: die by a signal; `hang`: stop."""
+    """`refuse`: the model does not fit; `crash`: exit with an error; `killed`: die by a signal; `hang`: stop; `stuck`: never loaded."""
     wish = Path(start.folder) / "behaviour"
     behaviour = wish.read_text() if wish.exists() else ""
-    with (Path(start.folder) / "starts").open("a") as starts:
-        starts.write(f"{os.getpid()}\n")
+    if (starts := Path(start.folder) / "starts").exists():
+        with starts.open("a") as lines:
+            lines.write(f"{os.getpid()}\n")
     if behaviour == "refuse":
         connection.send(EngineFailed(ModelDoesNotFit("needs 900 GiB, there are 2").info()))
         await connection.drain()
@@ -145,6 +146,10 @@ async def _obey_folder(connection: AsyncConnection[ManagerToEngine], start: Star
         sys.exit("no such module: imaginary")
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "stuck":
+        while True:
+            connection.send(Heartbeat(0, 1000.0))
+            await asyncio.sleep(start.heartbeat)
     if behaviour == "hang":
         connection.send(Heartbeat(0, 0.0))
         await connection.drain()

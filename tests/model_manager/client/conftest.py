@@ -1,0 +1,5 @@
+"""Fixtures of the client's tests."""
+
+from tests.model_manager.manager.machine import machine
+
+__all__ = ["machine"]

@@ -1,0 +1,313 @@
+"""EngineClient against a real manager: what callers see while nothing goes wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from model_manager.client import EngineClient, Generation
+from model_manager.client.status import read_status
+from model_manager.wire.config import ManagerConfig
+from model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
+from model_manager.wire.messages import FinishReason
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually, kill, results
+from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
+
+REAL_MANAGER = ("-P", "-m", "model_manager.manager.process")
+SHORT = SamplingParams(max_tokens=5)
+
+
+def test_the_shipped_manager_and_torch_free_engine_answer_text(machine: Machine) -> None:
+    client = machine.open(command=REAL_MANAGER)
+    future = client.submit("What is the capital of France?", SHORT, request_id="a")
+    generation = future.result(PATIENCE)
+    assert len(generation.token_ids) == 5
+    assert generation.finish_reason is FinishReason.LENGTH
+    assert generation.text == client.tokenizer.decode(generation.token_ids).rstrip("\ufffd")
+    assert generation.latency >= generation.timings.finished >= generation.timings.first_token >= 0
+
+
+def test_stop_tokens_end_the_shipped_engine_too(machine: Machine) -> None:
+    client = machine.open(command=REAL_MANAGER)
+    tokens = client.submit([1, 2, 3], SHORT, request_id="a").result(PATIENCE).token_ids
+    params = SamplingParams(max_tokens=5, stop_token_ids=(tokens[2],))
+    stopped = client.submit([1, 2, 3], params, request_id="b").result(PATIENCE)
+    assert stopped.token_ids == tokens[: tokens.index(tokens[2]) + 1]
+    assert stopped.stop_reason == tokens[2]
+    assert stopped.text == client.tokenizer.decode(stopped.token_ids[:-1]).rstrip("\ufffd")
+
+
+def test_the_same_id_twice_is_answered_twice_and_computed_once(machine: Machine) -> None:
+    client = machine.open()
+    futures = [client.submit([ANSWER, 5], SHORT, request_id="a") for _ in range(2)]
+    assert [future.result(PATIENCE).token_ids for future in futures] == [answer([ANSWER, 5], 5)] * 2
+    assert client.submit([ANSWER, 5], SHORT, request_id="a").result(PATIENCE).token_ids == answer([ANSWER, 5], 5)
+    (job,) = machine.status().jobs
+    assert (job.job, job.finished, job.prompt_tokens, job.generated_tokens) == ("job", 1, 2, 5)
+
+
+def test_an_id_that_is_outstanding_for_another_prompt_is_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")
+    client = machine.open()
+    first = client.submit([ANSWER, 20], SHORT, request_id="a")
+    with pytest.raises(InvalidRequest, match="'a'"):
+        client.submit([ANSWER, 21], SHORT, request_id="a")
+    assert first.result(PATIENCE).token_ids == answer([ANSWER, 20], 20)
+
+
+def test_a_request_that_fails_fails_its_future_alone(machine: Machine) -> None:
+    client = machine.open()
+    bad = client.submit([FAIL, 5], SHORT, request_id="bad")
+    good = client.submit([ANSWER, 5], SHORT, request_id="good")
+    with pytest.raises(InvalidRequest, match="asked to fail"):
+        bad.result(PATIENCE)
+    assert good.result(PATIENCE).token_ids
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error"),
+    [([], InvalidRequest), ([5000], InvalidRequest), ([-1], InvalidRequest), ([1] * 4096, PromptTooLong)],
+)
+def test_what_can_never_run_is_refused_at_once(machine: Machine, prompt: list[int], error: type[Exception]) -> None:
+    client = machine.open()
+    with pytest.raises(error):
+        client.submit(prompt, SHORT, request_id="a")
+
+
+def test_text_goes_through_the_chat_template_unless_told_not_to(machine: Machine) -> None:
+    plain = machine.open()
+    with EngineClient.open(
+        machine.config(), manager=SETTINGS, runtime=machine.runtime, manager_command=MANAGER
+    ) as chatting:
+        if not chatting.tokenizer.has_chat_template:
+            pytest.skip("the embedded model has no chat template")
+        messages = [{"role": "user", "content": "hello"}]
+        assert chatting._encode("hello") == chatting._encode(messages) == plain._encode(messages)
+        assert plain._encode("hello") == plain.tokenizer.encode("hello")
+
+
+def test_cancelling_fails_the_future_at_once_and_the_id_can_be_used_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+    client = machine.open()
+    first = client.submit([ANSWER, 20], SHORT, request_id="a")
+    client.cancel("a")
+    with pytest.raises(RequestAborted):
+        first.result(0)
+    again = client.submit([ANSWER, 20], SHORT, request_id="a")
+    assert again.result(PATIENCE).token_ids == answer([ANSWER, 20], 20)
+    client.cancel("unknown")
+
+
+def test_a_future_that_its_holder_cancels_ends_the_request_unless_others_wait(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+    client = machine.open()
+    first, second = (client.submit([ANSWER, 20], SHORT, request_id="a") for _ in range(2))
+    alone = client.submit([ANSWER, 3000], SHORT, request_id="b")
+    assert first.cancel()
+    assert alone.cancel()
+    assert second.result(PATIENCE).token_ids == answer([ANSWER, 20], 20)
+    eventually(lambda: machine.model_status().outstanding == 0, "the end of the cancelled request")
+
+
+def test_closing_aborts_what_is_outstanding_and_wakes_who_waits_for_a_credit(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.1")
+    client = machine.open(max_num_seqs=1)
+    outcomes: list[BaseException | None] = []
+    futures: list[Future[Generation]] = []
+
+    def flood() -> None:
+        try:
+            for index in range(50):
+                futures.append(client.submit([ANSWER, 1000, index], SHORT, request_id=str(index)))
+        except RequestAborted as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    eventually(lambda: len(futures) == 2, "both credits in use")
+    client.close()
+    thread.join(PATIENCE)
+    assert len(outcomes) == 1
+    assert all(isinstance(future.exception(0), RequestAborted) for future in futures)
+    with pytest.raises(RequestAborted):
+        client.submit([ANSWER, 1], SHORT, request_id="late")
+
+
+def test_a_callback_may_not_submit(machine: Machine) -> None:
+    client = machine.open()
+    raised: list[BaseException] = []
+    done = threading.Event()
+
+    def submit_again(_future: object) -> None:
+        try:
+            client.submit([ANSWER, 1], SHORT, request_id="again")
+        except RuntimeError as error:
+            raised.append(error)
+        done.set()
+
+    client.submit([ANSWER, 3], SHORT, request_id="a").add_done_callback(submit_again)
+    assert done.wait(PATIENCE)
+    assert len(raised) == 1
+
+
+def test_no_more_is_outstanding_than_the_engine_can_hold_and_look_ahead(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.01")
+    client = machine.open(max_num_seqs=4)
+    outstanding: list[int] = []
+    futures = []
+    for index in range(40):
+        futures.append(client.submit([ANSWER, 5, index], SHORT, request_id=str(index)))
+        outstanding.append(sum(not future.done() for future in futures))
+    assert max(outstanding) <= 8
+    assert all(future.result(PATIENCE) for future in futures)
+
+
+def test_many_threads_may_submit(machine: Machine) -> None:
+    client = machine.open()
+    found: dict[str, list[int]] = {}
+
+    def work(number: int) -> None:
+        for index in range(50):
+            name = f"{number}-{index}"
+            found[name] = client.submit([ANSWER, 3, index], SHORT, request_id=name).result(PATIENCE).token_ids
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(found) == 400
+    assert all(tokens == answer([ANSWER, 3, int(name.split("-")[1])], 3) for name, tokens in found.items())
+
+
+def test_three_clients_in_turn_use_the_engine_that_the_first_one_started(machine: Machine) -> None:
+    for index in range(3):
+        client = machine.open()
+        assert client.submit([ANSWER, 3, index], SHORT, request_id=str(index)).result(PATIENCE)
+        client.close()
+    assert machine.starts() == 1
+
+
+@pytest.mark.slow
+def test_of_twenty_processes_at_once_one_starts_the_manager_and_one_engine_serves_all(machine: Machine) -> None:
+    workers = [machine.worker(2, 5, prefix=f"{number}-") for number in range(20)]
+    assert all(len(results(worker)) == 2 for worker in workers)
+    assert machine.starts() == 1
+    assert len(machine.processes()) == 2
+    for worker in workers:
+        worker.communicate()
+
+
+def test_an_idle_model_is_unloaded_and_loaded_again_by_the_next_request(machine: Machine) -> None:
+    client = machine.open(SETTINGS.parse({"idle_timeout": 0.2, "linger": 0.5}))
+    eventually(lambda: machine.model_status().state == "idle", "unloading")
+    assert client.submit([ANSWER, 3], SHORT, request_id="a").result(PATIENCE)
+    assert machine.starts() == 2
+
+
+def test_status_shows_processes_models_and_is_none_without_a_manager(machine: Machine) -> None:
+    assert read_status(machine.runtime) is None
+    assert not machine.runtime.exists()
+    machine.open()
+    status = machine.status()
+    roles = {process.role: process.pid for process in status.processes}
+    assert roles == {"manager": status.pid, "engine": machine.engine_pid(), "client": os.getpid()}
+    assert machine.model_status().state == "ready"
+
+
+def test_a_model_that_is_not_there_fails_before_anything_is_started(machine: Machine) -> None:
+    with pytest.raises(ModelNotFound):
+        machine.open(model=str(machine.folder / "nowhere"))
+    assert not machine.runtime.exists()
+
+
+def test_a_folder_that_others_can_enter_is_refused(machine: Machine) -> None:
+    machine.runtime.mkdir(mode=0o755)
+    machine.runtime.chmod(0o755)
+    with pytest.raises(ConfigError, match="755"):
+        machine.open()
+    machine.runtime.rmdir()
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_works(machine: Machine) -> None:
+    deep = machine.folder / ("long" * 20) / ("path" * 20)
+    deep.mkdir(parents=True)
+    machine.runtime = deep / "run"
+    client = machine.open()
+    assert client.submit([ANSWER, 3], SHORT, request_id="a").result(PATIENCE)
+    assert machine.status().models
+
+
+def run_script(machine: Machine, script: str) -> subprocess.CompletedProcess[str]:
+    setting_up = f"""
+import os, sys
+from pathlib import Path
+from model_manager.client import EngineClient
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import MANAGER, SETTINGS
+client = EngineClient.open(ModelConfig(model={str(machine.model)!r}, backend="fake"), manager=SETTINGS,
+                           runtime=Path({str(machine.runtime)!r}), manager_command=MANAGER)
+"""
+    return subprocess.run(
+        [sys.executable, "-c", setting_up + script],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_a_process_that_ends_without_closing_its_client_just_ends(machine: Machine) -> None:
+    ended = run_script(machine, "client.submit([1, 3000], SamplingParams(), request_id='a')")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    machine.wait_until_gone()
+
+
+def test_a_forked_process_cannot_use_its_parents_client_nor_keep_its_connection(machine: Machine) -> None:
+    script = """
+if (child := os.fork()) == 0:
+    try:
+        client.submit([1, 3], SamplingParams(), request_id='a')
+    except RuntimeError as error:
+        assert "forked" in str(error), error
+        client.close()
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert client.submit([1, 3], SamplingParams(), request_id='a').result(60).token_ids
+if (child := os.fork()) == 0:
+    import time
+    os.close(0), os.close(1), os.close(2)
+    time.sleep(600)
+print(child)
+"""
+    ended = run_script(machine, script)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    try:
+        machine.wait_until_gone()
+    finally:
+        kill(int(ended.stdout))  # the second child: it lived all the time
+
+
+def test_settings_reach_the_manager(machine: Machine) -> None:
+    client = machine.open(ManagerConfig(linger=0.5, lookahead=0.0), max_num_seqs=4)
+    eventually(lambda: client._limit == 4, "a credit a running sequence")

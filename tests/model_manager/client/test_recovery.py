@@ -1,0 +1,244 @@
+"""Whoever dies or stops: every future is completed, with the whole output, and nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from model_manager.client import EngineClient, Generation
+from model_manager.client.status import read_status, stop_models
+from model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
+from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer
+
+TOKENS = 30
+PARAMS = SamplingParams(max_tokens=TOKENS)
+
+Futures = dict[str, Future[Generation]]
+
+
+@pytest.fixture(autouse=True)
+def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+
+
+def prompt(index: int) -> list[int]:
+    return [ANSWER, TOKENS, index]
+
+
+def submit(client: EngineClient, count: int) -> Futures:
+    return {str(index): client.submit(prompt(index), PARAMS, request_id=str(index)) for index in range(count)}
+
+
+def expect_whole(futures: Futures) -> None:
+    for name, future in futures.items():
+        assert future.result(PATIENCE).token_ids == answer(prompt(int(name)), TOKENS)
+
+
+def until_under_way(machine: Machine) -> None:
+    """Some requests run, none of the first ones is done."""
+    eventually(lambda: machine.model_status().stats.steps > 5, "steps")
+
+
+def test_an_engine_that_is_killed_in_mid_run_is_replaced_and_its_requests_finish(machine: Machine) -> None:
+    client = machine.open()
+    futures = submit(client, 16)
+    until_under_way(machine)
+    kill(machine.engine_pid())
+    expect_whole(futures)
+    assert machine.model_status().restarts == 1
+
+
+def test_an_engine_that_stops_answering_is_replaced_and_its_requests_finish(machine: Machine) -> None:
+    client = machine.open()
+    futures = submit(client, 16)
+    until_under_way(machine)
+    kill(machine.engine_pid(), signal.SIGSTOP)
+    expect_whole(futures)
+
+
+def test_two_kills_in_mid_run_fail_no_request(machine: Machine) -> None:
+    client = machine.open()
+    futures = submit(client, 16)
+    for _ in range(2):
+        until_under_way(machine)
+        pid = machine.engine_pid()
+        kill(pid)
+        eventually(lambda old=pid: machine.model_status().pid not in (None, old), "another engine")  # type: ignore[misc]
+    expect_whole(futures)
+
+
+def test_a_manager_that_is_killed_in_mid_run_is_replaced_and_the_requests_finish(machine: Machine) -> None:
+    client = machine.open()
+    futures = submit(client, 16)
+    until_under_way(machine)
+    manager, engine = machine.status().pid, machine.engine_pid()
+    kill(manager)
+    expect_whole(futures)
+    assert machine.status().pid != manager
+    eventually(lambda: engine not in [process.pid for process in machine.processes()], "the old engine's end")
+
+
+def test_a_manager_that_stops_answering_is_replaced_and_the_requests_finish(machine: Machine) -> None:
+    first, second = machine.open(), machine.open()
+    futures = submit(first, 16)
+    manager = machine.status().pid
+    kill(manager, signal.SIGSTOP)
+    expect_whole(futures)
+    assert second.submit(prompt(3), PARAMS, request_id="second").result(PATIENCE).token_ids
+    assert machine.status().pid != manager
+
+
+def test_a_client_waiting_for_a_credit_survives_the_managers_death(machine: Machine) -> None:
+    client = machine.open(max_num_seqs=1)
+    done: Futures = {}
+    thread = threading.Thread(target=lambda: done.update(submit(client, 6)))
+    thread.start()
+    until_under_way(machine)
+    kill(machine.status().pid)
+    thread.join(PATIENCE)
+    expect_whole(done)
+    assert len(done) == 6
+
+
+def test_an_idle_client_starts_nothing_when_the_manager_dies_and_goes_on_with_its_next_request(
+    machine: Machine,
+) -> None:
+    client = machine.open()
+    expect_whole(submit(client, 1))
+    kill(machine.status().pid)
+    eventually(lambda: not machine.processes(), "the end of all processes")
+    assert read_status(machine.runtime) is None
+    expect_whole(submit(client, 2))
+
+
+def test_when_a_client_is_killed_its_requests_are_cancelled_and_all_ends(machine: Machine) -> None:
+    worker = machine.worker(16, 3000)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "ready\n"
+    until_under_way(machine)
+    worker.kill()
+    machine.wait_until_gone()
+
+
+def test_when_one_of_two_clients_is_killed_the_other_goes_on(machine: Machine) -> None:
+    client = machine.open()
+    worker = machine.worker(16, 3000, prefix="worker-")
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "ready\n"
+    futures = submit(client, 8)
+    worker.kill()
+    expect_whole(futures)
+    eventually(lambda: machine.model_status().outstanding == 0, "the orphans' end")
+
+
+def test_a_client_that_is_interrupted_leaves_nothing(machine: Machine) -> None:
+    worker = machine.worker(16, 3000)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "ready\n"
+    until_under_way(machine)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(PATIENCE) != 0
+    machine.wait_until_gone()
+
+
+def test_a_retry_of_a_dead_clients_requests_takes_over_what_runs(machine: Machine) -> None:
+    worker = machine.worker(4, 60)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "ready\n"
+    until_under_way(machine)
+    client = machine.open()
+    worker.kill()
+    params = SamplingParams(max_tokens=60)
+    futures = [client.submit([ANSWER, 60, index], params, request_id=str(index)) for index in range(4)]
+    for index, future in enumerate(futures):
+        assert future.result(PATIENCE).token_ids == answer([ANSWER, 60, index], 60)
+    job = {each.job: each for each in machine.status().jobs}
+    assert sum(each.finished for each in job.values()) == 4
+
+
+def test_a_model_that_cannot_be_loaded_fails_with_its_reason(machine: Machine) -> None:
+    machine.behave("refuse")
+    with pytest.raises(ModelDoesNotFit, match="needs 900 GiB"):
+        machine.open()
+    machine.wait_until_gone()
+
+
+def test_an_engine_that_cannot_start_fails_with_the_last_thing_that_it_wrote(machine: Machine) -> None:
+    machine.behave("crash")
+    with pytest.raises(ModelLoadFailed, match="no such module: imaginary"):
+        machine.open()
+    assert machine.starts() == 1
+
+
+def test_an_engine_that_is_always_killed_is_given_up_after_its_restarts(machine: Machine) -> None:
+    machine.behave("killed")
+    with pytest.raises(EngineLost, match="SIGKILL"):
+        machine.open()
+    assert machine.starts() == SETTINGS.max_restarts + 1
+
+
+def test_a_model_that_does_not_get_loaded_in_time_fails_and_the_setting_is_named(machine: Machine) -> None:
+    machine.behave("stuck")
+    with pytest.raises(ModelLoadFailed, match="load_timeout"):
+        machine.open(SETTINGS.parse({"load_timeout": 500.0, "linger": 0.5}))
+
+
+def test_an_engine_that_hangs_while_it_loads_is_replaced(machine: Machine) -> None:
+    machine.behave("hang")
+    opened = threading.Thread(target=machine.open)
+    opened.start()
+    eventually(lambda: machine.starts() == 1, "the first start")
+    machine.behave("")
+    opened.join(PATIENCE)
+    assert machine.starts() == 2
+
+
+def test_a_request_that_kills_its_engine_fails_alone(machine: Machine) -> None:
+    client = machine.open()
+    poison = client.submit([DIE, 1], PARAMS, request_id="poison")
+    futures = submit(client, 12)
+    with pytest.raises(EngineKiller):
+        poison.result(PATIENCE)
+    expect_whole(futures)
+
+
+def test_stopping_the_models_fails_the_job_and_leaves_nothing(machine: Machine) -> None:
+    client = machine.open()
+    futures = submit(client, 8)
+    until_under_way(machine)
+    stop_models(machine.runtime)
+    with pytest.raises(ModelError, match="millrace stop"):
+        futures["0"].result(PATIENCE)
+    with pytest.raises(ModelError, match="millrace stop"):
+        client.submit(prompt(0), PARAMS, request_id="late")
+    machine.wait_until_gone()
+
+
+def test_stopping_kills_a_manager_that_does_not_answer(machine: Machine) -> None:
+    machine.open(SETTINGS.parse({"hang_timeout": 1000}))
+    kill(machine.status().pid, signal.SIGSTOP)
+    stop_models(machine.runtime)
+    machine.wait_until_gone()
+
+
+def test_stopping_removes_what_a_killed_manager_left(machine: Machine) -> None:
+    machine.open()
+    kill(machine.status().pid)
+    eventually(lambda: not machine.processes(), "the end of all processes")
+    assert stop_models(machine.runtime) is None
+    machine.wait_until_gone()
+
+
+def test_workers_of_their_own_processes_share_one_engine_and_lose_nothing(machine: Machine) -> None:
+    workers = [machine.worker(10, TOKENS, prefix=f"{number}-") for number in range(3)]
+    for number, worker in enumerate(workers):
+        found = results(worker)
+        assert found == {f"{number}-{index}": answer([ANSWER, TOKENS, index], TOKENS) for index in range(10)}
+        worker.communicate()
+    assert machine.starts() == 1
+    machine.wait_until_gone()

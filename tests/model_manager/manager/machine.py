@@ -1,0 +1,152 @@
+"""A machine of its own for a test: a runtime folder, a model that costs nothing, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from model_manager.client.engine_client import EngineClient
+from model_manager.client.status import read_status
+from model_manager.store import resolve
+from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from model_manager.wire.messages import ModelStatus, Status
+
+MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
+PATIENCE = 60.0
+"""Seconds; far more than anything here takes on an idle machine."""
+SETTINGS = ManagerConfig(linger=0.5, heartbeat=0.2, hang_timeout=2.0, orphan_grace=0.5)
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """What `condition` gives once that is true; fails after PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not come about: {what or condition}"
+        time.sleep(0.02)
+    return value
+
+
+class Machine:
+    """What a test starts and looks at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runtime = folder / "run"
+        self.model = folder / "model"
+        shutil.copytree(resolve(EMBEDDED_MODEL), self.model)
+        (self.model / "starts").touch()
+        self._clients: list[EngineClient] = []
+        self._workers: list[subprocess.Popen[str]] = []
+
+    def config(self, **settings: Any) -> ModelConfig:
+        return ModelConfig(**{"model": str(self.model), "backend": "fake", "max_num_seqs": 8} | settings)
+
+    def open(self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, **model: Any) -> EngineClient:
+        client = EngineClient.open(
+            self.config(**model), manager=settings, runtime=self.runtime, job="job", chat=False, manager_command=command
+        )
+        self._clients.append(client)
+        return client
+
+    def worker(self, requests: int, tokens: int, prefix: str = "") -> subprocess.Popen[str]:
+        """A process that has a client and submits; it prints `ready`, then the token ids by request id as JSON.
+
+        Then it keeps its client until its standard input ends.
+        """
+        arguments = [str(self.runtime), str(self.model), str(requests), str(tokens), prefix]
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "tests.model_manager.manager.worker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        self._workers.append(worker)
+        return worker
+
+    def behave(self, how: str) -> None:
+        """See stand_in_engine: how the next engine is to fail."""
+        (self.model / "behaviour").write_text(how)
+
+    def starts(self) -> int:
+        """How many engines were ever started."""
+        return len((self.model / "starts").read_text().splitlines())
+
+    def status(self) -> Status:
+        status = read_status(self.runtime)
+        assert status is not None
+        return status
+
+    def model_status(self) -> ModelStatus:
+        (model,) = self.status().models
+        return model
+
+    def engine_pid(self) -> int:
+        pid: int = eventually(lambda: self.model_status().pid, "an engine")
+        return pid
+
+    def processes(self) -> list[psutil.Process]:
+        """Managers and engines that belong to this machine."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                arguments = process.cmdline()
+                ours = {str(self.runtime), str(self.model)} & set(arguments)
+                if ours and "tests.model_manager.manager.worker" not in arguments:
+                    found.append(process)
+        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+    def wait_until_gone(self) -> None:
+        """No process, socket, lock or folder is left."""
+        eventually(lambda: not self.processes() and not self.runtime.exists(), f"nothing left: {self.left()}")
+
+    def left(self) -> object:
+        files = [path.name for path in self.runtime.iterdir()] if self.runtime.exists() else []
+        return [process.cmdline() for process in self.processes()], files
+
+    def clean_up(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+            worker.communicate()
+        for client in self._clients:
+            client.close()
+        try:
+            self.wait_until_gone()
+        finally:
+            for process in self.processes():
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(signal.SIGKILL)
+
+
+def results(worker: subprocess.Popen[str]) -> dict[str, list[int]]:
+    """What a worker printed last."""
+    assert worker.stdout is not None
+    line = worker.stdout.readline()
+    found: dict[str, list[int]] = json.loads(worker.stdout.readline() if line == "ready\n" else line)
+    return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    try:
+        yield made
+    finally:
+        made.clean_up()
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """A signal to one process that this test started."""
+    os.kill(pid, number)

@@ -1,0 +1,56 @@
+"""Results are kept within bounds of memory and age, and given to the same work only."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_manager.manager.jobs import JobCounts
+from model_manager.manager.results import KeptResults
+from model_manager.wire.messages import FinishReason, Output, Request, Timings
+from model_manager.wire.sampling import SamplingParams
+
+
+def request(name: str, prompt: int = 1, max_tokens: int = 5) -> Request:
+    return Request(request_id=name, prompt_token_ids=[prompt], params=SamplingParams(max_tokens=max_tokens))
+
+
+def output(name: str, tokens: int = 3) -> Output:
+    return Output(name, [1] * tokens, FinishReason.LENGTH, Timings(0, 0, 0), prompt_tokens=1)
+
+
+def test_a_result_is_found_by_model_id_prompt_and_parameters() -> None:
+    kept = KeptResults(10_000, 60)
+    kept.add("m", request("a"), output("a"), 0.0)
+    assert kept.find("m", request("a")) == output("a")
+    assert kept.find("other", request("a")) is None
+    assert kept.find("m", request("b")) is None
+    assert kept.find("m", request("a", prompt=2)) is None
+    assert kept.find("m", request("a", max_tokens=6)) is None
+
+
+def test_old_results_expire() -> None:
+    kept = KeptResults(10_000, 60)
+    kept.add("m", request("a"), output("a"), 0.0)
+    kept.add("m", request("b"), output("b"), 30.0)
+    kept.expire(60.0)
+    assert kept.find("m", request("a")) is None
+    assert kept.find("m", request("b")) is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 200)), max_size=60), st.integers(0, 20_000))
+def test_memory_never_exceeds_the_bound(additions: list[tuple[int, int]], bound: int) -> None:
+    kept = KeptResults(bound, 60)
+    for name, tokens in additions:
+        kept.add("m", request(str(name)), output(str(name), tokens), 0.0)
+        assert kept.size <= bound
+    kept.expire(100.0)
+    assert (kept.size, len(kept)) == (0, 0)
+
+
+def test_the_number_of_jobs_counted_is_bounded() -> None:
+    jobs = JobCounts()
+    for index in range(1000):
+        jobs.finished(str(index), output("a"))
+    assert len(jobs.status()) == 256
+    assert jobs.status()[-1].job == "999"

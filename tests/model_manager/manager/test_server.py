@@ -1,0 +1,176 @@
+"""What a manager does with clients that send what they should not: they are closed, and no other notices."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from model_manager.wire.messages import (
+    PROTOCOL,
+    CloseModel,
+    GetStatus,
+    Hello,
+    ManagerToClient,
+    Message,
+    OpenModel,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Status,
+    Submit,
+    Welcome,
+)
+from model_manager.wire.runtime import RuntimeDir
+from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost
+from tests.model_manager.manager.machine import PATIENCE, Machine
+from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+
+
+@pytest.fixture
+def busy(machine: Machine) -> Machine:
+    """A machine whose manager has a client already."""
+    machine.open()
+    return machine
+
+
+def connect(machine: Machine) -> socket.socket:
+    sock = RuntimeDir(machine.runtime).connect()
+    assert sock is not None
+    sock.settimeout(PATIENCE)
+    return sock
+
+
+def expect_closed(sock: socket.socket) -> None:
+    with sock:
+        try:
+            while sock.recv(65536):
+                pass
+        except ConnectionResetError:
+            pass
+
+
+def expect_unharmed(machine: Machine) -> None:
+    client = machine.open()
+    tokens = client.submit([ANSWER, 5], SamplingParams(), request_id="after").result(PATIENCE).token_ids
+    assert tokens == answer([ANSWER, 5], 5)
+    assert machine.starts() == 1
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack("!I", len(body)) + body
+
+
+HELLO = frame(msgspec.msgpack.encode(Hello(protocol=PROTOCOL, pid=1)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        frame(b"\xc1\xff\x00garbage"),
+        frame(b"\x91" * 100_000),
+        struct.pack("!I", MAX_FRAME_BYTES + 1),
+        frame(msgspec.msgpack.encode(Ping())),
+        HELLO + HELLO,
+        HELLO + frame(b""),
+        HELLO + frame(msgspec.msgpack.encode({"type": "Unheard"})),
+        HELLO + frame(msgspec.msgpack.encode(Submit("unopened", []))),
+        HELLO + frame(msgspec.msgpack.encode({"type": "OpenModel", "config": {"max_num_seqs": -1}, "folder": "/"})),
+    ],
+    ids=["http", "garbage", "nested", "oversized", "no hello", "two hellos", "empty", "unknown", "unopened", "invalid"],
+)
+def test_a_malformed_message_closes_its_connection_alone(busy: Machine, data: bytes) -> None:
+    sock = connect(busy)
+    sock.sendall(data)
+    expect_closed(sock)
+    expect_unharmed(busy)
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_message_harms_nobody(busy: Machine) -> None:
+    with connect(busy) as sock:
+        sock.sendall(HELLO + struct.pack("!I", 1000) + b"half")
+    expect_unharmed(busy)
+
+
+def test_another_protocol_is_refused_with_what_to_do(busy: Machine) -> None:
+    connection: Connection[ManagerToClient] = Connection(connect(busy), ManagerToClient)
+    connection.send(Hello(protocol=PROTOCOL + 1, pid=1))
+    refused = connection.receive()
+    assert isinstance(refused, Refused)
+    assert "MILLRACE_RUNTIME_DIR" in refused.error.message
+    with pytest.raises(ConnectionLost):
+        connection.receive()
+    connection.close()
+
+
+def exchange(connection: Connection[ManagerToClient], message: Message) -> ManagerToClient:
+    connection.send(message)
+    return connection.receive()
+
+
+def test_pings_are_answered_and_closing_what_is_not_open_is_no_offence(busy: Machine) -> None:
+    connection: Connection[ManagerToClient] = Connection(connect(busy), ManagerToClient)
+    assert isinstance(exchange(connection, Hello(protocol=PROTOCOL, pid=1)), Welcome)
+    connection.send(CloseModel("unheard-of"))
+    assert isinstance(exchange(connection, Ping()), Pong)
+    assert isinstance(exchange(connection, GetStatus()), Status)
+    connection.close()
+
+
+def test_a_client_that_never_reads_holds_up_nobody(busy: Machine) -> None:
+    sock = connect(busy)
+    sock.sendall(HELLO)
+    opening = OpenModel(busy.config(), str(busy.model))
+    sock.sendall(frame(msgspec.msgpack.encode(opening)))
+    requests = [Request(str(index), [ANSWER, 50], SamplingParams()) for index in range(2000)]
+    sock.sendall(frame(msgspec.msgpack.encode(Submit(opening.config.key, requests))))
+    for _ in range(2000):
+        sock.sendall(frame(msgspec.msgpack.encode(Ping())))
+    expect_unharmed(busy)
+    sock.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
+def test_another_user_cannot_get_in(busy: Machine) -> None:
+    script = f"""
+import os, socket
+sock = socket.socket(socket.AF_UNIX)
+os.setresuid(65534, 65534, 65534)
+try:
+    sock.connect({str(busy.runtime / "manager.sock")!r})
+except PermissionError:
+    raise SystemExit(0)
+raise SystemExit(1)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False, cwd="/").returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
+def test_another_user_that_got_in_all_the_same_is_closed(busy: Machine) -> None:
+    inside = os.open(busy.runtime, os.O_PATH)  # as if the folder had been open to all
+    busy.runtime.chmod(0o711)
+    busy.runtime.parent.chmod(0o711)
+    (busy.runtime / "manager.sock").chmod(0o777)
+    knocking = f"""
+import os, socket
+os.fchdir({inside})
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+sock = socket.socket(socket.AF_UNIX)
+sock.connect("manager.sock")
+sock.sendall({HELLO!r})
+raise SystemExit(len(sock.recv(100)))
+"""
+    done = subprocess.run([sys.executable, "-c", knocking], check=False, pass_fds=[inside])
+    os.close(inside)
+    busy.runtime.chmod(0o700)
+    assert done.returncode == 0
+    expect_unharmed(busy)

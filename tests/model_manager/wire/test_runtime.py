@@ -1,0 +1,87 @@
+"""The manager's folder: safe from others, one holder of the lock, nothing left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from model_manager.wire.errors import ConfigError
+from model_manager.wire.runtime import RuntimeDir
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> RuntimeDir:
+    made = RuntimeDir(tmp_path / "run")
+    made.prepare()
+    return made
+
+
+def test_the_folder_is_this_users_alone(runtime: RuntimeDir) -> None:
+    assert runtime.path.stat().st_mode & 0o777 == 0o700
+    runtime.prepare()
+
+
+def test_a_link_a_file_and_an_open_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o750)
+    for name in ("link", "file", "open"):
+        with pytest.raises(ConfigError, match="MILLRACE_RUNTIME_DIR"):
+            RuntimeDir(tmp_path / name).prepare()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        RuntimeDir(tmp_path / "no" / "where").prepare()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
+def test_another_users_folder_is_refused(runtime: RuntimeDir) -> None:
+    os.chown(runtime.path, 65534, 65534)
+    with pytest.raises(ConfigError, match="65534"):
+        runtime.prepare()
+
+
+def test_one_has_the_lock_at_a_time(runtime: RuntimeDir) -> None:
+    first = runtime.try_lock()
+    assert first is not None
+    assert runtime.try_lock() is None
+    os.close(first)
+    second = runtime.try_lock()
+    assert second is not None
+    os.close(second)
+
+
+def test_a_lock_that_was_removed_meanwhile_is_not_the_lock(runtime: RuntimeDir) -> None:
+    waiting = os.open(runtime.lock, os.O_RDWR | os.O_CREAT)
+    runtime.lock.unlink()
+    assert not runtime._is_lock(waiting)
+    os.close(waiting)
+
+
+def test_sweeping_removes_what_is_left_but_not_what_is_held(runtime: RuntimeDir) -> None:
+    lock = runtime.try_lock()
+    assert lock is not None
+    runtime.log.touch()
+    with runtime.listen():
+        pass
+    runtime.sweep()
+    assert runtime.socket.exists()
+    os.close(lock)
+    runtime.sweep()
+    assert not runtime.path.exists()
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+def test_a_socket_is_reached_however_long_its_path_is(tmp_path: Path, depth: int) -> None:
+    folder = tmp_path.joinpath(*["x" * 40] * depth)
+    folder.mkdir(parents=True)
+    runtime = RuntimeDir(folder / "run")
+    runtime.prepare()
+    assert runtime.connect() is None
+    with runtime.listen():
+        sock = runtime.connect()
+        assert sock is not None
+        sock.close()
+    assert runtime.connect() is None
