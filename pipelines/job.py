@@ -13,7 +13,7 @@ from rich.console import Console
 
 from model_manager.client.status import read_status
 from model_manager.store import resolve
-from model_manager.wire.errors import ManagerUnavailable
+from model_manager.wire.errors import MillraceError
 from model_manager.wire.messages import Status
 from pipelines.edge import interruptible
 from pipelines.local_runner import local_runner, runs_here
@@ -81,5 +81,5 @@ def _read_status() -> Status | None:
     """None also while a manager, just starting or busy, does not answer: progress is for the eye."""
     try:
         return read_status()
-    except ManagerUnavailable:
+    except MillraceError:
         return None

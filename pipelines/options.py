@@ -92,6 +92,7 @@ def _sampling(fields: dict[str, Any]) -> SamplingParams:
 def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
     parser = FlagParser(
         prog="millrace run",
+        usage="%(prog)s --input GLOB … [--output PREFIX] [--model MODEL] [flags]",
         description="Complete every prompt of the input files, and write the completions.",
         epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
         allow_abbrev=False,
