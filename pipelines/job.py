@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TextIO
 
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineState
@@ -28,20 +28,20 @@ from transforms.resume import count_completed
 
 def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
-    with logs_at(options.log_level):
+    with logs_at(options.log_level) as stderr:
         here = runs_here(options.beam)
         if here:
             resolve(options.model.model, options.model.revision)
         pipeline = beam.Pipeline(runner=local_runner(options.beam) if here else None, options=options.beam)
         build(pipeline)
-        return _run_here(pipeline, options) if here else _run_elsewhere(pipeline)
+        return _run_here(pipeline, options, stderr) if here else _run_elsewhere(pipeline)
 
 
-def _run_here(pipeline: beam.Pipeline, options: GenerateOptions) -> int:
+def _run_here(pipeline: beam.Pipeline, options: GenerateOptions, stderr: TextIO) -> int:
     files = OutputFiles(output_and_format(options.output, options.output_format)[0])
     kept = files.existing("completions") if options.if_exists == "resume" else []
     speed, started = Speed(None if options.quiet else _total(options)), time.monotonic()
-    with interruptible(lambda: _what_is_kept(files)), _progress(options, speed):
+    with interruptible(lambda: _what_is_kept(files)), _progress(options, speed, stderr):
         result = pipeline.run()
         result.wait_until_finish()
     outcome = outcome_of(result, files, kept, Times(started, speed.first_at, time.monotonic()))
@@ -63,10 +63,10 @@ def _what_is_kept(files: OutputFiles) -> str:
     return f"--resume goes on from what is in {files.temporary}"
 
 
-def _progress(options: GenerateOptions, speed: Speed) -> Any:
+def _progress(options: GenerateOptions, speed: Speed, stderr: TextIO) -> Any:
     if options.quiet:
         return nullcontext()
-    return shown_progress(_read_status, options.job, speed, Console(stderr=True))
+    return shown_progress(_read_status, options.job, speed, Console(file=stderr))
 
 
 def _total(options: GenerateOptions) -> RowCount:
