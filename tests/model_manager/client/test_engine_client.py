@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from model_manager.client import EngineClient, Generation
+from model_manager.client.election import MANAGER_COMMAND
 from model_manager.client.status import read_status
 from model_manager.wire.config import ManagerConfig
 from model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
@@ -20,12 +21,11 @@ from model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
 
-REAL_MANAGER = ("-P", "-m", "model_manager.manager.process")
 SHORT = SamplingParams(max_tokens=5)
 
 
 def test_the_shipped_manager_and_torch_free_engine_answer_text(machine: Machine) -> None:
-    client = machine.open(command=REAL_MANAGER)
+    client = machine.open(command=MANAGER_COMMAND)
     future = client.submit("What is the capital of France?", SHORT, request_id="a")
     generation = future.result(PATIENCE)
     assert len(generation.token_ids) == 5
@@ -35,7 +35,7 @@ def test_the_shipped_manager_and_torch_free_engine_answer_text(machine: Machine)
 
 
 def test_stop_tokens_end_the_shipped_engine_too(machine: Machine) -> None:
-    client = machine.open(command=REAL_MANAGER)
+    client = machine.open(command=MANAGER_COMMAND)
     tokens = client.submit([1, 2, 3], SHORT, request_id="a").result(PATIENCE).token_ids
     params = SamplingParams(max_tokens=5, stop_token_ids=(tokens[2],))
     stopped = client.submit([1, 2, 3], params, request_id="b").result(PATIENCE)

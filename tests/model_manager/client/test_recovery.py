@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from model_manager.client import EngineClient, Generation
+from model_manager.client.election import MANAGER_COMMAND
 from model_manager.client.status import read_status, stop_models
 from model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
 from model_manager.wire.sampling import SamplingParams
@@ -51,6 +52,21 @@ def test_an_engine_that_is_killed_in_mid_run_is_replaced_and_its_requests_finish
     kill(machine.engine_pid())
     expect_whole(futures)
     assert machine.model_status().restarts == 1
+
+
+def test_the_shipped_engine_goes_on_in_its_successor_with_the_same_tokens(machine: Machine) -> None:
+    client = machine.open(command=MANAGER_COMMAND)
+    prompts = {str(index): [1, 2, index] for index in range(16)}
+    futures = {name: client.submit(ids, PARAMS, request_id=name) for name, ids in prompts.items()}
+    until_under_way(machine)
+    kill(machine.engine_pid())
+    interrupted = {name: future.result(PATIENCE).token_ids for name, future in futures.items()}
+    undisturbed = {
+        name: client.submit(ids, PARAMS, request_id=f"{name} again").result(PATIENCE).token_ids
+        for name, ids in list(prompts.items())[:4]
+    }
+    assert all(len(tokens) == TOKENS for tokens in interrupted.values())
+    assert undisturbed == {name: interrupted[name] for name in undisturbed}
 
 
 def test_an_engine_that_stops_answering_is_replaced_and_its_requests_finish(machine: Machine) -> None:

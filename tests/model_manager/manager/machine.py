@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from model_manager.client.engine_client import EngineClient
@@ -51,7 +51,7 @@ class Machine:
         self._workers: list[subprocess.Popen[str]] = []
 
     def config(self, **settings: Any) -> ModelConfig:
-        return ModelConfig(**{"model": str(self.model), "backend": "fake", "max_num_seqs": 8} | settings)
+        return ModelConfig.parse({"model": str(self.model), "backend": "fake", "max_num_seqs": 8} | settings)
 
     def open(self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, **model: Any) -> EngineClient:
         client = EngineClient.open(

@@ -132,7 +132,9 @@ def _info(start: StartEngine) -> ModelInfo:
 
 
 async def _obey_folder(connection: AsyncConnection[ManagerToEngine], start: StartEngine) -> None:
-    """`refuse`: the model does not fit; `crash`: exit with an error; `killed`: die by a signal; `hang`: stop; `stuck`: never loaded."""
+    """`refuse`: the model does not fit; `crash`: exit with an error; `killed`: die by a signal; `hang`: give no sign of
+    life; `stuck`: give signs of life, but never load.
+    """
     wish = Path(start.folder) / "behaviour"
     behaviour = wish.read_text() if wish.exists() else ""
     if (starts := Path(start.folder) / "starts").exists():

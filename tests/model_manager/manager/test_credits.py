@@ -38,34 +38,33 @@ def test_all_is_given_out_and_who_wants_more_has_as_much_as_anybody(demands: lis
 
 
 def test_nobody_has_credit_before_the_capacity_is_known() -> None:
-    credits = Credits()
-    credits.join(1)
-    assert credits.divide(0.0) == {}
+    accounts = Credits()
+    accounts.join(1)
+    assert accounts.divide(0.0) == {}
 
 
 def test_an_idle_client_leaves_its_share_to_the_others_and_gets_it_back_with_its_next_request() -> None:
-    credits = Credits()
-    credits.set_capacity(20)
+    accounts = Credits()
+    accounts.set_capacity(20)
     for client in (1, 2):
-        credits.join(client)
+        accounts.join(client)
     for _ in range(10):
-        credits.take(1, now=0.0)
-    assert credits.divide(0.0) == {1: 20, 2: IDLE_LIMIT}
-    assert not credits.due
-    credits.take(2, now=5.0)
-    assert credits.due
-    credits.take(2, now=5.0)
-    assert credits.divide(5.0)[2] > IDLE_LIMIT
-    credits.give_back(2, now=6.0)
-    credits.give_back(2, now=6.0)
-    assert credits.divide(6.1 + ACTIVE_FOR)[2] == IDLE_LIMIT
+        accounts.take(1, now=0.0)
+    assert accounts.divide(0.0) == {1: 20, 2: IDLE_LIMIT}
+    accounts.take(2, now=5.0)
+    assert accounts.due, "it waits for a tick"
+    accounts.take(2, now=5.0)
+    assert accounts.divide(5.0)[2] > IDLE_LIMIT
+    accounts.give_back(2, now=6.0)
+    accounts.give_back(2, now=6.0)
+    assert accounts.divide(6.1 + ACTIVE_FOR)[2] == IDLE_LIMIT
 
 
 def test_limits_are_told_when_they_change_only() -> None:
-    credits = Credits()
-    credits.set_capacity(8)
-    credits.join(1)
-    assert credits.divide(0.0) == {1: 8}
-    assert credits.divide(1.0) == {}
-    credits.join(1)
-    assert credits.divide(2.0) == {1: 8}
+    accounts = Credits()
+    accounts.set_capacity(8)
+    accounts.join(1)
+    assert accounts.divide(0.0) == {1: 8}
+    assert accounts.divide(1.0) == {}
+    accounts.join(1)
+    assert accounts.divide(2.0) == {1: 8}

@@ -184,7 +184,8 @@ class World:
     def _client_takes(self, client: int, message: object) -> None:
         match message:
             case Results(_, outputs, failures):
-                for answer in (*outputs, *failures):
+                answers: list[Output | Failure] = [*outputs, *failures]
+                for answer in answers:
                     self.owed[client][answer.request_id] -= 1
                     assert self.owed[client][answer.request_id] >= 0, "answered more often than asked"
                     self.answers.append((client, answer))
