@@ -4,6 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3"]  # Beam imports pandas wherever it finds itself in IPython
+
 setup(
     name="millrace",
     version="0.1.0",
@@ -31,11 +33,12 @@ setup(
         "transformers>=5.20,<6",
     ],
     extras_require={
+        "notebook": NOTEBOOK,
         "dev": [
+            *NOTEBOOK,
             "gcp-storage-emulator",
             "hypothesis",
             "import-linter",
-            "ipykernel",
             "mypy",
             "nbclient",
             "nbformat",

@@ -29,13 +29,12 @@ class MillraceEngine:
     """The engine alone, in this process: no manager, no Beam."""
 
     def load(self, folder: Path, dtype: str) -> None:
-        from model_manager.engine.engine import LLMEngine
-        from model_manager.engine.model_loader import load_model
-
+        from model_manager.engine.process import load_engine
         from model_manager.wire.config import ModelConfig
+        from model_manager.wire.messages import StartEngine
 
         config = ModelConfig.parse({"model": str(folder), "dtype": dtype, "prefix_caching": False})
-        self._engine = LLMEngine.create(config, folder, load_model(config, folder))
+        self._engine = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
 
     def run(self, items: list[Item]) -> list[int]:
         from model_manager.wire.messages import Request
