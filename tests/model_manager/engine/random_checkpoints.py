@@ -47,7 +47,7 @@ def opt() -> PreTrainedConfig:
 
 def opt_350m_like() -> PreTrainedConfig:
     """Projects its embeddings, and normalises after attention, as opt-350m alone does."""
-    return _opt(hidden_size=64, word_embed_proj_dim=32, do_layer_norm_before=False)
+    return _opt(hidden_size=64, word_embed_proj_dim=32, do_layer_norm_before=False, tie_word_embeddings=False)
 
 
 ALL = (llama_gqa, llama_one_kv_head, qwen2, qwen2_sliding_window, opt, opt_350m_like)
@@ -58,10 +58,13 @@ def write(folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype = torch.
     classes = {"llama": LlamaForCausalLM, "opt": OPTForCausalLM, "qwen2": Qwen2ForCausalLM}
     torch.manual_seed(len(config.model_type))
     model: Any = classes[config.model_type](config)
+    # normalising after each part, as opt-350m does, lets wide weights drown the input: it would repeat one token
+    embeddings, others = (0.25, 0.5) if getattr(config, "do_layer_norm_before", True) else (1.0, 0.1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" not in name:
-                parameter.normal_(0.0, 0.25 if parameter.ndim == 2 else 0.1)
+                matrix = embeddings if "embed" in name else others
+                parameter.normal_(0.0, matrix if parameter.ndim == 2 else 0.1)
     model = model.eval().to(dtype)
     model.save_pretrained(folder, max_shard_size=shard)
     return model
@@ -79,7 +82,7 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 def _opt(**fields: Any) -> PreTrainedConfig:
     common = {name: value for name, value in _common().items() if name != "intermediate_size"}
-    return OPTConfig(num_attention_heads=4, ffn_dim=96, dropout=0.0, **fields, **common | {"tie_word_embeddings": True})
+    return OPTConfig(num_attention_heads=4, ffn_dim=96, dropout=0.0, **common | {"tie_word_embeddings": True} | fields)
 
 
 def _common() -> dict[str, Any]:
