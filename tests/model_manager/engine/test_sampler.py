@@ -40,8 +40,9 @@ def draws(logits: list[float], count: int = 20_000, **params: float) -> npt.NDAr
 
 
 def softmax(logits: list[float]) -> npt.NDArray[np.float64]:
-    weights: npt.NDArray[np.float64] = np.exp(np.array(logits) - max(logits))
-    return weights / weights.sum()
+    weights = np.exp(np.array(logits) - max(logits))
+    shares: npt.NDArray[np.float64] = weights / weights.sum()
+    return shares
 
 
 def test_greedy_takes_the_likeliest_token_of_each_row() -> None:

@@ -120,6 +120,15 @@ def test_bytes_that_turn_out_to_be_no_character_do_not_stop_the_watch() -> None:
     assert stops(byte_fallback(), [0xE4, 0xBD] * 20 + [0xE4, 0xBD, 0xA0, end], "end") == (44, "end")
 
 
+def test_a_character_that_is_not_complete_yet_matches_nothing() -> None:
+    assert stops(byte_level(), byte_level().encode("🎉好 x").ids, "\ufffd") is None
+
+
+def test_text_that_a_later_byte_took_back_does_not_match_with_what_follows() -> None:
+    a, b, end = (token(byte_fallback(), text) for text in ("a", "b", "end"))
+    assert stops(byte_fallback(), [a, b, 0xC3, 0xA9, 0xE4, end], "éb", "éend") is None
+
+
 @given(
     ids=st.lists(st.integers(0, 1535), min_size=1, max_size=30),
     strings=st.lists(st.text("ab eé好🎉.", min_size=1, max_size=3), min_size=1, max_size=3),
