@@ -45,6 +45,7 @@ setup(
             "pytest",
             "pytest-timeout",
             "ruff",
+            "types-psutil",
         ],
     },
     entry_points={"console_scripts": ["millrace = pipelines.cli:main"]},

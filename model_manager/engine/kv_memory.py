@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelDoesNotFit

@@ -23,9 +23,8 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path, monkeypat
     monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
-    NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
     assert not [output for output in _outputs(notebook) if output.output_type == "error"]
     assert "Tokyo" in _text(notebook)
     deadline = time.monotonic() + 60
