@@ -72,6 +72,17 @@ def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runtime")
+def test_a_failure_in_a_worker_process_is_one_sentence_without_a_stack(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('"one"\nbad\n')
+    flags = ["--input", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out/c", "--backend", "fake", "--fail_fast"]
+    ended = millrace("run", *flags, "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith(f"millrace: the job failed: {tmp_path}/a.jsonl:6: not JSON")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
 @pytest.mark.usefixtures("runtime")
 def test_an_interrupt_is_one_sentence_keeps_the_rows_and_leaves_no_process(tmp_path: Path, workers: list[str]) -> None:
