@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
 from model_manager.manager.router import Router
@@ -82,6 +82,7 @@ class World:
     opened: dict[int, bool] = field(default_factory=dict)
     answers: list[tuple[int, Output | Failure]] = field(default_factory=list)
     failures: list[tuple[int, ErrorInfo]] = field(default_factory=list)
+    aborts: Counter[tuple[int, str]] = field(default_factory=Counter)
     limits: dict[int, int] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
     engine: Engine | None = None
@@ -105,6 +106,7 @@ class World:
         self.settle()
 
     def cancel(self, client: int, name: str) -> None:
+        self.aborts[client, name] += self.owed[client][name] > 0
         self.router.cancel(client, Cancel(KEY, [name]), self.now)
         self.settle()
 
@@ -189,6 +191,7 @@ class World:
                     self.owed[client][answer.request_id] -= 1
                     assert self.owed[client][answer.request_id] >= 0, "answered more often than asked"
                     self.answers.append((client, answer))
+                    self._check_abort(client, answer)
             case ModelFailed(_, error):
                 self.owed[client].clear()
                 self.opened[client] = False
@@ -198,6 +201,11 @@ class World:
                 self.limits[client] = limit
             case ModelReady():
                 self.ready.add(client)
+
+    def _check_abort(self, client: int, answer: Output | Failure) -> None:
+        if isinstance(answer, Output) and answer.finish_reason is FinishReason.ABORT:
+            self.aborts[client, answer.request_id] -= 1
+            assert self.aborts[client, answer.request_id] >= 0, "aborted, and not by this client"
 
     def finish_all(self) -> None:
         for _ in range(1000):
@@ -391,6 +399,16 @@ def test_cancelling_answers_at_once_and_a_retry_meanwhile_goes_on() -> None:
     assert reasons == [FinishReason.ABORT, FinishReason.LENGTH]
 
 
+def test_a_cancelled_request_is_not_given_to_the_next_engine() -> None:
+    made = world(1)
+    made.submit(1, request("a"), request("b"))
+    made.cancel(1, "a")
+    made.die()
+    made.load()
+    assert made.engine is not None
+    assert set(made.engine.tokens) == {"b"}
+
+
 def test_an_idle_model_is_unloaded_and_comes_back_with_the_next_request() -> None:
     made = world(1)
     made.pass_time(SETTINGS.idle_timeout + 1)
@@ -440,6 +458,9 @@ def test_status_counts_each_request_once_for_its_job() -> None:
     assert (job.job, job.finished, job.generated_tokens) == ("job", 1, 1)
 
 
+RARELY = st.integers(0, 7).map(lambda number: number == 5)
+
+
 class Turmoil(RuleBasedStateMachine):
     """Anything may happen at any time."""
 
@@ -450,8 +471,15 @@ class Turmoil(RuleBasedStateMachine):
         self.world = World()
         self.numbers = 0
 
+    @initialize(target=clients)
+    def first(self) -> int:
+        return self.join_and_open()
+
     @rule(target=clients)
     def join(self) -> int:
+        return self.join_and_open()
+
+    def join_and_open(self) -> int:
         self.numbers += 1
         self.world.join(self.numbers)
         self.world.open(self.numbers)
@@ -462,19 +490,19 @@ class Turmoil(RuleBasedStateMachine):
         if client in self.world.owed:
             self.world.open(client)
 
-    @rule(client=clients, which=st.lists(st.integers(0, 9), min_size=1, max_size=6), prompt=st.integers(0, 20))
+    @rule(client=clients, which=st.lists(st.integers(0, 5), min_size=1, max_size=6), prompt=st.integers(0, 20))
     def submit(self, client: int, which: list[int], prompt: int) -> None:
         if self.world.opened.get(client):
             self.world.submit(client, *(request(f"r{index}", int(prompt == 0)) for index in which))
 
-    @rule(client=clients, index=st.integers(0, 9))
+    @rule(client=clients, index=st.integers(0, 5))
     def cancel(self, client: int, index: int) -> None:
         if self.world.opened.get(client):
             self.world.cancel(client, f"r{index}")
 
-    @rule(client=clients, cleanly=st.booleans())
-    def leave(self, client: int, cleanly: bool) -> None:
-        if client in self.world.owed:
+    @rule(client=clients, cleanly=st.booleans(), indeed=RARELY)
+    def leave(self, client: int, cleanly: bool, indeed: bool) -> None:
+        if indeed and client in self.world.owed:
             self.world.leave(client, cleanly=cleanly)
 
     @precondition(lambda self: self.world.engine is not None and not self.world.engine.ready)
@@ -483,13 +511,16 @@ class Turmoil(RuleBasedStateMachine):
         self.world.load()
 
     @precondition(lambda self: self.world.engine is not None and not self.world.engine.ready)
-    @rule()
-    def refuse(self) -> None:
-        self.world.router.engine_failed(KEY, ModelDoesNotFit("no").info())
-        self.world.settle()
+    @rule(indeed=RARELY)
+    def refuse(self, indeed: bool) -> None:
+        if indeed:
+            self.world.router.engine_failed(KEY, ModelDoesNotFit("no").info())
+            self.world.settle()
+        else:
+            self.world.load()
 
     @precondition(lambda self: self.world.engine is not None)
-    @rule(hopeless=st.booleans())
+    @rule(hopeless=RARELY)
     def die(self, hopeless: bool) -> None:
         assert self.world.engine is not None
         self.world.die(hopeless=hopeless and not self.world.engine.ready)
@@ -512,10 +543,11 @@ class Turmoil(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.world.pass_time(seconds)
 
-    @rule()
-    def stop(self) -> None:
-        self.world.router.stop_model(None)
-        self.world.settle()
+    @rule(indeed=RARELY)
+    def stop(self, indeed: bool) -> None:
+        if indeed:
+            self.world.router.stop_model(None)
+            self.world.settle()
 
     @invariant()
     def engine_holds_no_more_than_it_can(self) -> None:
@@ -536,5 +568,5 @@ class Turmoil(RuleBasedStateMachine):
 
 TestTurmoil = Turmoil.TestCase
 TestTurmoil.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
