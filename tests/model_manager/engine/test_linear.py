@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from model_manager.engine.linear import PackedLinear, can_pack, pack_linears
+from model_manager.engine.linear import PackedLinear, SharedLinear, can_pack, pack_linears
 
 
 class _FeedForward(nn.Module):
@@ -37,6 +37,49 @@ def test_a_packed_model_computes_the_same(
     wanted = model(x)
     assert pack_linears(model, batch_hint=64) == 2
     torch.testing.assert_close(model(x), wanted, atol=tolerance, rtol=tolerance)
+
+
+class _Attention(nn.Module):
+    def __init__(self, biases: tuple[bool, bool, bool]) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(24, 32, bias=biases[0])
+        self.k_proj = nn.Linear(24, 16, bias=biases[1])
+        self.v_proj = nn.Linear(24, 8, bias=biases[2])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=-1)
+
+
+@pytest.mark.parametrize("biases", [(True, True, True), (False, False, False), (True, False, True)])
+@torch.inference_mode()
+def test_layers_that_read_the_same_input_compute_the_same_together(biases: tuple[bool, bool, bool]) -> None:
+    model = _Attention(biases)
+    first, second = torch.randn(1, 5, 24), torch.randn(1, 3, 24)
+    wanted = [model(first), model(second)]
+    assert pack_linears(model, 8) == 3
+    assert isinstance(model.q_proj, SharedLinear) == (len(set(biases)) == 1)
+    for _ in range(2):
+        torch.testing.assert_close(model(first), wanted[0])
+        torch.testing.assert_close(model(second), wanted[1])
+
+
+@torch.inference_mode()
+def test_a_shared_product_serves_its_layers_in_any_order_and_number() -> None:
+    model = _Attention((True, True, True))
+    x, other = torch.randn(1, 4, 24), torch.randn(1, 4, 24)
+    calls = [
+        ("k_proj", x),
+        ("q_proj", other),
+        ("q_proj", x),
+        ("q_proj", x),
+        ("v_proj", x),
+        ("k_proj", x),
+        ("v_proj", x),
+    ]
+    wanted = [getattr(model, name)(tensor) for name, tensor in calls]
+    pack_linears(model, 8)
+    for (name, tensor), result in zip(calls, wanted, strict=True):
+        torch.testing.assert_close(getattr(model, name)(tensor), result)
 
 
 def test_a_relu_after_fc1_moves_into_the_product_and_other_activations_stay() -> None:
