@@ -140,7 +140,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     key: str
     model: str
     state: str
-    """loading, ready, restarting or failed."""
+    """idle (unloaded until the next request), loading, ready, restarting or failed."""
     pid: int | None
     clients: int
     restarts: int

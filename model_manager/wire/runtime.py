@@ -96,6 +96,7 @@ class RuntimeDir:
     def connect(self) -> socket.socket | None:
         """A connection to the manager; None when nobody listens."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(None)  # Beam's gs:// client sets a default for the whole process
         try:
             with self._address() as address:
                 sock.connect(address)
