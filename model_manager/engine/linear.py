@@ -28,7 +28,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), batch_hint)
-        self._bias = None if bias is None else bias.detach()
+        self._bias = None if bias is None else bias.detach().clone()  # a loaded one is a view of a mapped file
         self._activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

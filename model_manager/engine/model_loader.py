@@ -60,8 +60,10 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
     max_model_len = _max_model_len(config, checkpoint)
     kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
     model = _load_weights(checkpoint, dtype, device)
-    if device.type == "cpu" and can_pack(dtype):
-        pack_linears(model, config.max_num_seqs)
+    if device.type == "cpu":
+        if can_pack(dtype):
+            pack_linears(model, config.max_num_seqs)
+        _let_go_of_files(model)
     runner = _runner(config, checkpoint, model, dtype, device, max_model_len)
     runner.warm_up()
     info = ModelInfo(
@@ -123,7 +125,6 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
                 checkpoint.folder,
                 config=checkpoint.config,
                 dtype=dtype,
-                device_map=None if device.type == "cpu" else {"": device},
                 attn_implementation=IMPLEMENTATION,
                 local_files_only=True,
                 use_safetensors=True,
@@ -133,7 +134,13 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelCorrupt(f"{checkpoint.folder}: {type(error).__name__}: {str(error).splitlines()[0]}") from None
     _check_report(checkpoint.folder, report)
-    return model.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False).to(device)
+
+
+def _let_go_of_files(model: torch.nn.Module) -> None:
+    """Copy what is left of the weights as loaded: each is a view of a whole mapped file, which stays while one does."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _check_report(folder: Path, report: dict[str, Any]) -> None:
