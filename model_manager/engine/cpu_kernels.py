@@ -29,7 +29,7 @@ from model_manager.engine.vector_ops import (
     start_state,
 )
 
-AHEAD = 32
+AHEAD = 64
 """How many tokens before its use a page is asked for."""
 STRETCH = 256
 """Context tokens whose scores are held at once."""
