@@ -46,14 +46,21 @@ class Contestant:
         self.rates: list[float] = []
         self.peak_rss_mb = 0.0
 
+    def warm_up(self) -> None:
+        """Run a bit of the workload, not counted: what is compiled or allocated at first use is so afterwards."""
+        self._ask("warm-up")
+
     def round(self) -> None:
         """Run the workload once."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("run\n")
-        self._process.stdin.flush()
-        answer = self._answer()
+        answer = self._ask("run")
         self.rates.append(answer["tokens"] / answer["seconds"])
         self.peak_rss_mb = answer["peak_rss_mb"]
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -73,7 +80,7 @@ def parse_arguments(description: str, engines: tuple[str, ...], default: str) ->
         "--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of weights and activations"
     )
     parser.add_argument("--engines", default=default, help=f"comma-separated, of: {', '.join(engines)}")
-    parser.add_argument("--rounds", type=int, default=3, help="timed runs of each side, after one that is not counted")
+    parser.add_argument("--rounds", type=int, default=3, help="timed runs of each side, after a short one that is not")
     parser.add_argument("--checkpoints", type=Path, default=None, help="folder to keep the made checkpoints in")
     arguments = parser.parse_args()
     arguments.engines = arguments.engines.split(",")
@@ -90,11 +97,12 @@ def run(arguments: argparse.Namespace) -> list[Row]:
         sides = [
             stack.enter_context(_contestant(name, folder / arguments.shape, arguments)) for name in arguments.engines
         ]
-        for number in range(arguments.rounds + 1):
+        for side in sides:
+            side.warm_up()
+        for number in range(arguments.rounds):
             for side in sides:
                 side.round()
-                label = f"round {number}" if number else "warm-up"
-                print(f"{label}: {side.name} {side.rates[-1]:.1f} tokens/s", flush=True)
+                print(f"round {number + 1}: {side.name} {side.rates[-1]:.1f} tokens/s", flush=True)
         return [_row(side, arguments) for side in sides]
 
 
@@ -108,7 +116,7 @@ def report(rows: list[Row], baseline: str) -> None:
 
 
 def _row(side: Contestant, arguments: argparse.Namespace) -> Row:
-    rate = round(statistics.median(side.rates[1:]), 1)
+    rate = round(statistics.median(side.rates), 1)
     where = (arguments.shape, arguments.workload, side.name, arguments.dtype)
     return Row(*where, tokens_per_s=rate, peak_rss_mb=round(side.peak_rss_mb), load_s=round(side.load_s, 2))
 
