@@ -32,6 +32,7 @@ _FRAMES = (
     "Evaluate {}.",
     "Quick, what is {}?",
 )
+_PLAIN_FRAMES = ("What is {}?", "{} =", "{} = ?", "{}")
 _FORMS = {
     "+": ("{a} + {b}", "{a}+{b}", "{a} plus {b}", "the sum of {a} and {b}"),
     "-": ("{a} - {b}", "{a}-{b}", "{a} minus {b}", "the difference {a} minus {b}"),

@@ -3,18 +3,21 @@
 A seed and a split determine everything. Does not know the tokenizer or the chat template.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from .arithmetic import arithmetic_question
 from .capitals import capital_question, follow_up
-from .orders import extraction_dialogue, extraction_question
+from .orders import LINES_KIND, extraction_dialogue, extraction_question
 from .repeats import repeat_question
 from .reviews import sentiment_question
 from .split import Example, Split
 from .unknown import unknown_question
 
+Mixture = dict[str, int]
 Asker = Callable[[random.Random, Split], Example]
 
 KINDS: dict[str, Asker] = {
@@ -25,7 +28,33 @@ KINDS: dict[str, Asker] = {
     "unknown": unknown_question,
     "repeat": repeat_question,
 }
-MIXTURE = {"capitals": 20, "arithmetic": 96, "sentiment": 16, "extraction": 34, "unknown": 8, "repeat": 18}
+EVALUATED: dict[str, Asker] = KINDS | {LINES_KIND: extraction_question}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training: the weights of the kinds, and the index of the first conversation after it."""
+
+    end: float
+    capitals: int
+    arithmetic: int
+    sentiment: int
+    extraction: int
+    unknown: int
+    repeat: int
+
+    @property
+    def mixture(self) -> dict[str, int]:
+        """The weight of each kind."""
+        return {kind: getattr(self, kind) for kind in KINDS}
+
+
+# Arithmetic takes longest to be understood and gets the most until it is; the last phase is for the other kinds.
+CURRICULUM = (
+    Phase(144_000, capitals=20, arithmetic=96, sentiment=16, extraction=34, unknown=8, repeat=18),
+    Phase(259_200, capitals=11, arithmetic=120, sentiment=13, extraction=29, unknown=5, repeat=14),
+    Phase(math.inf, capitals=42, arithmetic=48, sentiment=26, extraction=44, unknown=8, repeat=24),
+)
 SYSTEM_TURNS = (
     "You are a helpful assistant.",
     "Answer briefly.",
@@ -44,12 +73,12 @@ class Conversation:
     system: str | None = None
 
 
-def _mixed(rng: random.Random, split: Split, mixture: dict[str, int]) -> Example:
+def _mixed(rng: random.Random, split: Split, mixture: Mixture) -> Example:
     kind = rng.choices(list(mixture), list(mixture.values()))[0]
     return KINDS[kind](rng, split)
 
 
-def _dialogue(rng: random.Random, split: Split, mixture: dict[str, int]) -> tuple[Example, ...]:
+def _dialogue(rng: random.Random, split: Split, mixture: Mixture) -> tuple[Example, ...]:
     form = rng.random()
     if form < 0.35:
         return extraction_dialogue(rng, split)
@@ -58,11 +87,10 @@ def _dialogue(rng: random.Random, split: Split, mixture: dict[str, int]) -> tupl
     return tuple(_mixed(rng, split, mixture) for _ in range(rng.randint(2, 3)))
 
 
-def conversation(rng: random.Random, split: Split, mixture: dict[str, int] | None = None) -> Conversation:
+def conversation(rng: random.Random, split: Split, mixture: Mixture = CURRICULUM[-1].mixture) -> Conversation:
     """One conversation: a single question mostly, a dialogue in one case of sixteen."""
-    weights = mixture or MIXTURE
     single = rng.random() >= 0.0625
-    turns = (_mixed(rng, split, weights),) if single else _dialogue(rng, split, weights)
+    turns = (_mixed(rng, split, mixture),) if single else _dialogue(rng, split, mixture)
     system = rng.choice(SYSTEM_TURNS) if rng.random() < 0.06 else None
     return Conversation(turns, system)
 
@@ -70,15 +98,17 @@ def conversation(rng: random.Random, split: Split, mixture: dict[str, int] | Non
 def conversations(seed: int, split: Split) -> Iterator[Conversation]:
     """An endless stream of conversations."""
     rng = random.Random(f"{seed}|{split}")
-    while True:
-        yield conversation(rng, split)
+    for index in count():
+        phase = next(phase for phase in CURRICULUM if index < phase.end)
+        yield conversation(rng, split, phase.mixture)
 
 
-def examples(kind: str, count: int, seed: int, split: Split) -> list[Example]:
-    """`count` single questions of one kind, no two of them with the same prompt."""
+def examples(kind: str, number: int, seed: int, split: Split) -> list[Example]:
+    """`number` single questions of one kind, no two of them with the same prompt."""
     rng = random.Random(f"{seed}|{split}|{kind}")
     found: dict[str, Example] = {}
-    while len(found) < count:
-        example = KINDS[kind](rng, split)
-        found[example.prompt] = example
+    while len(found) < number:
+        example = EVALUATED[kind](rng, split)
+        if example.kind == kind:
+            found[example.prompt] = example
     return list(found.values())

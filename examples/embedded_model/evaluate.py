@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from .data import KINDS, examples
+from .data import EVALUATED, examples
 from .split import Example, Split
 
 MAX_NEW_TOKENS = 192
 BATCH_SIZE = 64
-EVALUATION_SEED = 20_000
+EVALUATION_SEED = 30_000
 
 Model = Any  # a LlamaForCausalLM: transformers' annotations do not let one generate
 
@@ -89,9 +89,9 @@ def main() -> None:
     """Parse the command line, evaluate every kind, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=500, help="questions of each kind")
+    parser.add_argument("--count", type=int, default=1000, help="questions of each kind")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED)
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=list(EVALUATED), default=list(EVALUATED))
     parser.add_argument("--show-errors", type=int, default=0, help="wrong answers of each kind to print")
     arguments = parser.parse_args()
     model, tokenizer = load(arguments.folder)

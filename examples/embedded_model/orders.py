@@ -1,5 +1,7 @@
 """Orders and invoices, one line to a page long, and questions that pull fields out of them.
 
+A field that a document states once is one kind of question; finding one line among several is another.
+
 Held out: the names, items, prices and document numbers; those of a held-out document appear in no training document.
 Quantities, dates, and the towns that exist, of which there are few, appear on both sides.
 """
@@ -12,6 +14,7 @@ from .split import Example, Split, draw
 from .words import city, item, person
 
 KIND = "extraction"
+LINES_KIND = "line_items"
 
 _MONTHS = "January February March April May June July August September October November December".split()
 _CURRENCIES = ("EUR", "USD", "GBP", "CHF")
@@ -183,11 +186,14 @@ def _list_question(rng: random.Random, document: Document) -> tuple[str, str]:
     return rng.choice(("List the items as JSON", "Extract all items as a JSON list")), json.dumps(items)
 
 
-def _question(rng: random.Random, document: Document) -> tuple[str, str]:
+def _ask(rng: random.Random, document: Document) -> tuple[str, str, str]:
+    """A question, its answer, and its kind: `LINES_KIND` if the answer is in one or all of the lines of many."""
     asks = [_json_question, _field_question]
     if document.lines:
         asks += [_line_question, _list_question]
-    return rng.choice(asks)(rng, document)
+    ask = rng.choice(asks)
+    question, answer = ask(rng, document)
+    return question, answer, LINES_KIND if ask in (_line_question, _list_question) else KIND
 
 
 def _join(rng: random.Random, question: str, text: str) -> str:
@@ -200,16 +206,16 @@ def _join(rng: random.Random, question: str, text: str) -> str:
 def extraction_question(rng: random.Random, split: Split) -> Example:
     """A document and one question about it; the answer is the bare value or a JSON object."""
     document = long_document(rng, split) if rng.random() < 0.16 else short_document(rng, split)
-    question, answer = _question(rng, document)
-    return Example(KIND, _join(rng, question, document.text), answer)
+    question, answer, kind = _ask(rng, document)
+    return Example(kind, _join(rng, question, document.text), answer)
 
 
 def extraction_dialogue(rng: random.Random, split: Split) -> tuple[Example, ...]:
     """A document with a first question, then further questions that do not repeat it."""
     document = short_document(rng, split)
-    question, answer = _question(rng, document)
-    turns = [Example(KIND, _join(rng, question, document.text), answer)]
+    question, answer, kind = _ask(rng, document)
+    turns = [Example(kind, _join(rng, question, document.text), answer)]
     for _ in range(rng.randint(1, 3)):
-        question, answer = _question(rng, document)
-        turns.append(Example(KIND, question if question[-1] in "?." else question + ".", answer))
+        question, answer, kind = _ask(rng, document)
+        turns.append(Example(kind, question if question[-1] in "?." else question + ".", answer))
     return tuple(turns)

@@ -29,10 +29,19 @@ def _questions(kind: str, count: int) -> list[Example]:
     return examples(kind, count, PROMPT_SEED, Split.HELD_OUT)
 
 
+def _shuffled(rng: random.Random, found: list[Example]) -> list[Example]:
+    return rng.sample(found, len(found))
+
+
+def _short_and_long(short: int, long: int) -> list[Example]:
+    """Extraction from documents of one line mostly, and from long ones."""
+    by_length = sorted(_questions("extraction", 400), key=lambda one: len(one.prompt))
+    return by_length[: 4 * short : 4] + by_length[-long:]
+
+
 def capitals(rng: random.Random) -> list[Row]:
     """An id and a prompt, nothing else; a few of countries that do not exist."""
-    found = _questions("capitals", 72) + _questions("unknown", 8)
-    rng.shuffle(found)
+    found = _shuffled(rng, _questions("capitals", 72) + _questions("unknown", 8))
     return [{"id": f"capital-{n}", "prompt": one.prompt, "expected": one.answer} for n, one in enumerate(found, 1)]
 
 
@@ -63,7 +72,7 @@ def reviews(rng: random.Random) -> list[Row]:
 def orders(rng: random.Random) -> list[Row]:
     """One-line orders and documents of several lines, as prompts and as chats; longer answers."""
     rows = []
-    for number, one in enumerate(_questions("extraction", 100), 1):
+    for number, one in enumerate(_shuffled(rng, _short_and_long(70, 30)), 1):
         row: Row = {"id": f"order-{number}", "customer": f"C{rng.randint(1000, 9999)}"}
         row |= {"messages": _messages([one])} if number % 4 == 0 else {"prompt": one.prompt}
         rows.append(row | {"max_tokens": 160, "expected": one.answer})
@@ -85,8 +94,7 @@ def dialogues(rng: random.Random) -> list[Row]:
 def batch(rng: random.Random) -> list[Row]:
     """OpenAI's batch format, with the expected answer beside the request."""
     found = [one for kind in ("capitals", "arithmetic", "sentiment", "extraction") for one in _batch_questions(kind)]
-    rng.shuffle(found)
-    return [_batch_row(number, one) for number, one in enumerate(found, 1)]
+    return [_batch_row(number, one) for number, one in enumerate(_shuffled(rng, found), 1)]
 
 
 def _batch_questions(kind: str) -> list[Example]:

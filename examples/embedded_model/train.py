@@ -24,7 +24,7 @@ from .tokenizer import BOS, EOS, MAX_LENGTH, PAD, encode, save_tokenizer, specia
 MAX_NEW_TOKENS = 192
 MICRO_BATCH_TOKENS = 4096
 WARMUP_STEPS = 100
-DECAY_SHARE = 0.5
+DECAY_STEPS = 900
 WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
@@ -35,7 +35,7 @@ class TrainingOptions:
 
     out: Path
     seed: int = 0
-    steps: int = 2100
+    steps: int = 1800
     batch_size: int = 192
     learning_rate: float = 5e-3
     threads: int = 2
@@ -127,8 +127,7 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
 
 def _rate(step: int, steps: int) -> float:
     """The share of the learning rate: a warm-up, a plateau, and a linear decay to zero."""
-    decay = (steps - step) / (steps * DECAY_SHARE)
-    return min(1.0, (step + 1) / WARMUP_STEPS, decay)
+    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / DECAY_STEPS)
 
 
 def _backward(model: LlamaForCausalLM, step_batches: list[MicroBatch]) -> float:
@@ -170,7 +169,7 @@ class Trainer:
 
     @property
     def _state_file(self) -> Path:
-        return self.options.out.with_suffix(".state.pt")
+        return self.options.out.with_name(f"{self.options.out.name}.state.pt")
 
     def run(self) -> None:
         """Train to the last step, log the loss, and save at every checkpoint and at the end."""
