@@ -21,7 +21,13 @@ from transforms.formats import OutputFormat
 
 Kind = Literal["completions", "dead_letters"]
 IfExists = Literal["refuse", "overwrite", "resume"]
-_SHARD = re.compile(r"-(?:resume(?P<resume>\d+)-)?(?:.*-)?\d{5}-of-\d{5}\.(?:jsonl|parquet)$")
+_TIME = r"\d{8}T\d{6}(?:\d{6})?Z"
+_SHARD = re.compile(
+    r"-(?:resume(?P<resume>\d+)-)?(?:salvaged-)?"
+    rf"(?:{_TIME}-{_TIME}-)?(?:pane\d+-)?"
+    r"\d{5,}-of-\d{5,}\.(?:jsonl|parquet)"
+)
+"""What follows the prefix. Only what is written here: `out-2-00000-of-00001.jsonl` is no file of `out`."""
 
 
 class OutputFiles:

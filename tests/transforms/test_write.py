@@ -121,6 +121,17 @@ def test_output_that_is_there_is_replaced_when_told(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out-00000-of-00001.parquet"]
 
 
+@pytest.mark.parametrize("if_exists", ["refuse", "overwrite", "resume"])
+def test_the_output_of_another_run_whose_name_begins_alike_is_left_alone(tmp_path: Path, if_exists: str) -> None:
+    write(completion("theirs"), dead=[letter()], output=str(tmp_path / "run-2"))
+    theirs = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    if if_exists != "refuse":
+        write(completion("old"), dead=[letter()], output=str(tmp_path / "run"))
+    write(completion("new"), output=str(tmp_path / "run"), if_exists=if_exists)
+    assert {path: path.read_bytes() for path in theirs} == theirs
+    assert len(names(tmp_path)) == (4 if if_exists == "resume" else 3)
+
+
 def test_a_resumed_run_adds_files_beside_those_that_are_there(tmp_path: Path) -> None:
     write(completion("old"), dead=[letter("old bad")], output=str(tmp_path / "out"))
     write(completion("new"), dead=[letter("new bad")], output=str(tmp_path / "out"), if_exists="resume")
