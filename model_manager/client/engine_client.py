@@ -318,7 +318,7 @@ class EngineClient:
                 self._link = link
             if self._closing.is_set():
                 return
-            link.greet()
+            link.await_welcome()
             link.enqueue(OpenModel(self._config, str(self._folder)))
             link.flush()
             while not self._closing.is_set():

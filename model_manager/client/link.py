@@ -30,7 +30,10 @@ class Link:
     """From Hello to the end of the connection; any thread sends, one receives."""
 
     def __init__(self, sock: socket.socket, hang_timeout: float) -> None:
-        """`hang_timeout` in seconds: a manager silent for so long is taken for dead."""
+        """Says Hello, which is thus the first message whoever sends next; raises ConnectionLost, the socket closed.
+
+        `hang_timeout` in seconds: a manager silent for so long is taken for dead.
+        """
         seconds, fraction = divmod(hang_timeout, 1)
         # A manager that is stopped does not read: nobody may wait for it longer than that.
         sock.setsockopt(
@@ -43,10 +46,14 @@ class Link:
         self._unsent: deque[Message] = deque()
         self._sending = threading.Lock()
         self._heard = self._checked = time.monotonic()
+        try:
+            self._connection.send(Hello(protocol=PROTOCOL, pid=os.getpid()))
+        except ConnectionLost:
+            self.close()
+            raise
 
-    def greet(self) -> None:
-        """Say Hello; raises ConfigError if the manager is of another version, ConnectionLost if it is ending."""
-        self._connection.send(Hello(protocol=PROTOCOL, pid=os.getpid()))
+    def await_welcome(self) -> None:
+        """Raises ConfigError if the manager is of another version, ConnectionLost if it is ending."""
         answer = self.receive()
         if isinstance(answer, Refused):
             error = answer.error.exception()

@@ -109,6 +109,14 @@ def test_a_manager_that_stops_answering_is_replaced_and_the_requests_finish(mach
     assert machine.status().pid != manager
 
 
+def test_a_manager_that_stops_answering_before_it_welcomes_a_client_is_replaced(machine: Machine) -> None:
+    with machine.open():
+        manager = machine.status().pid
+        kill(manager, signal.SIGSTOP)
+    expect_whole(submit(machine.open(), 2))
+    assert machine.status().pid != manager
+
+
 def test_a_client_waiting_for_a_credit_survives_the_managers_death(machine: Machine) -> None:
     client = machine.open(max_num_seqs=1)
     done: Futures = {}
