@@ -27,6 +27,7 @@ from model_manager.client.tokenizing import Tokenizer
 from model_manager.store import resolve
 from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
 from model_manager.wire.errors import (
+    ConfigError,
     EngineError,
     InvalidRequest,
     ManagerUnavailable,
@@ -104,14 +105,17 @@ class EngineClient:
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
         tests.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
-        ConfigError when the runtime folder is not safe.
+        ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
         """
         folder = resolve(config.model, config.revision).absolute()
         if Path(config.model).expanduser().is_dir():
             config = msgspec.structs.replace(config, model=str(folder))  # the same one from wherever it is named
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
-        client = cls(config, folder, Tokenizer.load(folder), election, settings, job=job, chat=chat)
+        tokenizer = Tokenizer.load(folder)
+        if chat and not tokenizer.has_chat_template:
+            raise ConfigError(f"chat=True (--chat always): {config.model} has no chat template; takes False or None")
+        client = cls(config, folder, tokenizer, election, settings, job=job, chat=chat)
         try:
             client._wait_until_ready()
         except BaseException:

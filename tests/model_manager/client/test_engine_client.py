@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -311,3 +312,13 @@ print(child)
 def test_settings_reach_the_manager(machine: Machine) -> None:
     client = machine.open(ManagerConfig(linger=0.5, lookahead=0.0), max_num_seqs=4)
     eventually(lambda: client._limit == 4, "a credit a running sequence")
+
+
+def test_a_chat_template_that_is_asked_for_and_not_there_is_refused_before_anything_starts(machine: Machine) -> None:
+    settings_file = machine.model / "tokenizer_config.json"
+    fields = json.loads(settings_file.read_text())
+    del fields["chat_template"]
+    settings_file.write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match=r"chat=True \(--chat always\)"):
+        EngineClient.open(machine.config(), runtime=machine.runtime, chat=True)
+    assert not machine.processes()
