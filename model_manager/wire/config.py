@@ -6,6 +6,7 @@ Neither knows where it came from (flags, a notebook, a message).
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -75,8 +76,10 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "max_num_batched_tokens", batched, batched >= self.max_num_seqs, f"max_num_seqs ({self.max_num_seqs}) up"
         )
         _check("block_size", self.block_size, self.block_size in (8, 16, 32, 64, 128), "8, 16, 32, 64 or 128")
-        _check("kv_cache_gib", self.kv_cache_gib, self.kv_cache_gib is None or self.kv_cache_gib > 0, "more than 0")
+        gib = self.kv_cache_gib
+        _check("kv_cache_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
         _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
+
 
     @property
     def key(self) -> str:
@@ -84,9 +87,10 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         Capacity (kv_cache_gib, max_num_seqs, …) is not in it: who comes later shares what the first one started.
         """
-        identity = (self.model, self.revision, self.dtype, self.device, self.max_model_len, self.backend)
+        model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
+        identity = (model, self.revision, self.dtype, self.device, self.max_model_len, self.backend)
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
-        return f"{self.model.rstrip('/').rsplit('/', 1)[-1]}-{digest}"
+        return f"{model.rsplit('/', 1)[-1]}-{digest}"
 
 
 class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,9 +123,9 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         for name in ("linger", "idle_timeout", "orphan_grace", "results_kept", "results_kept_mib", "lookahead"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+            _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
-            _check(name, getattr(self, name), getattr(self, name) > 0, "more than 0")
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
 

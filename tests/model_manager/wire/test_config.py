@@ -31,6 +31,7 @@ INVALID = [
     ("kv_cache_gib", 0),
     ("kv_cache_gib", -1.0),
     ("kv_cache_gib", math.nan),
+    ("kv_cache_gib", math.inf),
     ("num_threads", 0),
 ]
 WRONG_TYPE = [
@@ -69,7 +70,7 @@ def test_an_unknown_setting_is_refused_by_name(kind: type[ModelConfig | ManagerC
         kind.parse({"max_nun_seqs": 1})
 
 
-@pytest.mark.parametrize("value", [-1, math.nan])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
 @pytest.mark.parametrize("name", ManagerConfig.__struct_fields__)
 def test_an_impossible_setting_of_the_manager_is_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
@@ -100,6 +101,11 @@ def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
 )
 def test_a_key_begins_with_the_models_last_name(model: str, start: str) -> None:
     assert ModelConfig(model=model).key.startswith(start)
+
+
+@pytest.mark.parametrize("model", ["gs://bucket/model", "/folder/model", "./model"])
+def test_a_slash_after_a_folder_makes_no_other_key(model: str) -> None:
+    assert ModelConfig(model=f"{model}/").key == ModelConfig(model=model).key
 
 
 def test_the_runtime_folder_is_the_named_one_or_this_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
