@@ -20,7 +20,6 @@ from model_manager.wire.messages import (
     Refused,
     Status,
     StopModels,
-    Welcome,
 )
 from model_manager.wire.runtime import RuntimeDir
 from model_manager.wire.transport import Connection, ConnectionLost, peer_pid_uid
@@ -65,7 +64,7 @@ def _ask(folder: RuntimeDir, question: Message) -> Status | None:
                         return status
                     case Refused(error):
                         raise ManagerUnavailable(error.message)
-                    case Welcome() | _:
+                    case _:
                         pass
         except ConnectionLost as error:
             raise ManagerUnavailable(f"the manager in {folder.path} does not answer: {error}") from None
