@@ -126,9 +126,10 @@ def _eos_token_ids(folder: Path, config: Any) -> list[int]:
     eos = config.eos_token_id
     if (folder / "generation_config.json").is_file():
         try:
-            eos = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id or eos
+            corrected = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
         except Exception as error:  # as for the config
             raise ModelCorrupt(f"{folder / 'generation_config.json'} is not readable: {_first_line(error)}") from None
+        eos = eos if corrected is None else corrected
     if eos is None:
         return []
     return [int(token) for token in eos] if isinstance(eos, list | tuple) else [int(eos)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -62,7 +62,7 @@ def test_the_setting_shortens_the_models_length_and_never_lengthens_it(folder: P
 
 @pytest.mark.parametrize(
     ("config", "generation", "wanted"),
-    [(5, None, [5]), ([5, 6], None, [5, 6]), (None, None, []), (5, [7, 8], [7, 8]), (5, 9, [9]), (5, "no file", [5])],
+    [(5, None, [5]), ([5, 6], None, [5, 6]), (None, None, []), (5, [7, 8], [7, 8]), (5, 9, [9]), (5, 0, [0]), (5, "no file", [5])],
 )
 def test_end_of_sequence_tokens_come_from_the_generation_config_first(
     folder: Path, config: Any, generation: Any, wanted: list[int]
