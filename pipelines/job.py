@@ -39,7 +39,7 @@ def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> 
 
 def _run_here(pipeline: beam.Pipeline, options: GenerateOptions, stderr: TextIO) -> int:
     files = OutputFiles(output_and_format(options.output, options.output_format)[0])
-    kept = files.existing("completions") if options.if_exists == "resume" else []
+    kept = files.current("completions") if options.if_exists == "resume" else []
     speed, started = Speed(None if options.quiet else _total(options)), time.monotonic()
     with interruptible(lambda: _what_is_kept(files)), _progress(options, speed, stderr):
         result = pipeline.run()

@@ -11,7 +11,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import GlobalWindow
 
-from transforms.files import remove, remove_tree, rename
+from transforms.files import remove, rename
 from transforms.formats import OutputFormat
 from transforms.output_files import IfExists, Kind, OutputFiles, extension_of, window_label
 from transforms.output_rows import write_parquet
@@ -137,6 +137,7 @@ class CleanUp(beam.DoFn):
 
     def process(self, _trigger: None, written: list[WrittenFile]) -> None:
         ours = {file.path for file in written}
+        remove([path for path in self._files.superseded() if path not in ours])
         for kind in _SUPERSEDED[self._if_exists]:
             remove([path for path in self._files.existing(kind) if path not in ours])
-        remove_tree(self._files.temporary)
+        self._files.clear()

@@ -1,10 +1,11 @@
-"""What the files of an output are called, and which are there. Nothing is read or written here.
+"""What the files of an output are called, and which are there. Nothing is read or written but the mark of superseded.
 
 <output>-00000-of-00003.jsonl                         completions (or .parquet)
 <output>-resume1-00000-of-00001.jsonl                 those that a resumed run added, the first time
 <output>-20240101T000000Z-20240101T010000Z-00000-of-00001.jsonl        those of a window
 <output>.dead_letters-00000-of-00001.jsonl            rows without a completion; there is none when nothing failed
 <output>.tmp/…                                        of a run that goes on, or was interrupted
+<output>.tmp/superseded.json                          the files that an overwriting run is to replace
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import re
 from typing import Literal, cast, get_args
 
+import msgspec
+from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 
 from model_manager.wire.errors import ConfigError
-from transforms.files import match
+from transforms.files import match, remove, remove_tree
 from transforms.formats import OutputFormat
 
 Kind = Literal["completions", "dead_letters"]
@@ -42,9 +45,38 @@ class OutputFiles:
 
     def existing(self, kind: Kind) -> list[str]:
         """Finished shards of a kind."""
-        stem = self._stem(kind)
-        paths = [str(file.path) for file in match(f"{stem}-*")]
-        return [path for path in paths if _SHARD.fullmatch(_after(path, stem))]
+        return [str(file.path) for file in self._found(kind)]
+
+    def current(self, kind: Kind) -> list[str]:
+        """Finished shards of a kind, without those that an overwriting run, interrupted, was to replace."""
+        superseded = self.superseded()
+        return [path for path in self.existing(kind) if path not in superseded]
+
+    def supersede(self) -> None:
+        """Begin an overwriting run: what an earlier one left goes, and what is finished is marked until it is over."""
+        remove_tree(self.temporary)
+        there = [_fingerprint(file) for kind in get_args(Kind) for file in self._found(kind)]
+        if there:
+            with FileSystems.create(self._mark, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+                stream.write(msgspec.json.encode(there))
+
+    def superseded(self) -> set[str]:
+        """Those marked files that are still there as they were: a file of the same name may have replaced one."""
+        if not FileSystems.exists(self._mark):
+            return set()
+        with FileSystems.open(self._mark, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+            marked = set(msgspec.json.decode(stream.read(), type=list[tuple[str, int, float]]))
+        found = [file for kind in get_args(Kind) for file in self._found(kind)]
+        return {str(file.path) for file in found if _fingerprint(file) in marked}
+
+    def clear(self, *, keep_mark: bool = False) -> None:
+        """Remove what is temporary; the mark first, or not at all, so that no mark outlives what it is about."""
+        if keep_mark and FileSystems.exists(self._mark):
+            remove([str(file.path) for file in match(f"{self.temporary}/*/*")])
+            remove([str(file.path) for file in match(f"{self.temporary}/building-*")])
+            return
+        remove([self._mark])
+        remove_tree(self.temporary)
 
     def interrupted(self, kind: Kind) -> list[str]:
         """Shards that an interrupted run left."""
@@ -78,6 +110,14 @@ class OutputFiles:
                 f"an interrupted run left {found[0]}: --resume goes on from there, --overwrite starts again"
             )
 
+    @property
+    def _mark(self) -> str:
+        return f"{self.temporary}/superseded.json"
+
+    def _found(self, kind: Kind) -> list[FileMetadata]:
+        stem = self._stem(kind)
+        return [file for file in match(f"{stem}-*") if _SHARD.fullmatch(_after(str(file.path), stem))]
+
     def _stem(self, kind: Kind) -> str:
         return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
 
@@ -108,6 +148,10 @@ def window_label(window: object) -> str:
         bound.to_utc_datetime().strftime("%Y%m%dT%H%M%S%fZ").replace("000000Z", "Z")
         for bound in (window.start, window.end)
     )
+
+
+def _fingerprint(file: FileMetadata) -> tuple[str, int, float]:
+    return str(file.path), file.size_in_bytes, file.last_updated_in_seconds
 
 
 def _after(path: str, stem: str) -> str:

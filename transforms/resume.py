@@ -16,7 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from model_manager.wire.messages import FinishReason
 from transforms.elements import Prompt
-from transforms.files import remove_tree, rename
+from transforms.files import rename
 from transforms.formats import OutputFormat
 from transforms.lines import read_lines
 from transforms.output_files import OutputFiles, output_and_format
@@ -39,7 +39,8 @@ class _Row(msgspec.Struct):
 class SkipCompleted(beam.PTransform):
     """Drops the prompts whose completions an earlier output holds; those that failed are tried again.
 
-    When applied, it first makes files of the complete rows that an interrupted run left. The ids are compared by their
+    When applied, it first makes files of the complete rows that an interrupted run left. Was that run to overwrite,
+    the files that it was to replace count for nothing, and go when this run is done. The ids are compared by their
     hashes, which every worker holds: 16 bytes each. Of prompts that share an id, one completion counts for all.
     """
 
@@ -53,7 +54,7 @@ class SkipCompleted(beam.PTransform):
         salvage(self._files, self._format)
         done = (
             prompts.pipeline
-            | "Earlier files" >> beam.Create(self._files.existing("completions"))
+            | "Earlier files" >> beam.Create(self._files.current("completions"))
             | "Spread" >> beam.Reshuffle()
             | "Their ids" >> beam.Map(lambda path: b"".join(map(_digest, completed_ids(path))))
             | "All ids" >> beam.CombineGlobally(_joined)
@@ -107,19 +108,18 @@ def completed_ids(path: str) -> Iterator[str]:
 
 def count_completed(output: str) -> int:
     """How many completions an output holds, those of an interrupted run not counted."""
-    return sum(1 for path in OutputFiles(output).existing("completions") for _ in completed_ids(path))
+    return sum(1 for path in OutputFiles(output).current("completions") for _ in completed_ids(path))
 
 
 def salvage(files: OutputFiles, output_format: OutputFormat) -> int:
     """Make a finished shard of the complete rows of an interrupted run, each id once; returns how many there were."""
     left = files.interrupted("completions")
     if left:
-        earlier = files.existing("completions")
-        known = {_digest(identity) for path in earlier for identity in completed_ids(path)}
-        label = files.next_label() if earlier else ""
+        known = {_digest(identity) for path in files.current("completions") for identity in completed_ids(path)}
+        label = files.next_label() if files.existing("completions") else ""
         target = files.shard("completions", [label, "salvaged"], 0, 1, output_format)
         count = _write_salvaged(files, _new_rows(left, known), target)
-    remove_tree(files.temporary)
+    files.clear(keep_mark=True)
     return count if left else 0
 
 

@@ -25,7 +25,7 @@ class WriteCompletions(beam.PTransform):
     Files are named as output_files.py says and hold the rows of output_rows.py. Rows are on the disk as they come, and
     the files are in their places when all is done. Output that is there is refused unless told otherwise: `resume` adds
     files beside it (see SkipCompleted; dead letters of the earlier run are replaced), `overwrite` replaces it at the
-    end.
+    end; interrupted, it goes on with `resume`.
 
     On streams each window (and pane) has its own files. Raises ConfigError, when applied, for output that is there, and
     for unbounded input without windows.
@@ -56,6 +56,8 @@ class WriteCompletions(beam.PTransform):
         completions, *dead_letters = inputs if isinstance(inputs, tuple | list) else (inputs,)
         self.files.check(self._if_exists)
         _check_windowing(completions)
+        if self._if_exists == "overwrite" and completions.is_bounded:
+            self.files.supersede()
         run = uuid.uuid4().hex
         kinds: list[tuple[Kind, Any]] = [("completions", completions)]
         kinds += [("dead_letters", letters) for letters in dead_letters]

@@ -86,6 +86,52 @@ def test_a_run_that_failed_halfway_and_was_resumed_has_each_prompt_once(tmp_path
     assert sorted(ids) == sorted([prompt.id for prompt in good] + ["x"])
 
 
+def written(output: str) -> list[str]:
+    return sorted(identity for path in OutputFiles(output).existing("completions") for identity in completed_ids(path))
+
+
+def run(output: str, if_exists: Any, *texts: str) -> None:
+    with pipeline() as p:
+        prompts = p | beam.Create([Prompt(id=text.split()[0], text=text) for text in texts], reshuffle=False)
+        if if_exists == "resume":
+            prompts = prompts | SkipCompleted(output)
+        completions = prompts | beam.Map(fail_at_the_end) | Generate("m", open_client=PickyClient)
+        _ = completions | WriteCompletions(output, if_exists=if_exists)
+
+
+def fail_at_the_end(prompt: Prompt) -> Prompt:
+    if prompt.text == "end":
+        raise RuntimeError("no more")
+    return prompt
+
+
+def test_an_overwriting_run_that_was_interrupted_is_resumed_as_one(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    run(output, "refuse", "a old", "b old")
+    leave(tmp_path, "stale", line("b"))
+    with pytest.raises(RuntimeError, match="no more"):
+        run(output, "overwrite", "a new", "end", "b new", "end")
+    assert not (tmp_path / "out.tmp" / "stale").exists()
+    assert written(output) == ["a", "b"], "what is there stays until there is something in its place"
+    with pytest.raises(RuntimeError, match="no more"):
+        run(output, "resume", "a new", "c new", "end", "b new")
+    run(output, "resume", "a new", "b new", "c new")
+    assert written(output) == ["a", "b", "c"]
+    texts = [json.loads(row)["text"] for path in tmp_path.glob("out-*") for row in path.read_text().splitlines()]
+    assert sorted(texts) == ["A NEW", "B NEW", "C NEW"]
+    assert not (tmp_path / "out.tmp").exists()
+
+
+def test_files_that_an_interrupted_overwriting_run_had_finished_are_kept(tmp_path: Path) -> None:
+    files = OutputFiles(str(tmp_path / "out"))
+    (tmp_path / "out-00000-of-00002.jsonl").write_text(line("a"))
+    (tmp_path / "out-00001-of-00002.jsonl").write_text(line("b"))
+    files.supersede()
+    (tmp_path / "out-00000-of-00002.jsonl").write_text(line("new"))
+    assert todo(tmp_path, "new", "a", "b") == ["a", "b"]
+    assert files.superseded() == {str(tmp_path / "out-00001-of-00002.jsonl")}
+
+
 @given(st.sets(st.text(st.characters(codec="utf-8"))), st.sets(st.text(st.characters(codec="utf-8"))))
 def test_an_id_set_holds_what_was_put_in(inside: set[str], other: set[str]) -> None:
     ids = IdSet(b"".join(map(_digest, inside)))
