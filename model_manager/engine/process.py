@@ -93,7 +93,7 @@ def load_engine(start: StartEngine) -> Engine:
         from model_manager.engine.fake import FakeEngine
 
         return FakeEngine.load(start.config, Path(start.folder))
-    # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as any other
+    # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from model_manager.engine.engine import LLMEngine
