@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
@@ -9,7 +10,6 @@ import apache_beam as beam
 import msgspec
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.transforms.window import GlobalWindow
 
 from transforms.files import remove, rename
 from transforms.formats import OutputFormat
@@ -60,16 +60,16 @@ class Plan(beam.DoFn):
     ) -> Iterator[PlannedFile]:
         kind, shards = element
         groups = grouped(sorted(shards, key=lambda shard: shard.path), self._num_shards)
-        labels = [self._label, window_label(window), _pane_label(window, pane)]
+        labels = [self._label, window_label(window), _pane_label(pane)]
         extension = extension_of(kind, self._format)
         for index, group in enumerate(groups):
             path = self._files.shard(kind, labels, index, len(groups), extension)
             yield PlannedFile(kind, path, [shard.path for shard in group], sum(shard.rows for shard in group))
 
 
-def _pane_label(window: Any, pane: Any) -> str:
-    only = isinstance(window, GlobalWindow) or (pane.is_first and pane.is_last)
-    return "" if only or pane.index <= 0 else f"pane{pane.index}"
+def _pane_label(pane: Any) -> str:
+    """Later panes of a window stand beside the first."""
+    return f"pane{pane.index}" if pane.index > 0 else ""
 
 
 def grouped(shards: list[Shard], num_shards: int | None) -> list[list[Shard]]:
@@ -98,6 +98,8 @@ class MakeFile(beam.DoFn):
         there = [path for path in planned.sources if FileSystems.exists(path)]
         if len(there) == len(planned.sources):
             self._make(planned)
+        elif not FileSystems.exists(planned.path) or planned.path in self._files.superseded():
+            raise FileNotFoundError(f"{planned.path}: {len(planned.sources) - len(there)} of its shards are gone")
         # otherwise an earlier attempt got as far as removing them: the file is in its place
         remove(there)
         yield WrittenFile(planned.kind, planned.path, planned.rows)
@@ -107,8 +109,7 @@ class MakeFile(beam.DoFn):
         if len(planned.sources) == 1 and not parquet:
             rename(planned.sources[0], planned.path)
             return
-        name = planned.path.rsplit("/", 1)[-1]
-        built = FileSystems.join(self._files.temporary, f"building-{name}")
+        built = FileSystems.join(self._files.temporary, f"building-{uuid.uuid4().hex}")  # attempts may overlap
         with FileSystems.create(built, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
             write_parquet(shard_lines(planned.sources), stream) if parquet else _concatenate(planned.sources, stream)
         rename(built, planned.path)
