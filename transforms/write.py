@@ -10,7 +10,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.display import DisplayDataItem
-from apache_beam.transforms.trigger import DefaultTrigger
+from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
 from model_manager.wire.errors import ConfigError
@@ -55,7 +55,8 @@ class WriteCompletions(beam.PTransform):
     def expand(self, inputs: Any) -> Any:
         completions, *dead_letters = inputs if isinstance(inputs, tuple | list) else (inputs,)
         self.files.check(self._if_exists)
-        _check_windowing(completions)
+        for rows in (completions, *dead_letters):
+            _check_windowing(rows)
         if self._if_exists == "overwrite" and completions.is_bounded:
             self.files.supersede()
         run = uuid.uuid4().hex
@@ -102,5 +103,7 @@ class WriteCompletions(beam.PTransform):
 def _check_windowing(completions: Any) -> None:
     windowing = completions.windowing
     whole = windowing.windowfn == GlobalWindows() and isinstance(windowing.triggerfn, DefaultTrigger)
+    if windowing.accumulation_mode == AccumulationMode.ACCUMULATING:
+        raise ConfigError("WriteCompletions takes panes that are discarded: accumulated ones would repeat rows")
     if not completions.is_bounded and whole:
         raise ConfigError("WriteCompletions of an unbounded input needs windows: apply beam.WindowInto before it")

@@ -1,10 +1,13 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
+from apache_beam.transforms.window import GlobalWindow, IntervalWindow
+from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.finalize import MakeFile, PlannedFile, WrittenFile, grouped
+from transforms.finalize import MakeFile, Plan, PlannedFile, WrittenFile, grouped
 from transforms.output_files import OutputFiles
 from transforms.shards import Shard
 
@@ -42,6 +45,23 @@ def test_a_file_is_made_once_however_often_the_step_is_repeated(tmp_path: Path, 
     assert list(make.process(planned)) == [WrittenFile("completions", str(target), count)]
     assert target.read_bytes() == content
     assert not any(source.exists() for source in sources)
+
+
+def test_shards_that_went_into_no_file_are_not_removed(tmp_path: Path) -> None:
+    left = tmp_path / "shard1"
+    left.write_bytes(LINE)
+    planned = PlannedFile("completions", str(tmp_path / "out"), [str(tmp_path / "shard0"), str(left)], 2)
+    with pytest.raises(FileNotFoundError, match="1 of its shards"):
+        list(MakeFile(OutputFiles(str(tmp_path / "out"))).process(planned))
+    assert left.exists()
+
+
+@pytest.mark.parametrize("window", [GlobalWindow(), IntervalWindow(0, 60)])
+def test_each_pane_of_a_window_has_its_files(tmp_path: Path, window: Any) -> None:
+    plan = Plan(OutputFiles(str(tmp_path / "out")), "jsonl", "", None)
+    panes = [PaneInfo(index == 0, False, PaneInfoTiming.EARLY, index, -1) for index in range(3)]
+    paths = [file.path for pane in panes for file in plan.process(("completions", [shard(1)]), window, pane)]
+    assert len(set(paths)) == 3
 
 
 def test_an_attempt_that_was_broken_off_while_it_cleaned_up_is_finished(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.display import DisplayData
-from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeatedly
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 
 from model_manager.wire.errors import ConfigError, ErrorInfo
 from model_manager.wire.messages import FinishReason, Timings
@@ -202,6 +203,14 @@ def test_a_stream_without_windows_is_refused(tmp_path: Path) -> None:
     source = beam.Pipeline(options=PipelineOptions(["--streaming"])) | stream
     with pytest.raises(ConfigError, match="WindowInto"):
         source | WriteCompletions(f"{tmp_path}/out")
+
+
+def test_panes_that_accumulate_are_refused(tmp_path: Path) -> None:
+    trigger = Repeatedly(AfterCount(1))
+    rows = beam.Pipeline() | beam.Create([completion()])
+    rows |= beam.WindowInto(GlobalWindows(), trigger=trigger, accumulation_mode=AccumulationMode.ACCUMULATING)
+    with pytest.raises(ConfigError, match="accumulated"):
+        rows | WriteCompletions(f"{tmp_path}/out")
 
 
 @pytest.mark.parametrize(
