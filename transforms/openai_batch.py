@@ -37,16 +37,15 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
 """Values of otherwise unsupported parameters that change nothing, beside null."""
 
 
-def is_batch_row(row: dict[str, Any]) -> bool:
-    """Whether the row is of this format."""
-    return "body" in row and ("custom_id" in row or "url" in row)
+def is_batch_row(row: dict[str, Any], prompt_column: str | None = None) -> bool:
+    """Whether the row is of this format: its body is an object, and no prompt stands beside it."""
+    beside = any(row.get(name) is not None for name in (prompt_column, *_CONTENT) if name)
+    return isinstance(row.get("body"), dict) and ("custom_id" in row or "url" in row) and not beside
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
     body = row["body"]
-    if not isinstance(body, dict):
-        raise InvalidRequest("`body` takes an object")
     _check_endpoint(row)
     supported = {*_CONTENT, *_SAMPLING, *_RIDE_ALONG, "max_tokens", "max_completion_tokens"}
     for name in sorted(body.keys() - supported):

@@ -9,7 +9,7 @@ import msgspec
 from model_manager.wire.errors import InvalidRequest
 from transforms.elements import Prompt
 from transforms.messages import checked_messages
-from transforms.rows import RowShape, parse_row
+from transforms.rows import RowShape, check_depth, parse_row
 
 
 def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
@@ -24,6 +24,7 @@ def as_prompt(value: Any) -> Prompt:
 
     One without an id gets that of its content.
     """
+    check_depth(value)
     prompt = _prompt(value)
     return prompt if prompt.id else msgspec.structs.replace(prompt, id=prompt.content_id)
 

@@ -20,7 +20,7 @@ from transforms.file_ranges import FileRange
 from transforms.formats import delimiter
 from transforms.input_files import is_damage, open_input
 from transforms.lines import Line, read_lines
-from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, parse_row
+from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, parse_row, too_deep
 
 MAX_ROW_BYTES = 16 * 2**20
 _SHOWN = 2000
@@ -100,7 +100,7 @@ def _prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | 
     try:
         return parse_row(row, shape, position=position, original=original)
     except RequestError as error:
-        return _letter(error, position, row)
+        return _letter(error, position, (original or "")[:_SHOWN] if too_deep(row) else row)
 
 
 def _letter(error: RequestError, position: str, row: Any) -> DeadLetter:
@@ -162,7 +162,7 @@ def _json_cell(name: str, cell: str) -> Any:
         return cell
     try:
         return msgspec.json.decode(cell)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidRequest(f"`{name}` is not JSON: {error}") from None
 
 

@@ -2,7 +2,8 @@
 
 Three shapes of row, recognised in this order:
 
-1. OpenAI's batch format: an object with `body` and `custom_id` (or `url`); see openai_batch.py.
+1. OpenAI's batch format: an object with `body`, an object, and `custom_id` or `url`, and no prompt beside it:
+   see openai_batch.py.
 2. An object with the prompt column (a string, a list of token ids, or a list of messages), or with `messages`.
 3. A bare JSON string.
 
@@ -27,6 +28,7 @@ from transforms import openai_batch
 from transforms.elements import Messages, Prompt
 from transforms.messages import checked_messages
 
+MAX_DEPTH = 100
 SAMPLING_NAMES = frozenset(SamplingParams.__struct_fields__)
 NESTED_PARAMS = "sampling_params"
 
@@ -46,15 +48,33 @@ def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None 
     """The prompt of a decoded row; `position` (file and place) is its id where it has none. Raises InvalidRequest."""
     if isinstance(row, str):
         return Prompt(id=position, text=row, source=position, original=original)
+    check_depth(row)
     if not isinstance(row, dict):
         raise InvalidRequest(f"a row is an object or a string, not {_json_type(row)}")
     rest = dict(row)
-    if openai_batch.is_batch_row(row):
-        rest, shape = openai_batch.plain_row(row), RowShape()
+    if openai_batch.is_batch_row(row, shape.prompt_column):
+        rest, shape = openai_batch.plain_row(row), msgspec.structs.replace(shape, prompt_column=None)
     identity = _take_id(rest, shape) or position
     content = _take_content(rest, shape)
     params = _take_params(rest) if shape.row_params else {}
     return Prompt(id=identity, params=params, columns=rest, source=position, original=original, **content)
+
+
+def check_depth(value: Any) -> None:
+    """Raises InvalidRequest for values nested deeper than 100: what encodes elements recurses."""
+    if too_deep(value):
+        raise InvalidRequest(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def too_deep(value: Any) -> bool:
+    """Whether objects and lists are nested deeper than 100."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        nested = [each for each in level if isinstance(each, dict | list)]
+        level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _take_id(rest: dict[str, Any], shape: RowShape) -> str:

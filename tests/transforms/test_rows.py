@@ -88,3 +88,21 @@ def test_columns_can_be_named() -> None:
 def test_a_bad_row_is_refused_by_what_is_wrong_with_it(row: Any, named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         parsed(row)
+
+
+@pytest.mark.parametrize("depth", [101, 900])
+def test_rows_that_are_nested_too_deeply_are_refused(depth: int) -> None:
+    row: dict[str, Any] = {"prompt": "a"}
+    for _ in range(depth):
+        row = {"prompt": "a", "x": row}
+    with pytest.raises(InvalidRequest, match="100 levels"):
+        parse_row(row, RowShape(), position="file:0")
+
+
+def test_rows_with_columns_url_and_body_are_ordinary_where_they_have_a_prompt() -> None:
+    row = {"url": "http://a", "body": {"x": 1}}
+    prompt = parse_row(row | {"prompt": "a"}, RowShape(), position="file:0")
+    assert (prompt.text, prompt.columns) == ("a", row)
+    assert parse_row({"url": "u", "body": "b"}, RowShape(prompt_column="body"), position="").text == "b"
+    batch = {"key": 7, "url": "/v1/completions", "body": {"prompt": "a"}}
+    assert parse_row(batch, RowShape(id_column="key"), position="").id == "7"
