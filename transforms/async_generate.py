@@ -2,13 +2,14 @@
 
 A result leaves with the timestamp, windows and pane of its own element, from whichever call is next: a later `process`,
 or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that retries the
-bundle neither loses nor doubles anything: the requests have the same ids again. What is in flight is bounded by the
-client's credits: `process` blocks without one, and the runner can still give away what has not been claimed.
+bundle neither loses nor doubles anything: the requests have the same ids again. Those of a bundle that failed go on, so
+that its retry finds them; what no bundle has asked for again by the end of the next one is cancelled. What is in flight
+is bounded by the client's credits: `process` blocks without one, and the runner can still give away what has not been
+claimed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt, Us
 from transforms.metrics import GenerateMetrics
 from transforms.prompts import as_prompt, split_key
 from transforms.request_ids import RequestIds
+from transforms.rows import too_deep
 
 OnFailure = Literal["emit", "dead_letter", "raise"]
 """What becomes of a request that failed: a Completion that has the error, a DeadLetter, or the end of the job."""
@@ -50,25 +52,26 @@ class AsyncGenerateDoFn(beam.DoFn):
     def setup(self) -> None:
         self._metrics = GenerateMetrics()
         self._in_flight: dict[str, _InFlight] = {}
+        self._left: dict[str, Future[Generation]] = {}
 
     def start_bundle(self) -> None:
-        self._cancel_outstanding()  # left by a bundle that another DoFn failed: this one was not told
+        self._leave_running()  # of a bundle that failed, perhaps in another DoFn: this one was not told
         self._finished: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ids = RequestIds(self._job)
 
     def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any]:
-        with self._cancelling_on_error():
-            yield from self._submit(element, windowed)
-            while not self._finished.empty():
-                yield self._result(self._finished.get())
+        yield from self._submit(element, windowed)
+        while not self._finished.empty():
+            yield self._result(self._finished.get())
 
     def finish_bundle(self) -> Iterator[Any]:
-        with self._cancelling_on_error():
-            while self._in_flight:
-                yield self._result(self._finished.get())
+        while self._in_flight:
+            yield self._result(self._finished.get())
+        self._cancel_left()
 
     def teardown(self) -> None:
-        self._cancel_outstanding()
+        self._leave_running()
+        self._cancel_left()
         if self._lease is not None:
             self._lease.end()
             self._lease = None
@@ -91,10 +94,17 @@ class AsyncGenerateDoFn(beam.DoFn):
         params = self._params.updated(prompt.params)
         request_id = self._ids.of(prompt, params)
         finished = self._finished
-        future = self._client().submit(prompt.content, params, request_id=request_id)
         assert request_id not in self._in_flight, "an id is used again only far apart"
+        future = self._attached(request_id) or self._client().submit(prompt.content, params, request_id=request_id)
         self._in_flight[request_id] = _InFlight(prompt, keyed, windowed, future)
         future.add_done_callback(lambda _: finished.put(request_id))
+
+    def _attached(self, request_id: str) -> Future[Generation] | None:
+        """The request as a bundle that failed left it, unless it failed itself."""
+        future = self._left.pop(request_id, None)
+        if future is None or future.cancelled() or (future.done() and future.exception() is not None):
+            return None
+        return future
 
     def _client(self) -> Client:
         if self._lease is None:
@@ -125,17 +135,13 @@ class AsyncGenerateDoFn(beam.DoFn):
         failed = Completion(id=letter.id, finish_reason=FinishReason.ERROR, model=model, columns=columns, error=info)
         return _output(failed, keyed, element)
 
-    @contextlib.contextmanager
-    def _cancelling_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:  # also GeneratorExit: whoever takes the results has failed
-            self._cancel_outstanding()
-            raise
+    def _leave_running(self) -> None:
+        self._left |= {request_id: each.future for request_id, each in self._in_flight.items()}
+        self._in_flight.clear()
 
-    def _cancel_outstanding(self) -> None:
-        while self._in_flight:
-            self._in_flight.popitem()[1].future.cancel()
+    def _cancel_left(self) -> None:
+        while self._left:
+            self._left.popitem()[1].cancel()
 
 
 class _OwnWindows(tuple[Any, ...]):
@@ -171,4 +177,6 @@ def completion_of(prompt: Prompt, generation: Generation, model: str) -> Complet
 
 
 def _shown(value: Any) -> Any:
+    if too_deep(value):
+        return f"a {type(value).__name__} that is nested too deeply"
     return value if isinstance(value, str | dict | list) else repr(value)

@@ -26,6 +26,9 @@ class Generate(beam.PTransform):
     row (rows.py). A request that fails comes out as a Completion with the finish reason `error`, and no other notices;
     `with_exception_handling()` gives `(completions, dead_letters)` instead, `fail_fast=True` fails the job.
 
+    Requests are known by their content: equal prompts without ids or seeds may share one answer. Give them ids where
+    the samples are to be independent.
+
     What is wrong with the model or the machine fails the job at once; what is wrong with an engine is raised for the
     runner to retry the bundle, which then finds its requests running or done. Metrics are in the namespace `millrace`.
     """

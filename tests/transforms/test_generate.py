@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import apache_beam as beam
@@ -6,7 +7,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.display import DisplayData
-from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, TimestampedValue
 from apache_beam.typehints import KV
 from apache_beam.typehints import Any as AnyType
 
@@ -16,6 +17,8 @@ from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
 from tests.transforms.clients import PickyClient, RecordingClient, ReversingClient, no_such_model
 from tests.transforms.running import check, counters, pipeline
+from transforms.async_generate import AsyncGenerateDoFn
+from transforms.client import ClientOptions, SharedClient
 from transforms.elements import Completion, DeadLetter, Prompt
 from transforms.generate import Generate
 from transforms.stand_in import StandInClient
@@ -226,6 +229,50 @@ def test_a_failure_of_who_takes_the_results_cancels_what_is_outstanding(recorded
     with pytest.raises(Exception, match="a neighbour failed"), pipeline() as p:
         _ = p | beam.Create(prompts, reshuffle=False) | generate(client=RecordingClient) | beam.Map(fail)
     assert [name for what, name in recorded if what == "cancel"]
+
+
+class HeldClient(StandInClient):
+    """Answers nothing before it is told to."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
+        self.futures: dict[str, Future[Any]] = {}
+        self.submitted: list[str] = []
+
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+        self.submitted.append(request_id)
+        self.futures[request_id] = Future()
+        if prompt == "a":
+            self.futures[request_id].set_result(self.complete([prompt], params))
+        return self.futures[request_id]
+
+
+def test_a_bundle_that_failed_leaves_its_requests_to_its_retry_and_what_is_not_retried_is_cancelled() -> None:
+    clients: list[HeldClient] = []
+
+    def opened(options: ClientOptions) -> HeldClient:
+        clients.append(HeldClient(options))
+        return clients[-1]
+
+    shared = SharedClient(ClientOptions(ModelConfig(model="stand-in")), opened)
+    dofn = AsyncGenerateDoFn(shared, SamplingParams(), "job", "emit")
+    dofn.setup()
+    dofn.start_bundle()
+    for prompt in ("held", "other"):
+        list(dofn.process(prompt, GlobalWindows.windowed_value(prompt)))
+    dofn.process("a", GlobalWindows.windowed_value("a")).close()  # whoever takes the results has failed
+    (client,) = clients
+    dofn.start_bundle()
+    list(dofn.process("held", GlobalWindows.windowed_value("held")))
+    assert not any(future.cancelled() for future in client.futures.values())
+    held, other = client.submitted
+    client.futures[held].set_result(client.complete(["held"], SamplingParams()))
+    assert [output.value.text for output in dofn.finish_bundle()] == ["HELD"]
+    assert client.futures[other].cancelled()
+    dofn.start_bundle()
+    list(dofn.process("last", GlobalWindows.windowed_value("last")))
+    dofn.teardown()
+    assert client.futures[client.submitted[-1]].cancelled()
 
 
 def test_one_client_is_opened_for_a_job_and_closed_at_its_end(recorded: list[tuple[str, str]]) -> None:
