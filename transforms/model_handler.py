@@ -69,10 +69,10 @@ class ManagedModelHandler(ModelHandler):
         """Submit the whole batch, then give the results in its order."""
         params = self._params.updated(inference_args or {})
         run = uuid.uuid4().hex
-        requests = [
-            self._submit(element, params, model.client, f"{run}-{index}") for index, element in enumerate(batch)
-        ]
+        requests: list[tuple[Prompt | None, Future[Any] | RequestError]] = []
         try:
+            for index, element in enumerate(batch):
+                requests.append(self._submit(element, params, model.client, f"{run}-{index}"))
             for element, (prompt, submitted) in zip(batch, requests, strict=True):
                 completion = self._completion(prompt, submitted)
                 yield PredictionResult(example=element, inference=completion, model_id=self._model.model)
