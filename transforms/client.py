@@ -110,15 +110,18 @@ class _Users:
     def __init__(self, options: ClientOptions, opener: Opener) -> None:
         self._options = options
         self._opener = opener
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end a lease in the thread that opens
         self._count = 0
         self._client: Client | None = None
 
     def enter(self) -> Client:
         with self._lock:
-            if self._client is None:
-                self._client = self._opener(self._options)
-            self._count += 1
+            self._count += 1  # first, so that no lease that ends meanwhile is the last
+            try:
+                self._client = self._client or self._opener(self._options)
+            except BaseException:
+                self._count -= 1
+                raise
             return self._client
 
     def leave(self) -> None:
