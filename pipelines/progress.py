@@ -43,9 +43,17 @@ class Speed:
         self.first_at: float | None = None
         """When the manager first knew of the job."""
         self._samples: deque[Sample] = deque()
+        self._counted = self._before = (0, 0)
 
     def add(self, sample: Sample) -> None:
-        """The latest sample; those that are too old go."""
+        """The latest sample, as the manager counts; those that are too old go.
+
+        A manager that took the place of one that died counts from 0 again: what was done before is added.
+        """
+        if sample.done < self._counted[0]:
+            self._before = (self._before[0] + self._counted[0], self._before[1] + self._counted[1])
+        self._counted = (sample.done, sample.tokens)
+        sample = Sample(sample.at, sample.done + self._before[0], sample.tokens + self._before[1])
         self.first_at = sample.at if self.first_at is None else self.first_at
         self._samples.append(sample)
         while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:

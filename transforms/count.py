@@ -62,15 +62,17 @@ def _count(file: FileMetadata, form: str, budget: int) -> _Counted:
 
 
 def _count_lines(stream: BinaryIO, size: int, form: str, budget: int) -> _Counted:
-    rows, read, quotes, last = 0, 0, 0, b"\n"
-    while read < budget and (chunk := stream.read(_CHUNK)):
+    rows, read, quotes, last, ended = 0, 0, 0, b"\n", False
+    while read < budget and not ended:
+        chunk = stream.read(_CHUNK)
         rows += _csv_ends(chunk, quotes) if form == "csv" else _line_ends(chunk, last)
         quotes += chunk.count(b'"')
         read += len(chunk)
-        last = chunk[-1:]
-    left = max(size - read, 0) if read >= budget else 0
+        last, ended = chunk[-1:] or last, not chunk
+    ended = ended or not stream.read(1)
+    left = 0 if ended else max(size - read, 0)
     unended = last != b"\n"
-    return _Counted(max(rows + unended - (form == "csv"), 0), read, left, exact=not left)
+    return _Counted(max(rows + unended - (form == "csv"), 0), read, left, exact=ended)
 
 
 def _line_ends(chunk: bytes, last: bytes) -> int:

@@ -48,6 +48,13 @@ def test_speeds_are_those_of_the_last_seconds() -> None:
     assert "left" not in line
 
 
+def test_counts_go_on_where_another_manager_begins_at_none() -> None:
+    speed = Speed(RowCount(100, True))
+    describe(status(job(20, tokens=40)), "j", speed, 0.0)
+    line = describe(status(job(5, tokens=10)), "j", speed, 1.0)
+    assert line.startswith("25 / 100   5.0 prompts/s   10 tokens/s")
+
+
 def test_nothing_is_assumed_without_a_total() -> None:
     speed = Speed(None)
     assert describe(status(job(3)), "j", speed, 0.0) == "3   0.0 prompts/s   0 tokens/s"

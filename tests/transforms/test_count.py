@@ -38,6 +38,12 @@ def test_beyond_the_budget_the_count_is_an_estimate(tmp_path: Path) -> None:
     assert str(counted).startswith("≈ ")
 
 
+def test_a_compressed_file_that_is_longer_than_the_budget_makes_the_count_inexact(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"123456789\n" * 300_000))
+    assert not count_rows([f"{tmp_path}/*"], budget=2**20).exact
+    assert count_rows([f"{tmp_path}/*"], budget=2**23) == (300_000, True)
+
+
 def test_a_damaged_file_makes_the_count_inexact(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"no")
     (tmp_path / "b.txt").write_bytes(b"a\n")
