@@ -5,7 +5,6 @@ Reads headers only, safetensors only, and never runs code that comes with a mode
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, GenerationConfig
 
+from model_manager.store.contents import weight_files
 from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 
 SUPPORTED = ("LlamaForCausalLM", "OPTForCausalLM", "Qwen2ForCausalLM")
@@ -43,7 +43,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     config = _read_config(folder)
     architecture = _architecture(config)
     counts: Counter[torch.dtype] = Counter()
-    for file in _weight_files(folder):
+    for file in weight_files(folder):
         counts += _count_parameters(file)
     return Checkpoint(
         folder=folder,
@@ -78,30 +78,6 @@ def _architecture(config: Any) -> str:
     if rope in _WHOLE_BATCH_ROPE:
         raise ModelUnsupported(f"rope type {rope} is not supported: it makes an answer depend on the rest of its batch")
     return str(named[0])
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return _indexed_files(index)
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
-        raise ModelCorrupt(f"{folder} holds pickled weights only, which can run code: convert them to safetensors")
-    raise ModelCorrupt(f"{folder} holds no model.safetensors")
-
-
-def _indexed_files(index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelCorrupt(f"{index} is not readable: {_first_line(error)}") from None
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelCorrupt(f"{index} names {name!r}, which is not a safetensors file of its folder")
-        if not index.with_name(name).is_file():
-            raise ModelCorrupt(f"{index} names {name}, which is missing")
-    return [index.with_name(name) for name in names]
 
 
 def _count_parameters(file: Path) -> Counter[torch.dtype]:

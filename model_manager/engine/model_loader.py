@@ -5,6 +5,7 @@ transformers supplies the model code. Knows no requests.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from model_manager.engine.paged_attention import (
     register,
 )
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError, ModelCorrupt
+from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,10 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
-    """The transformers model, in eval mode, its attention ours; raises ModelCorrupt unless every weight is there."""
+    """The transformers model, in eval mode, its attention ours.
+
+    Raises ModelCorrupt unless every weight is there, ModelDoesNotFit if memory ran out after all.
+    """
     register()
     architecture = getattr(transformers, checkpoint.architecture)
     try:
@@ -131,10 +135,20 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
                 ignore_mismatched_sizes=True,  # they are refused below, by name
                 output_loading_info=True,
             )
-    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelCorrupt(f"{checkpoint.folder}: {type(error).__name__}: {str(error).splitlines()[0]}") from None
-    _check_report(checkpoint.folder, report)
-    return model.eval().requires_grad_(False).to(device)
+        _check_report(checkpoint.folder, report)
+        return model.eval().requires_grad_(False).to(device)
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, MemoryError) as error:
+        if _is_out_of_memory(error):
+            raise ModelDoesNotFit(f"{checkpoint.folder}: memory ran out while the weights were loaded") from None
+        raise ModelCorrupt(f"{checkpoint.folder}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Torch's allocator of a CPU has no class of error of its own."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    out_of_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return out_of_memory or any(words in str(error) for words in ("DefaultCPUAllocator", "annot allocate memory"))
 
 
 def _let_go_of_files(model: torch.nn.Module) -> None:

@@ -26,9 +26,10 @@ WANTED = (
 UNWANTED = ("*/*", "consolidated*")
 """Patterns of what is left out of that: other folders, and second copies of the weights in their makers' own layout."""
 
+_WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _HEADER_LENGTH = struct.Struct("<Q")
-_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
+_OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
 
 
 def is_wanted(name: str) -> bool:
@@ -50,33 +51,40 @@ def check(folder: Path, model: str) -> Path:
     return folder
 
 
+def weight_files(folder: Path, name: str = "") -> list[Path]:
+    """The safetensors files that a model in `folder` is loaded from, all there; `name` is what errors call the model.
+
+    Raises ModelUnsupported for no weights under a name that is loaded, ModelCorrupt for an index that does not hold.
+    """
+    name = name or str(folder)
+    if (folder / _INDEX).is_file():
+        return list(_shards(folder, name))
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
+    others = [path.name for pattern in _OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
+    raise ModelUnsupported(
+        f"{name}: there are no weights in safetensors format, {_WEIGHTS}{f' (only {others[0]})' if others else ''},"
+        " and no other is loaded; convert them with transformers' from_pretrained and save_pretrained"
+    )
+
+
 def _check_weights(folder: Path, model: str) -> None:
-    for shard in _shards(folder, model):
-        if not (folder / shard).is_file():
-            raise ModelCorrupt(f"--model {model}: {shard} is missing, which {_INDEX} lists")
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        others = [path.name for pattern in _OTHER_WEIGHTS for path in folder.glob(pattern)]
-        raise ModelUnsupported(
-            f"--model {model}: there are no weights in safetensors format{f' (only {others[0]})' if others else ''},"
-            " and no other is loaded; convert them with transformers' from_pretrained and save_pretrained"
-        )
-    for path in weights:
+    for path in weight_files(folder, f"--model {model}"):
         _check_length(path, model)
 
 
-def _shards(folder: Path, model: str) -> Iterator[str]:
+def _shards(folder: Path, name: str) -> Iterator[Path]:
     """Files that the index of sharded weights names; each must stand in the folder itself."""
-    if not (folder / _INDEX).is_file():
-        return
     try:
         shards = set(json.loads((folder / _INDEX).read_bytes())["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise ModelCorrupt(f"--model {model}: {_INDEX} is not an index of weights") from None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        raise ModelCorrupt(f"{name}: {_INDEX} is not an index of weights") from None
     for shard in sorted(shards, key=str):
-        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
-            raise ModelCorrupt(f"--model {model}: {_INDEX} names {shard!r}, which is no file of this folder")
-        yield shard
+        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ModelCorrupt(f"{name}: {_INDEX} names {shard!r}, which is no file of this folder with weights")
+        if not (folder / shard).is_file():
+            raise ModelCorrupt(f"{name}: {shard} is missing, which {_INDEX} lists")
+        yield folder / shard
 
 
 def _check_length(path: Path, model: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from model_manager.engine import device
@@ -62,7 +63,15 @@ def test_the_setting_shortens_the_models_length_and_never_lengthens_it(folder: P
 
 @pytest.mark.parametrize(
     ("config", "generation", "wanted"),
-    [(5, None, [5]), ([5, 6], None, [5, 6]), (None, None, []), (5, [7, 8], [7, 8]), (5, 9, [9]), (5, 0, [0]), (5, "no file", [5])],
+    [
+        (5, None, [5]),
+        ([5, 6], None, [5, 6]),
+        (None, None, []),
+        (5, [7, 8], [7, 8]),
+        (5, 9, [9]),
+        (5, 0, [0]),
+        (5, "no file", [5]),
+    ],
 )
 def test_end_of_sequence_tokens_come_from_the_generation_config_first(
     folder: Path, config: Any, generation: Any, wanted: list[int]
@@ -162,6 +171,25 @@ def test_weights_beyond_the_memory_are_refused_before_they_are_read(
         load_model(_config(), folder)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_that_runs_out_while_weights_are_loaded_is_not_the_checkpoints_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def run_out(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "from_pretrained", run_out)
+    with pytest.raises(ModelDoesNotFit, match="memory ran out"):
+        load_model(_config(), folder)
+
+
 def test_a_cache_too_small_for_one_sequence_is_refused(folder: Path) -> None:
     with pytest.raises(ModelDoesNotFit, match="kv_cache_gib"):
         load_model(_config(kv_cache_gib=1e-5), folder)
@@ -225,6 +253,10 @@ def _pickled_weights(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def _weights_of_another_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+
+
 def _weights_cut_short(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -285,17 +317,18 @@ def _shard_elsewhere(folder: Path) -> None:
         (_remote_code, ModelUnsupported, "supported: LlamaForCausalLM"),
         (_quantized, ModelUnsupported, "quantized"),
         (_dynamic_rope, ModelUnsupported, "rope type dynamic"),
-        (_no_weights, ModelCorrupt, "holds no model.safetensors"),
-        (_pickled_weights, ModelCorrupt, "convert them to safetensors"),
+        (_no_weights, ModelUnsupported, "no weights in safetensors format"),
+        (_pickled_weights, ModelUnsupported, "only pytorch_model.bin"),
+        (_weights_of_another_name, ModelUnsupported, "only other.safetensors"),
         (_weights_cut_short, ModelCorrupt, "model.safetensors is damaged"),
         (_weights_of_noise, ModelCorrupt, "model.safetensors is damaged"),
         (_weight_missing, ModelCorrupt, "1 weights are missing: model.layers.1.mlp.up_proj.weight"),
         (_weight_too_many, ModelCorrupt, "1 weights are unexpected: model.layers.0.adapter.weight"),
         (_weight_misshapen, ModelCorrupt, "model.norm.weight"),
         (_weight_of_integers, ModelUnsupported, "model.norm.weight is stored as I8"),
-        (_index_cut_short, ModelCorrupt, "index.json is not readable"),
-        (_shard_missing, ModelCorrupt, "00001-of-00002.safetensors, which is missing"),
-        (_shard_elsewhere, ModelCorrupt, "not a safetensors file of its folder"),
+        (_index_cut_short, ModelCorrupt, "index.json is not an index of weights"),
+        (_shard_missing, ModelCorrupt, "00001-of-00002.safetensors is missing"),
+        (_shard_elsewhere, ModelCorrupt, "no file of this folder"),
     ],
 )
 def test_what_is_wrong_with_a_folder_is_said_in_one_sentence(

@@ -80,6 +80,13 @@ def test_only_pickled_weights_are_refused_by_name(tmp_path: Path) -> None:
         resolve(str(folder))
 
 
+def test_weights_of_another_name_are_refused_by_name(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "odd")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    with pytest.raises(ModelUnsupported, match=r"only other\.safetensors"):
+        resolve(str(folder))
+
+
 def test_a_missing_shard_is_named(checkpoint: Path) -> None:
     (checkpoint / "model-00001-of-00002.safetensors").unlink()
     with pytest.raises(ModelCorrupt, match="model-00001-of-00002"):
