@@ -57,7 +57,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Seconds from the manager's receipt of the request to the event named."""
+    """Seconds from the manager's receipt of the request to the event named, as the engine that finished it saw it.
+
+    For a request resumed after its engine's death, `queued` and `first_token` are of the engine that went on with it.
+    """
 
     queued: float
     """First scheduled."""
