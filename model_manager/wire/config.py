@@ -80,7 +80,6 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check("kv_cache_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
         _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
 
-
     @property
     def key(self) -> str:
         """One inference process serves each key: the model and the settings that change what it answers.
