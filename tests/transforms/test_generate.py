@@ -260,7 +260,8 @@ def test_a_bundle_that_failed_leaves_its_requests_to_its_retry_and_what_is_not_r
     dofn.start_bundle()
     for prompt in ("held", "other"):
         list(dofn.process(prompt, GlobalWindows.windowed_value(prompt)))
-    dofn.process("a", GlobalWindows.windowed_value("a")).close()  # whoever takes the results has failed
+    broken_off: Any = dofn.process("a", GlobalWindows.windowed_value("a"))
+    broken_off.close()  # whoever takes the results has failed
     (client,) = clients
     dofn.start_bundle()
     list(dofn.process("held", GlobalWindows.windowed_value("held")))
