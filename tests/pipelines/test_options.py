@@ -53,7 +53,7 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--max_tokens", "many"], "argument --max_tokens: invalid int value: 'many'"),
         ([*INPUT, "--max_tokens", "0"], "max_tokens=0: takes at least 1"),
         ([*INPUT, "--block_size", "7"], "block_size=7: takes 8, 16, 32, 64 or 128"),
-        ([*INPUT, "--linger", "-1"], "linger=-1.0: takes 0 or more"),
+        ([*INPUT, "--linger", "-1"], "linger=-1.0: takes a finite number of 0 or more"),
         ([*INPUT, "--dtype", "int3"], "argument --dtype: invalid choice: 'int3'"),
         ([*INPUT, "--direct_num_workers", "x"], "argument --direct_num_workers: invalid int value: 'x'"),
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
