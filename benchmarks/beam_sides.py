@@ -28,7 +28,6 @@ class MillracePipeline:
 
         from model_manager.wire.config import ModelConfig
 
-        self._runtime = tempfile.TemporaryDirectory(prefix="millrace-benchmark-")
         self._config = ModelConfig.parse({"model": str(folder), "dtype": dtype, "prefix_caching": False})
         self._client = EngineClient.open(self._config)
 
