@@ -25,7 +25,6 @@ class MillracePipeline:
 
     def load(self, folder: Path, dtype: str) -> None:
         from model_manager.client.engine_client import EngineClient
-
         from model_manager.wire.config import ModelConfig
 
         self._config = ModelConfig.parse({"model": str(folder), "dtype": dtype, "prefix_caching": False})
