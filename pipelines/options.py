@@ -19,7 +19,7 @@ from pipelines.settings_flags import add_settings, given
 from transforms.formats import InputFormat, OutputFormat
 from transforms.output_files import IfExists
 
-_MODEL = ("model", "revision", "dtype", "device", "max_model_len")
+_MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _CHAT = {"auto": None, "always": True, "never": False}
 

@@ -32,6 +32,7 @@ from model_manager.engine.paged_attention import (
     PagedAttention,
     register,
 )
+from model_manager.engine.quantization import check_formats
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
@@ -57,6 +58,7 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
     checkpoint = read_checkpoint(folder)
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, checkpoint.stored_dtype, device)
+    check_formats(config, device)
     torch.set_num_threads(config.num_threads or usable_cores())
     max_model_len = _max_model_len(config, checkpoint)
     kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
@@ -80,6 +82,8 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
         block_size=runner.block_size,
         eos_token_ids=runner.eos_token_ids,
         load_seconds=time.monotonic() - started,
+        quantization=config.quantization,
+        kv_cache_dtype=str(dtype).removeprefix("torch.") if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
     return LoadedModel(runner, info)
 

@@ -21,6 +21,8 @@ EMBEDDED_MODEL = "millrace-tiny"
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
+KvCacheDtype = Literal["auto", "int8", "fp8"]
 Backend = Literal["torch", "fake"]
 
 
@@ -48,6 +50,10 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A hub branch, tag or commit; only for hub names."""
     dtype: Dtype = "auto"
     """Of weights, activations and KV cache; auto takes the checkpoint's, as far as the processor computes it fast."""
+    quantization: Quantization = "none"
+    """What the weights of linear layers are rounded to at load; answers change a little, docs/QUANTIZATION.md says how."""
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """What keys and values are rounded to in the KV cache; auto keeps them in dtype."""
     device: Device = "auto"
     """auto is cuda where there is one."""
     max_model_len: int | None = None
@@ -87,7 +93,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Capacity (kv_cache_gib, max_num_seqs, …) is not in it: who comes later shares what the first one started.
         """
         model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
-        identity = (model, self.revision, self.dtype, self.device, self.max_model_len, self.backend)
+        formats = (self.dtype, self.quantization, self.kv_cache_dtype)
+        identity = (model, self.revision, *formats, self.device, self.max_model_len, self.backend)
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         return f"{model.rsplit('/', 1)[-1]}-{digest}"
 

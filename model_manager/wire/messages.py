@@ -107,6 +107,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     block_size: int
     eos_token_ids: list[int]
     load_seconds: float
+    quantization: str = "none"
+    """What the weights of linear layers are held in, if not in dtype: int8, int4 or fp8."""
+    kv_cache_dtype: str = ""
+    """What keys and values are held in; empty of an engine that holds none."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):

@@ -30,6 +30,8 @@ _MODEL = st.fixed_dictionaries(
         "model": st.text(min_size=1).filter(str.strip),
         "revision": st.text(),
         "dtype": st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
+        "quantization": st.sampled_from(["none", "int8", "int4", "fp8"]),
+        "kv_cache_dtype": st.sampled_from(["auto", "int8", "fp8"]),
         "max_model_len": st.integers(2, 2**31),
         "max_num_seqs": st.integers(1, 512),
         "block_size": st.sampled_from([8, 16, 32, 64, 128]),
