@@ -92,11 +92,11 @@ class LLMEngine:
         result = StepResult()
         batch = self._schedule()
         if batch:
-            logits = self._runner.execute(self._table.pack(batch))
+            output = self._runner.execute(self._table.pack(batch))
             sampling = [scheduled.sequence for scheduled in batch if scheduled.samples]
             self._scheduler.computed(batch)
             if sampling:
-                self._postprocess(sampling, self._sampler.sample(logits, self._table.sampling(sampling)), result)
+                self._postprocess(sampling, self._sampler.sample(output.logits, self._table.sampling(sampling)), result)
         self._report_ended(result)
         return result
 

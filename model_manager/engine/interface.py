@@ -70,6 +70,18 @@ class StepInput:
     """[S, most blocks of any] block ids; rows are padded with 0, never read past context_lens."""
     logits_rows: Longs
     """[L] rows of T whose next-token logits are wanted (the last row of each sequence that samples)."""
+    hidden_rows: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[H] rows of T whose final hidden states are wanted."""
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step computed, as tensors on the runner's device."""
+
+    logits: Any
+    """float32 [L, vocab_size] of `logits_rows`."""
+    hidden: Any = None
+    """[H, hidden_size] of `hidden_rows` in the model's format, as the output head takes them; None if H is 0."""
 
 
 class ModelRunner(Protocol):
@@ -81,5 +93,8 @@ class ModelRunner(Protocol):
     block_size: int
     eos_token_ids: list[int]
 
-    def execute(self, step: StepInput) -> Any:
-        """Compute the batch, writing keys and values to `slots`; returns float32 logits [L, vocab_size] (torch)."""
+    def execute(self, step: StepInput) -> StepOutput:
+        """Compute the batch, writing keys and values to `slots`."""
+
+    def logits(self, hidden: Any) -> Any:
+        """The output head alone: float32 logits [N, vocab_size] of final hidden states [N, hidden_size] (torch)."""

@@ -5,13 +5,53 @@ Knows tokens, positions and slots; not requests, not why a batch is put together
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from model_manager.engine.interface import StepInput
+from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.paged_attention import PagedAttention
+
+
+class DecoderTap:
+    """Stands in for the forward pass of a model's decoder (all but its output head).
+
+    It notes the decoder's last hidden states as they pass, or gives others in their place: then the rest of the model
+    is computed from those, whatever an architecture does there (a scale, a soft cap) beside its `lm_head`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        decoder = model.get_decoder()
+        self._forward = decoder.forward
+        self._noted: torch.Tensor | None = None
+        self._given: torch.Tensor | None = None
+        decoder.forward = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._given is not None:
+            return BaseModelOutputWithPast(last_hidden_state=self._given)
+        output = self._forward(*args, **kwargs)
+        self._noted = output.last_hidden_state
+        return output
+
+    def take(self) -> torch.Tensor:
+        """[1, T, hidden_size] of the last pass, which are forgotten here."""
+        assert self._noted is not None
+        hidden, self._noted = self._noted, None
+        return hidden
+
+    @contextmanager
+    def giving(self, hidden: torch.Tensor) -> Iterator[None]:
+        """Within, the model's passes start after its decoder, from these [1, N, hidden_size]."""
+        self._given = hidden
+        try:
+            yield
+        finally:
+            self._given = None
 
 
 class TorchModelRunner:
@@ -29,6 +69,7 @@ class TorchModelRunner:
         eos_token_ids: list[int],
     ) -> None:
         self._model = model
+        self._decoder = DecoderTap(model)
         self._attention = attention
         self._device = device
         self.vocab_size = int(model.lm_head.out_features)
@@ -38,8 +79,8 @@ class TorchModelRunner:
         self.eos_token_ids = eos_token_ids
 
     @torch.inference_mode()
-    def execute(self, step: StepInput) -> torch.Tensor:
-        """Compute the batch, writing keys and values to `slots`; returns float32 logits [L, vocab_size]."""
+    def execute(self, step: StepInput) -> StepOutput:
+        """Compute the batch, writing keys and values to `slots`."""
         self._attention.begin(step)
         output = self._model(
             input_ids=self._place(step.token_ids).unsqueeze(0),
@@ -48,7 +89,17 @@ class TorchModelRunner:
             logits_to_keep=self._place(step.logits_rows),
             paged=self._attention,
         )
-        logits: torch.Tensor = output.logits[0]
+        hidden = self._decoder.take()[0]
+        return StepOutput(
+            logits=output.logits[0].float(),
+            hidden=hidden[self._place(step.hidden_rows)] if len(step.hidden_rows) else None,
+        )
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output head alone: float32 logits [N, vocab_size] of final hidden states [N, hidden_size]."""
+        with self._decoder.giving(hidden.unsqueeze(0)):
+            logits: torch.Tensor = self._model(use_cache=False).logits[0]
         return logits.float()
 
     def warm_up(self) -> None:

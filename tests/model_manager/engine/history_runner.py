@@ -15,7 +15,7 @@ import torch
 from model_manager.engine.batch_table import SamplingRows
 from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.engine import LLMEngine
-from model_manager.engine.interface import StepInput
+from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.sampler import Sampler
 from model_manager.engine.sequence import sampling_seed
 from model_manager.engine.stopping import StopRules
@@ -46,16 +46,29 @@ class HistoryRunner:
         self._broken = broken
         self._tokens = np.full(num_blocks * block_size, -1)
         self._positions = np.full(num_blocks * block_size, -1)
+        self._history_of: dict[bytes, list[int]] = {}
 
-    def execute(self, step: StepInput) -> torch.Tensor:
+    def execute(self, step: StepInput) -> StepOutput:
         self.steps.append(step)
         assert len(set(step.slots.tolist())) == len(step.slots)
         self._tokens[step.slots] = step.token_ids
         self._positions[step.slots] = step.positions
+        sequence_of = np.searchsorted(step.query_starts, np.arange(len(step.token_ids)), side="right") - 1
         histories = [self._history(step, index) for index in range(len(step.context_lens))]
-        last_rows = (step.query_starts[1:] - 1).tolist()
-        wanted = [histories[last_rows.index(row)] for row in step.logits_rows.tolist()]
-        return torch.stack([self._logits(history) for history in wanted]) if wanted else torch.zeros(0, VOCAB_SIZE)
+
+        def history(row: int) -> list[int]:
+            return histories[sequence_of[row]][: step.positions[row] + 1]
+
+        logits = [self._logits(history(row)) for row in step.logits_rows.tolist()]
+        hidden = [self._hidden(history(row)) for row in step.hidden_rows.tolist()]
+        return StepOutput(
+            logits=torch.stack(logits) if logits else torch.zeros(0, VOCAB_SIZE),
+            hidden=torch.stack(hidden) if hidden else None,
+        )
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Those of the histories that gave these hidden states."""
+        return torch.stack([self._logits(self._history_of[row.numpy().tobytes()]) for row in hidden])
 
     def _history(self, step: StepInput, index: int) -> list[int]:
         length = int(step.context_lens[index])
@@ -66,6 +79,11 @@ class HistoryRunner:
         history: list[int] = self._tokens[slots].tolist()
         return history
 
+    def _hidden(self, history: list[int]) -> torch.Tensor:
+        hidden = hidden_after(history)
+        self._history_of[hidden.numpy().tobytes()] = history
+        return hidden
+
     def _logits(self, history: list[int]) -> torch.Tensor:
         return torch.full((VOCAB_SIZE,), torch.nan) if self._broken(history) else logits_after(history)
 
@@ -75,6 +93,11 @@ def logits_after(history: list[int]) -> torch.Tensor:
     return torch.from_numpy(
         np.random.default_rng([len(history), *history]).normal(size=VOCAB_SIZE).astype(np.float32) * 3
     )
+
+
+def hidden_after(history: list[int]) -> torch.Tensor:
+    """[4] likewise, as final hidden states."""
+    return torch.from_numpy(np.random.default_rng([0, len(history), *history]).normal(size=4).astype(np.float32))
 
 
 def reference_tokens(request: Request, max_len: int) -> list[int]:

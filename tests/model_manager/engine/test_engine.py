@@ -4,11 +4,10 @@ import itertools
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.interface import StepInput
+from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
 from model_manager.wire.messages import FinishReason, Request
 from model_manager.wire.sampling import SamplingParams
@@ -217,7 +216,7 @@ def test_a_prompt_computed_in_chunks_is_not_cached_before_its_logits_are_seen() 
 
 def test_what_the_runner_raises_passes_through() -> None:
     class OutOfMemory(HistoryRunner):
-        def execute(self, step: StepInput) -> torch.Tensor:
+        def execute(self, step: StepInput) -> StepOutput:
             raise MemoryError(f"{len(step.token_ids)} tokens")
 
     under_test = EngineUnderTest(OutOfMemory())
