@@ -51,7 +51,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dtype: Dtype = "auto"
     """Of weights, activations and KV cache; auto takes the checkpoint's, as far as the processor computes it fast."""
     quantization: Quantization = "none"
-    """What the weights of linear layers are rounded to at load; answers change a little, docs/QUANTIZATION.md says how."""
+    """What the weights of linear layers are rounded to at load; docs/QUANTIZATION.md says what that costs."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """What keys and values are rounded to in the KV cache; auto keeps them in dtype."""
     device: Device = "auto"

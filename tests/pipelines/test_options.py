@@ -20,7 +20,8 @@ def test_without_flags_the_defaults_hold() -> None:
 
 
 def test_flags_become_settings() -> None:
-    flags = "--model org/m --dtype bfloat16 --quantization int4 --kv_cache_dtype int8 --max_num_seqs 8 --no-prefix_caching --max_tokens 7 --temperature 0.5"
+    flags = "--model org/m --dtype bfloat16 --quantization int4 --kv_cache_dtype int8 --max_num_seqs 8"
+    flags += " --no-prefix_caching --max_tokens 7 --temperature 0.5"
     flags += " --stop a b --stop_token_ids 1 2 --ignore_eos --linger 2 --chat never --backend fake --no-row_params"
     options = parse([*INPUT, *flags.split()])
     assert options.model == ModelConfig(
