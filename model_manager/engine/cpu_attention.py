@@ -16,12 +16,14 @@ from model_manager.engine import cpu_kernels, vector_ops
 from model_manager.engine.cpu_kernels import TILE_FIELDS, Field
 from model_manager.engine.cpu_team import Kernel, Team
 from model_manager.engine.interface import Ints, StepInput
-from model_manager.engine.paged_attention import CacheShape
+from model_manager.engine.paged_attention import AttentionOptions, CacheShape
 
 _TILE_ROWS = 32
 """Query rows (tokens x the heads that share a KV head) that one task attends together."""
 _EVERYTHING = 2**40
 """A window that no context reaches."""
+_LOG2_E = math.log2(math.e)
+"""The kernels' softmax is in base 2."""
 
 
 def supports(shape: CacheShape) -> bool:
@@ -49,7 +51,7 @@ class CpuAttention:
         stride = -(-cpu_kernels.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
         self._scratch = torch.empty(stride * self._team.size, dtype=torch.uint8)
         self._record = np.zeros(len(Field), np.int64)
-        self._scale = self._record[Field.SCALE : Field.SCALE + 1].view(np.float32)
+        self._floats = self._record.view(np.float32)
         self._record[Field.NUM_HEADS] = shape.num_heads
         self._record[Field.NUM_KV_HEADS] = shape.num_kv_heads
         self._record[Field.HEAD_DIM] = shape.head_dim
@@ -77,11 +79,11 @@ class CpuAttention:
         self._step = (tiles, slots, starts, lens, tables)  # alive until the next step
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
         query, key, value = _rows(query), _rows(key), _rows(value)
         output = torch.empty(query.shape, dtype=query.dtype)
-        self._scale[0] = scale * math.log2(math.e)
+        sinks = None if options.sinks is None else options.sinks.float() * _LOG2_E
         record = self._record
         record[: Field.CACHE + 1] = (
             query.data_ptr(),
@@ -93,7 +95,14 @@ class CpuAttention:
             output.data_ptr(),
             self._layers[layer],
         )
-        record[Field.WINDOW] = window or _EVERYTHING
+        record[Field.WINDOW] = options.window or _EVERYTHING
+        record[Field.SINKS] = 0 if sinks is None else sinks.data_ptr()
+        record[Field.SOFTCAP] = 0
+        if options.softcap is None:
+            self._floats[2 * Field.SCALE] = options.scale * _LOG2_E
+        else:
+            self._floats[2 * Field.SCALE] = options.scale / options.softcap
+            self._floats[2 * Field.SOFTCAP] = options.softcap * _LOG2_E
         record[Field.STORE_COUNTER :] = 0
         address = record.ctypes.data
         self._team.run(self._store, address)

@@ -16,6 +16,7 @@ from numba import literally, njit
 
 from model_manager.engine.vector_ops import (
     add_weighted_rows,
+    cap_row,
     clear_row,
     divide_row,
     dot_rows,
@@ -27,6 +28,7 @@ from model_manager.engine.vector_ops import (
     softmax_row,
     spread,
     start_state,
+    start_state_with,
 )
 
 AHEAD = 64
@@ -40,7 +42,11 @@ STORE_TOKENS = 32
 
 
 class Field(enum.IntEnum):
-    """What lies where in the record; addresses and strides of the batch's rows are in bytes."""
+    """What lies where in the record; addresses and strides of the batch's rows are in bytes.
+
+    SCALE and SOFTCAP are float32, SINKS the address of one float32 a head. Scores and sinks are in base 2: what
+    softmax takes the power of 2 of. SOFTCAP and SINKS are 0 where there are none.
+    """
 
     QUERY = 0
     QUERY_STRIDE = 1
@@ -67,9 +73,11 @@ class Field(enum.IntEnum):
     SCRATCH = 22
     SCRATCH_STRIDE = 23
     MAX_ROWS = 24
-    STORE_COUNTER = 25
-    ATTEND_COUNTER = 26
-    THREAD_COUNTER = 27
+    SOFTCAP = 25
+    SINKS = 26
+    STORE_COUNTER = 27
+    ATTEND_COUNTER = 28
+    THREAD_COUNTER = 29
 
 
 def scratch_bytes(max_rows: int, head_dim: int) -> int:
@@ -150,6 +158,8 @@ def _attend_tile(record: int, tile: int, head: int, scratch: int, lanes: Any, it
         scale = record + 8 * Field.SCALE
         scale_row(_get(record, Field.QUERY) + place, q + 4 * r * dim, dim, scale, literally(lanes), literally(itemsize))
         start_state(states + 8 * r)
+        if _get(record, Field.SINKS) != 0:
+            start_state_with(states + 8 * r, _get(record, Field.SINKS), head * group + r % group)
     clear_row(out, rows * dim, literally(lanes))
 
     stop = position + num_rows
@@ -162,6 +172,8 @@ def _attend_tile(record: int, tile: int, head: int, scratch: int, lanes: Any, it
             seen = position + r // group + 1
             low, high = max(0, seen - window - start), min(seen, end) - start
             if high > low:
+                if _get(record, Field.SOFTCAP) != 0:
+                    cap_row(scores + 4 * r * STRETCH, count, record + 8 * Field.SOFTCAP, literally(lanes))
                 softmax_row(
                     scores + 4 * r * STRETCH, count, low, high, states + 8 * r, out + 4 * r * dim, dim, literally(lanes)
                 )

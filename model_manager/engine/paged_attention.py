@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from model_manager.engine.interface import StepInput
@@ -38,6 +39,20 @@ class CacheShape:
         return 2 * self.block_size * per_token
 
 
+@dataclass(frozen=True, eq=False)
+class AttentionOptions:
+    """What one layer of a model asks of attention beyond plain softmax(q k) v; the same for every step."""
+
+    scale: float
+    """Factor of the scores."""
+    window: int | None = None
+    """How many positions back a token sees, itself included; None is all of them."""
+    softcap: float | None = None
+    """Scores become softcap x tanh(score / softcap), before anything is masked (Gemma 2)."""
+    sinks: torch.Tensor | None = None
+    """[heads] one further logit a head that takes its share of the softmax and has no value (gpt-oss)."""
+
+
 class PagedAttention(Protocol):
     """A KV cache and attention over it, on one device."""
 
@@ -45,12 +60,9 @@ class PagedAttention(Protocol):
         """Take over a step's tables; every layer of the step is attended with them."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
-        """Store the step's keys and values [T, kv heads, dim], then attend query [T, heads, dim]; like query.
-
-        `window` is how many positions back a token sees, itself included; None is all of them.
-        """
+        """Store the step's keys and values [T, kv heads, dim], then attend query [T, heads, dim]; like query."""
 
 
 def attend_paged(
@@ -63,12 +75,15 @@ def attend_paged(
     scaling: float,
     paged: PagedAttention,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """As transformers calls its attention functions: tensors [1, heads, T, dim] in, [1, T, heads, dim] out."""
     layer: Any = module.layer_idx
+    options = AttentionOptions(scaling, sliding_window, softcap, s_aux)
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
-    return paged.attend(layer, q, k, v, scaling, sliding_window).unsqueeze(0), None
+    return paged.attend(layer, q, k, v, options).unsqueeze(0), None
 
 
 def register() -> None:
@@ -101,7 +116,7 @@ class GatheringAttention:
         self._sequences = [_Sequence(starts[s], starts[s + 1], slots[s, : lens[s]]) for s in range(len(lens))]
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
         keys, values = self._keys[layer], self._values[layer]
         keys.index_copy_(0, self._slots, key)
@@ -109,7 +124,7 @@ class GatheringAttention:
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for sequence in self._sequences:
             rows = slice(sequence.start, sequence.end)
-            output[rows] = _dense(query[rows], keys[sequence.slots], values[sequence.slots], scale, window)
+            output[rows] = _dense(query[rows], keys[sequence.slots], values[sequence.slots], options)
         return output
 
 
@@ -121,13 +136,31 @@ class _Sequence:
     """[context] where its keys and values lie, in order."""
 
 
-def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
     """Causal attention of a sequence's last n positions: q [n, heads, dim], k and v [context, kv heads, dim]."""
     behind = torch.arange(k.shape[0], device=q.device)
     position = behind[-q.shape[0] :].unsqueeze(1)
     seen = behind <= position
-    if window is not None:
-        seen &= behind > position - window
+    if options.window is not None:
+        seen &= behind > position - options.window
     q, k, v = (states.transpose(0, 1).unsqueeze(0) for states in (q, k, v))
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
+    if options.softcap is None and options.sinks is None:
+        out = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=options.scale, enable_gqa=True)
+    else:
+        out = _written_out(q, k, v, seen, options)
     return out[0].transpose(0, 1)
+
+
+def _written_out(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, options: AttentionOptions
+) -> torch.Tensor:
+    """What torch's own attention has no option for; [1, heads, n, dim], softmax in float32."""
+    k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], 1) for states in (k, v))
+    scores = (q @ k.transpose(2, 3)).float() * options.scale
+    if options.softcap is not None:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if options.sinks is not None:
+        sinks = options.sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    return scores.softmax(-1)[..., : k.shape[2]].to(v.dtype) @ v

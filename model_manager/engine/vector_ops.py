@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,8 @@ _CACHE_LINE = 64
 _LOWEST_EXPONENT = -126.0
 _EXP2 = (1.0, 0.693147181, 0.240226507, 0.0555041087, 0.00961812911, 0.00133335581, 1.54035304e-4, 1.52527338e-5)
 """Taylor coefficients of 2**x; on [-0.5, 0.5] the error stays below a float32's resolution."""
+_TANH_OVER, _TANH_UNDER = (135135.0, 17325.0, 378.0, 1.0), (135135.0, 62370.0, 3150.0, 28.0)
+"""tanh(x) = x over(x²) / under(x²); on [-1, 1] likewise."""
 
 
 class _Vectors:
@@ -100,11 +103,28 @@ class _Vectors:
         x = self.max(self.constant(_LOWEST_EXPONENT), x)
         whole = self.call(f"llvm.rint.v{self.lanes}f32", self.type, [x])
         fraction = self.builder.fsub(x, whole)
-        result = self.constant(_EXP2[-1])
-        for coefficient in reversed(_EXP2[:-1]):
-            result = self.fma(result, fraction, self.constant(coefficient))
+        result = self._polynomial(_EXP2, fraction)
         exponent = self.builder.shl(self.builder.fptosi(whole, self._ints), self.ints(23))
         return self.builder.bitcast(self.builder.add(self.builder.bitcast(result, self._ints), exponent), self.type)
+
+    def tanh(self, x: Any) -> Any:
+        """Hyperbolic tangent; NaN stays NaN. Below 1 the 7th convergent of Lambert's continued fraction, beyond it by exp2."""
+        size = self.call(f"llvm.fabs.v{self.lanes}f32", self.type, [x])
+        small = self.builder.fcmp_ordered("<", size, self.constant(1.0))
+        square = self.builder.fmul(x, x)
+        series = self.builder.fdiv(self._polynomial(_TANH_OVER, square), self._polynomial(_TANH_UNDER, square))
+        power = self.exp2(self.builder.fmul(size, self.constant(-2 * math.log2(math.e))))
+        one = self.constant(1.0)
+        large = self.builder.fdiv(self.builder.fsub(one, power), self.builder.fadd(one, power))
+        signed = self.call(f"llvm.copysign.v{self.lanes}f32", self.type, [large, x])
+        return self.builder.select(small, self.builder.fmul(x, series), signed)
+
+    def _polynomial(self, coefficients: tuple[float, ...], x: Any) -> Any:
+        """Of rising powers of x."""
+        result = self.constant(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            result = self.fma(result, x, self.constant(coefficient))
+        return result
 
     def inside(self, start: Any, low: Any, high: Any) -> Any:
         """Which of the positions start, start + 1, … lie in low .. high - 1 (all int64)."""
@@ -267,6 +287,23 @@ def start_state(b: Any, state: Any) -> None:
     """A row's (maximum, sum) before anything has been seen."""
     for index, value in enumerate((float("-inf"), 0.0)):
         b.store(ir.Constant(_F32, value), b.inttoptr(b.add(state, _index(4 * index)), _F32.as_pointer()))
+
+
+@_inlined(types.void)
+def start_state_with(b: Any, state: Any, sinks: Any, index: Any) -> None:
+    """A row's (maximum, sum) after one score that has no value: the float32 at sinks[index]."""
+    score = b.load(b.inttoptr(b.add(sinks, b.mul(index, _index(4))), _F32.as_pointer()))
+    b.store(score, b.inttoptr(state, _F32.as_pointer()))
+    b.store(ir.Constant(_F32, 1.0), b.inttoptr(b.add(state, _index(4)), _F32.as_pointer()))
+
+
+@_inlined(types.void, literals=1)
+def cap_row(b: Any, s: Any, count: Any, cap: Any, lanes: int) -> None:
+    """s[:count] = cap tanh(s[:count]), with the float32 that lies at address `cap`."""
+    plain = _Vectors(b, lanes)
+    factor = plain.load_broadcast(cap, _index(0))
+    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+        plain.store(b.fmul(plain.tanh(plain.load(s, i)), factor), s, i)
 
 
 @_inlined(types.void, literals=1)

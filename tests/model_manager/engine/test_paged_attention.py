@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_manager.engine.cpu_attention import CpuAttention, supports
-from model_manager.engine.paged_attention import CacheShape, GatheringAttention, PagedAttention
+from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention, PagedAttention
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query [n, heads, dim], key and value [n, kv heads, dim]."""
 
+_Implementation = type[CpuAttention] | type[GatheringAttention]
+_PLAIN = AttentionOptions(0.2)
+_SPANS = [(0, 1), (0, 40), (299, 300), (50, 120), (280, 600)]
+_SINKS = torch.tensor([-3.0, 0.0, 1.5, 9.0])
 _TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 
@@ -42,9 +46,40 @@ def test_every_ratio_of_query_to_kv_heads_agrees_with_dense_attention(heads: int
 
 @pytest.mark.parametrize("window", [1, 7, 16, 100, 1000])
 def test_a_sliding_window_hides_what_lies_further_back(window: int) -> None:
-    spans = [(0, 1), (0, 40), (299, 300), (50, 120), (280, 600)]
-    _check(CpuAttention, _shape(), spans, window)
-    _check(GatheringAttention, _shape(), spans, window)
+    _check(CpuAttention, _shape(), _SPANS, options=AttentionOptions(0.2, window))
+    _check(GatheringAttention, _shape(), _SPANS, options=AttentionOptions(0.2, window))
+
+
+@pytest.mark.parametrize("softcap", [0.5, 2.0, 50.0])
+@pytest.mark.parametrize("implementation", [CpuAttention, GatheringAttention])
+def test_a_soft_cap_bounds_the_scores(implementation: _Implementation, softcap: float) -> None:
+    _check(implementation, _shape(), _SPANS, options=AttentionOptions(0.2, softcap=softcap))
+
+
+@pytest.mark.parametrize("implementation", [CpuAttention, GatheringAttention])
+def test_sinks_take_a_share_of_every_head(implementation: _Implementation) -> None:
+    _check(implementation, _shape(), _SPANS, options=AttentionOptions(0.2, sinks=_SINKS))
+    _check(implementation, _shape(), _SPANS, options=AttentionOptions(0.2, sinks=_SINKS.to(torch.bfloat16)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("implementation", [CpuAttention, GatheringAttention])
+def test_window_soft_cap_and_sinks_go_together(implementation: _Implementation, dtype: torch.dtype) -> None:
+    options = AttentionOptions(0.2, window=20, softcap=1.5, sinks=_SINKS)
+    _check(implementation, _shape(dtype=dtype), _SPANS, options=options)
+
+
+@pytest.mark.parametrize("value", [1e-6, 1e-3, 0.3, 0.9999, 1.0, 1.0001, 3.0, 9.0, 1e4])
+def test_the_soft_cap_of_a_score_is_exact_to_float32(value: float) -> None:
+    """Two tokens, their scores 0 and `value`: the output is their difference's logistic function."""
+    shape = _shape(heads=1, kv_heads=1, dim=8, block_size=8)
+    attention = CpuAttention(shape, 1)
+    attention.begin(make_step([(0, 2)], deal_blocks([2], 8, shape.num_blocks), 8))
+    key = torch.zeros(2, 1, 8)
+    key[1, 0, 0] = value
+    weights = torch.tensor([0.0, 1.0]).view(2, 1, 1).expand(2, 1, 8)
+    got = attention.attend(0, torch.ones(2, 1, 8), key, weights, AttentionOptions(1.0, softcap=1.0))[1, 0, 0]
+    assert float(got) == pytest.approx(1 / (1 + math.exp(-math.tanh(value))), rel=3e-7)
 
 
 def test_a_single_token_in_an_empty_cache_attends_to_itself() -> None:
@@ -61,16 +96,26 @@ def test_the_gathering_attention_agrees_with_dense_attention() -> None:
     block_size=st.sampled_from([8, 16, 32]),
     groups=st.sampled_from([(1, 1), (2, 3), (3, 1)]),
     window=st.none() | st.integers(1, 80),
+    softcap=st.none() | st.sampled_from([0.7, 30.0]),
+    has_sinks=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
 @settings(max_examples=40, deadline=None)
 def test_any_mixture_of_chunks_agrees_with_dense_attention(
-    data: st.DataObject, dim: int, block_size: int, groups: tuple[int, int], window: int | None, threads: int
+    data: st.DataObject,
+    dim: int,
+    block_size: int,
+    groups: tuple[int, int],
+    window: int | None,
+    softcap: float | None,
+    has_sinks: bool,
+    threads: int,
 ) -> None:
     ends = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=6))
     spans = [(data.draw(st.integers(0, end - 1)), end) for end in ends]
     shape = _shape(heads=groups[0] * groups[1], kv_heads=groups[0], dim=dim, block_size=block_size)
-    _check(CpuAttention, shape, spans, window, threads)
+    sinks = torch.linspace(-2.0, 2.0, shape.num_heads) if has_sinks else None
+    _check(CpuAttention, shape, spans, threads, AttentionOptions(0.2, window, softcap, sinks))
 
 
 def test_what_lies_in_a_block_beyond_its_sequence_is_never_used() -> None:
@@ -80,10 +125,10 @@ def test_what_lies_in_a_block_beyond_its_sequence_is_never_used() -> None:
     attention = CpuAttention(shape, 2)
     poison = torch.full((48, shape.num_kv_heads, shape.head_dim), math.nan)
     attention.begin(make_step([(0, 48)], tables, shape.block_size))
-    attention.attend(0, torch.zeros(48, shape.num_heads, shape.head_dim), poison, poison, 1.0, None)
+    attention.attend(0, torch.zeros(48, shape.num_heads, shape.head_dim), poison, poison, AttentionOptions(1.0))
     attention.begin(make_step([(0, 37)], tables, shape.block_size))
     query, key, value = (torch.ones(37, heads, shape.head_dim) for heads in (shape.num_heads, 2, 2))
-    assert torch.equal(attention.attend(0, query, key, value, 1.0, None), query)
+    assert torch.equal(attention.attend(0, query, key, value, AttentionOptions(1.0)), query)
 
 
 def test_a_value_that_is_not_finite_stays_in_its_own_sequence() -> None:
@@ -93,7 +138,7 @@ def test_a_value_that_is_not_finite_stays_in_its_own_sequence() -> None:
     attention.begin(make_step([(0, 20), (0, 20)], tables, shape.block_size))
     query, key, value = (torch.ones(40, heads, shape.head_dim) for heads in (shape.num_heads, 2, 2))
     key[7] = math.nan
-    output = attention.attend(0, query, key, value, 1.0, None)
+    output = attention.attend(0, query, key, value, AttentionOptions(1.0))
     assert torch.isnan(output[19]).all()
     assert torch.equal(output[20:], query[20:])
 
@@ -108,12 +153,12 @@ def test_a_row_does_not_depend_on_its_company() -> None:
     alone, company = CpuAttention(shape, 1), CpuAttention(shape, 2)
     for attention in (alone, company):
         attention.begin(make_step([(0, 199)], tables[:1], shape.block_size))
-        attention.attend(0, *_packed([states], [(0, 199)]), 1.0, None)
+        attention.attend(0, *_packed([states], [(0, 199)]), AttentionOptions(1.0))
     alone.begin(make_step(spans[:1], tables[:1], shape.block_size))
     company.begin(make_step(spans, tables, shape.block_size))
     others = _random(31, shape, generator)
-    together = company.attend(0, *_packed([states, others], [(199, 200), (0, 31)]), 1.0, None)
-    assert torch.equal(alone.attend(0, *_packed([states], [(199, 200)]), 1.0, None)[0], together[0])
+    together = company.attend(0, *_packed([states, others], [(199, 200), (0, 31)]), AttentionOptions(1.0))
+    assert torch.equal(alone.attend(0, *_packed([states], [(199, 200)]), AttentionOptions(1.0))[0], together[0])
 
 
 def test_layers_do_not_share_their_cache() -> None:
@@ -124,8 +169,8 @@ def test_layers_do_not_share_their_cache() -> None:
     query = torch.zeros(1, shape.num_heads, shape.head_dim)
     for position, factor in ((0, 1.0), (1, 3.0)):
         attention.begin(make_step([(position, position + 1)], tables, shape.block_size))
-        first = attention.attend(0, query, ones, ones * factor, 1.0, None)
-        second = attention.attend(1, query, ones, ones * factor * 10, 1.0, None)
+        first = attention.attend(0, query, ones, ones * factor, AttentionOptions(1.0))
+        second = attention.attend(1, query, ones, ones * factor * 10, AttentionOptions(1.0))
     assert torch.equal(first, torch.full_like(first, 2.0))
     assert torch.equal(second, torch.full_like(second, 20.0))
 
@@ -144,11 +189,11 @@ def _shape(
 
 
 def _check(
-    implementation: type[CpuAttention] | type[GatheringAttention],
+    implementation: _Implementation,
     shape: CacheShape,
     spans: Seq[tuple[int, int]],
-    window: int | None = None,
     threads: int = 2,
+    options: AttentionOptions = _PLAIN,
 ) -> None:
     """Cache what precedes each span in a first step, attend the spans in a second; compare every row."""
     attention: PagedAttention
@@ -163,10 +208,10 @@ def _check(
     cached = [index for index, (start, _) in enumerate(spans) if start]
     if cached:
         attention.begin(make_step([(0, spans[i][0]) for i in cached], tables[cached], shape.block_size))
-        attention.attend(0, *_packed([states[i] for i in cached], [(0, spans[i][0]) for i in cached]), 0.2, window)
+        attention.attend(0, *_packed([states[i] for i in cached], [(0, spans[i][0]) for i in cached]), options)
     attention.begin(make_step(spans, tables, shape.block_size))
-    got = attention.attend(0, *_packed(states, spans), 0.2, window)
-    wanted = torch.cat([_dense(*s, 0.2, window)[start:] for s, (start, _) in zip(states, spans, strict=True)])
+    got = attention.attend(0, *_packed(states, spans), options)
+    wanted = torch.cat([_dense(*s, options)[start:] for s, (start, _) in zip(states, spans, strict=True)])
     torch.testing.assert_close(got.float(), wanted, atol=_TOLERANCE[shape.dtype], rtol=_TOLERANCE[shape.dtype])
 
 
@@ -184,11 +229,15 @@ def _packed(states: Seq[States], spans: Seq[tuple[int, int]]) -> States:
     return q, k, v
 
 
-def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
     """[n, heads, dim] softmax(q k^T) v in float64, written out."""
     group = q.shape[1] // k.shape[1]
     q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
-    scores = torch.einsum("ihd,jhd->hij", q, k) * scale
+    scores = torch.einsum("ihd,jhd->hij", q, k) * options.scale
+    if options.softcap is not None:
+        scores = options.softcap * (scores / options.softcap).tanh()
     back = torch.arange(len(q)).unsqueeze(1) - torch.arange(len(q))
-    scores = scores.masked_fill((back < 0) | (back >= (window or len(q))), -math.inf)
-    return torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).float()
+    weights = scores.masked_fill((back < 0) | (back >= (options.window or len(q))), -math.inf).exp()
+    sinks = torch.full((q.shape[1],), -math.inf) if options.sinks is None else options.sinks
+    total = weights.sum(-1, keepdim=True) + sinks.double().exp().view(-1, 1, 1)
+    return torch.einsum("hij,jhd->ihd", weights / total, v).float()
