@@ -13,7 +13,7 @@ from typing import Any
 from model_manager.wire.errors import InvalidRequest
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
-_SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
+_SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos", "priority", "cache_salt")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")

@@ -1,63 +1,60 @@
 """Which block of the paged KV cache belongs to whom, and which still holds a prefix worth reusing.
 
-Knows block ids, token ids and reference counts; not tensors, nor who should run. The prefix cache follows vLLM's: full
-blocks are known by a digest chained over everything before them, and a block that nobody uses keeps its content until
-its memory is needed, least recently used first.
+Knows block ids and reference counts; not tensors, nor who should run. What blocks hold is the prefix cache's to know
+(prefix_cache.py); a block that nobody uses keeps its content until its memory is needed, least recently used first.
 """
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from model_manager.engine.prefix_cache import Digest, PrefixCache, chained_digest
 from model_manager.engine.sequence import Sequence
 
-Digest = Callable[[bytes, bytes], bytes]
-_Content = tuple[bytes, bytes]  # the parent's digest, the block's own tokens
-
-
-def chained_digest(parent: bytes, tokens: bytes) -> bytes:
-    """256 bits that stand for a block's tokens and all before them."""
-    return hashlib.blake2b(parent + tokens, digest_size=32).digest()
+_LEAST_KEPT = 64
+_KEPT_SHARE = 4
 
 
 class BlockManager:
     """Hands out blocks; shares those of a common prefix.
 
-    Each block is in exactly one of three places:
-      held      by one sequence or more (`_references` > 0); it may be in the prefix cache too
-      reusable  by nobody, its content in the prefix cache (`_reusable`, in order of last use)
-      blank     by nobody, its content of no use (`_blank`)
+    Each block is in exactly one of four places:
+      held       by one sequence or more (`_references` > 0); it may be in the prefix cache too
+      reusable   by nobody, its content in the prefix cache (`_reusable`, in order of last use)
+      blank      by nobody, its content of no use (`_blank`; the one that was left last is taken first)
+      untouched  never used so far, and so of no cost yet where memory is only reserved (`_untouched` and all after it)
+
+    What is kept for reuse may take memory, but not without end: beyond a quarter of what running sequences have held
+    at most, the least recently used is given up before another block is touched for the first time. Where that was a
+    mistake, because a prefix so given up is computed again, more is kept from then on.
     """
 
     def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        *,
-        prefix_caching: bool = True,
-        salt: bytes = b"",
-        digest: Digest = chained_digest,
+        self, num_blocks: int, block_size: int, *, frugal: bool = True, digest: Digest = chained_digest
     ) -> None:
-        """`salt` sets apart caches whose keys and values differ for the same tokens (another model, an adapter)."""
+        """`frugal`: whether untouched blocks are worth sparing; not where their memory is taken anyway (a GPU)."""
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._caching = prefix_caching
-        self._digest = digest
-        self._root = digest(b"", salt)
+        self._frugal = frugal
+        self._cache = PrefixCache(block_size, digest)
         self._references = [0] * num_blocks
-        self._blank = list(range(num_blocks - 1, -1, -1))
+        self._blank: list[int] = []
         self._reusable: OrderedDict[int, None] = OrderedDict()
-        self._block_of: dict[bytes, int] = {}  # the prefix cache
-        self._content_of: dict[int, _Content] = {}  # of each block in it, so that equal digests are not trusted
-        self._digest_of: dict[int, bytes] = {}
+        self._untouched = 0
+        self._most_held = 0
+        self._regretted = 0
+        self._given_up: OrderedDict[bytes, None] = OrderedDict()  # early, while there were untouched blocks
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody holds."""
-        return len(self._blank) + len(self._reusable)
+        return len(self._blank) + len(self._reusable) + self.num_blocks - self._untouched
+
+    @property
+    def num_touched(self) -> int:
+        """Blocks that were ever used: the memory that the cache takes."""
+        return self._untouched
 
     def allocate(self, sequence: Sequence, keep_free: int = 0) -> bool:
         """Give a waiting sequence blocks for all its tokens, the cached ones first, which then count as computed.
@@ -66,7 +63,7 @@ class BlockManager:
         """
         assert not sequence.block_table
         assert sequence.num_computed_tokens == 0
-        cached = self._match(sequence)
+        cached = self._cache.match(sequence)
         fresh = self._blocks_for(sequence.num_tokens) - len(cached)
         revived = sum(self._references[block] == 0 for block in cached)
         if fresh + revived + keep_free > self.num_free:
@@ -76,7 +73,13 @@ class BlockManager:
         sequence.block_table = cached + [self._take() for _ in range(fresh)]
         sequence.num_computed_tokens = len(cached) * self.block_size
         sequence.num_committed_blocks = len(cached)
+        self._cache.announce(sequence)
+        self._regret(sequence)
         return True
+
+    def outlook(self, sequence: Sequence) -> int:
+        """How many blocks of a waiting sequence are cached, or BEING_COMPUTED: see PrefixCache.outlook."""
+        return self._cache.outlook(sequence)
 
     def needs_block(self, sequence: Sequence) -> bool:
         """Whether the sequence's last token has no slot yet."""
@@ -91,24 +94,14 @@ class BlockManager:
 
     def commit(self, sequence: Sequence) -> None:
         """Enter the full blocks that are computed, and known to be sound, in the prefix cache."""
-        full = sequence.num_computed_tokens // self.block_size
-        if not self._caching or full == sequence.num_committed_blocks:
-            return
-        self._extend_digests(sequence, full)
-        for index in range(sequence.num_committed_blocks, full):
-            digest, block = sequence.block_digests[index], sequence.block_table[index]
-            if digest not in self._block_of:
-                assert block not in self._digest_of
-                self._block_of[digest] = block
-                self._digest_of[block] = digest
-                self._content_of[block] = self._content(sequence, index)
-        sequence.num_committed_blocks = full
+        self._cache.enter(sequence)
 
     def free(self, sequence: Sequence) -> None:
         """Take back all blocks of a sequence, which then has nothing computed.
 
         Last block first: of a prefix in the cache, the end is given up before the beginning that leads to it.
         """
+        self._cache.withdraw(sequence)
         for block in reversed(sequence.block_table):
             self._references[block] -= 1
             if self._references[block] == 0:
@@ -119,43 +112,20 @@ class BlockManager:
     def distrust(self, sequence: Sequence) -> None:
         """Take every block of the sequence out of the prefix cache: what it computed from them was not finite."""
         for block in sequence.block_table:
-            if block in self._digest_of:
-                self._drop_from_cache(block)
+            if block in self._cache:
+                self._cache.drop(block)
 
-    def check_integrity(self, holders: Iterable[Sequence]) -> None:
+    def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Assert that every block is in one place, and held exactly by the sequences given."""
-        held = Counter(block for sequence in holders for block in sequence.block_table)
+        running = list(running)
+        held = Counter(block for sequence in running for block in sequence.block_table)
         assert self._references == [held[block] for block in range(self.num_blocks)]
-        free = [*self._blank, *self._reusable]
+        free = [*self._blank, *self._reusable, *range(self._untouched, self.num_blocks)]
         assert sorted(free) == [block for block in range(self.num_blocks) if not held[block]]
-        assert all(block in self._digest_of for block in self._reusable)
-        assert not any(block in self._digest_of for block in self._blank)
-        assert {block: digest for digest, block in self._block_of.items()} == self._digest_of
-        assert self._content_of.keys() == self._digest_of.keys()
-
-    def _match(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of the sequence's beginning; never all of it, for the last token gives the logits."""
-        if not self._caching:
-            return []
-        most = (sequence.num_tokens - 1) // self.block_size
-        self._extend_digests(sequence, most)
-        blocks: list[int] = []
-        for index in range(most):
-            block = self._block_of.get(sequence.block_digests[index])
-            if block is None or self._content_of[block] != self._content(sequence, index):
-                break
-            blocks.append(block)
-        return blocks
-
-    def _extend_digests(self, sequence: Sequence, count: int) -> None:
-        digests = sequence.block_digests
-        while len(digests) < count:
-            digests.append(self._digest(*self._content(sequence, len(digests))))
-
-    def _content(self, sequence: Sequence, index: int) -> _Content:
-        parent = sequence.block_digests[index - 1] if index else self._root
-        start = index * self.block_size
-        return parent, array("i", sequence.token_ids[start : start + self.block_size]).tobytes()
+        assert all(block in self._cache for block in self._reusable)
+        assert not any(block in self._cache for block in (*self._blank, *range(self._untouched, self.num_blocks)))
+        assert len(self._given_up) <= self.num_blocks
+        self._cache.check_integrity(running)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -166,21 +136,41 @@ class BlockManager:
         self._references[block] += 1
 
     def _take(self) -> int:
-        """A blank block, else the one whose cached content was used least recently."""
+        """A blank block, else an untouched one while little is kept for reuse, else what was used least recently."""
         if self._blank:
             block = self._blank.pop()
+        elif self._untouched < self.num_blocks and len(self._reusable) <= self._most_kept():
+            block = self._untouched
+            self._untouched += 1
         else:
             block, _ = self._reusable.popitem(last=False)
-            self._drop_from_cache(block)
+            self._note_given_up(self._cache.drop(block))
         self._references[block] = 1
         return block
 
+    def _most_kept(self) -> int:
+        """Blocks kept for reuse, beyond which no memory is touched for the first time."""
+        if not self._frugal:
+            return self.num_blocks
+        self._most_held = max(self._most_held, self._untouched - len(self._reusable))
+        return max(_LEAST_KEPT, self._most_held // _KEPT_SHARE) + self._regretted
+
+    def _note_given_up(self, digest: bytes) -> None:
+        if self._untouched < self.num_blocks:
+            self._given_up[digest] = None
+            if len(self._given_up) > self.num_blocks:
+                self._given_up.popitem(last=False)
+
+    def _regret(self, sequence: Sequence) -> None:
+        """Count what the sequence computes again only because it was given up early."""
+        if self._given_up:
+            for digest in sequence.block_digests[sequence.num_committed_blocks :]:
+                if digest in self._given_up:
+                    del self._given_up[digest]
+                    self._regretted += 1
+
     def _release(self, block: int) -> None:
-        if block in self._digest_of:
+        if block in self._cache:
             self._reusable[block] = None
         else:
             self._blank.append(block)
-
-    def _drop_from_cache(self, block: int) -> None:
-        del self._block_of[self._digest_of.pop(block)]
-        del self._content_of[block]

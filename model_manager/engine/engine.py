@@ -43,7 +43,7 @@ class LLMEngine:
         self._runner = runner
         self._stop_rules = stop_rules
         self._clock = clock
-        self._blocks = BlockManager(runner.num_blocks, runner.block_size, prefix_caching=config.prefix_caching)
+        self._blocks = BlockManager(runner.num_blocks, runner.block_size, frugal=not info.device.startswith("cuda"))
         self._table = BatchTable(config.max_num_seqs, self.max_len, runner.block_size)
         self._scheduler = Scheduler(
             self._blocks,
@@ -54,6 +54,7 @@ class LLMEngine:
         self._sampler = Sampler()
         self._ended: list[Sequence] = []  # outside a step: aborted, or complete when they came
         self._arrivals = 0
+        self._prefix_caching = config.prefix_caching
         self._counters = EngineCounters(clock)
 
     def add(self, request: Request) -> None:
@@ -67,7 +68,9 @@ class LLMEngine:
             raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
         conditions = self._stop_rules.conditions(request.params, most_output_tokens(request, self.max_len))
         self._arrivals += 1
-        sequence = Sequence(request, conditions, now=self._clock(), order=self._arrivals)
+        sequence = Sequence(
+            request, conditions, now=self._clock(), order=self._arrivals, prefix_caching=self._prefix_caching
+        )
         if sequence.ending is None:
             self._scheduler.add(sequence)
         else:

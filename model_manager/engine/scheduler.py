@@ -8,28 +8,37 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from operator import itemgetter
 
 from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.block_manager import BlockManager
+from model_manager.engine.prefix_cache import BEING_COMPUTED
 from model_manager.engine.sequence import Sequence, SequenceStatus
+from model_manager.engine.waiting_queue import WaitingQueue
+
+LOOK_AHEAD = 64
+"""Waiting sequences, from the front of the line, among which those are preferred whose beginning is cached."""
+MOST_OVERTAKES = 64
+"""How many that stand behind a waiting sequence may begin to run before it."""
 
 
 class Scheduler:
-    """Two queues in order of arrival.
+    """The sequences that wait, in line by rank, and those that run.
 
-    A sequence is in one of them or finished, never in both; every running sequence arrived before every waiting one,
-    because sequences are admitted from the front of `waiting`, and the one that is preempted is the last of `running`
-    and goes back to that front. So nobody overtakes, and whoever is preempted is the next to run.
+    A sequence is in one of the two or finished, never in both. From the line's beginning those are admitted first
+    of whose prompts most is cached; one whose next block a running sequence is about to compute waits for that block;
+    both let others pass, but nobody is passed more than MOST_OVERTAKES times. Whoever runs and lacks a block takes it
+    from the one with the highest rank, which goes back to its place in line.
 
-    Both are keyed by request id: whatever ends a sequence finds it without a search, however many wait.
+    docs/SCHEDULING.md says the same for users.
     """
 
     def __init__(
         self, blocks: BlockManager, table: BatchTable, *, max_num_seqs: int, max_num_batched_tokens: int
     ) -> None:
         assert max_num_batched_tokens >= max_num_seqs  # every decoding sequence gets its token in every step
-        self.waiting: OrderedDict[str, Sequence] = OrderedDict()
-        self.running: OrderedDict[str, Sequence] = OrderedDict()
+        self.waiting = WaitingQueue(LOOK_AHEAD)
+        self.running: OrderedDict[str, Sequence] = OrderedDict()  # by rank
         self.num_preemptions = 0
         self._blocks = blocks
         self._table = table
@@ -46,7 +55,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that fits the cache when it is alone there, to its last token."""
         assert sequence.request_id not in self
-        self.waiting[sequence.request_id] = sequence
+        self.waiting.add(sequence)
 
     def schedule(self) -> list[Scheduled]:
         """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there."""
@@ -83,15 +92,16 @@ class Scheduler:
             del self.running[sequence.request_id]
             self._withdraw(sequence)
         else:
-            del self.waiting[sequence.request_id]
+            self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def check_integrity(self) -> None:
         """Assert the invariants above, and those of blocks and rows."""
-        assert not self.waiting.keys() & self.running.keys()
+        assert not any(request_id in self.waiting for request_id in self.running)
         assert len(self.running) <= self._max_num_seqs
-        orders = [sequence.order for sequence in (*self.running.values(), *self.waiting.values())]
-        assert orders == sorted(set(orders))
+        ranks = [sequence.rank for sequence in self.running.values()]
+        assert ranks == sorted(ranks)
+        self.waiting.check_integrity()
         for sequence in self.running.values():
             assert sequence.status is SequenceStatus.RUNNING
             assert sequence.num_remaining_tokens >= 1
@@ -100,12 +110,13 @@ class Scheduler:
             assert sequence.status is SequenceStatus.WAITING
             assert not sequence.block_table
             assert sequence.num_computed_tokens == 0
+            assert sequence.overtaken <= MOST_OVERTAKES
         self._blocks.check_integrity(self.running.values())
         self._table.check_integrity(list(self.running.values()))
 
     def _decodes(self) -> list[Scheduled]:
-        """One token for each sequence that has one to compute. Whoever lacks a block takes it from the last arrival,
-        which comes later in this order, so nothing is taken back from the batch.
+        """One token for each sequence that has one to compute. Whoever lacks a block takes it from the last in
+        rank, which comes later in this order, so nothing is taken back from the batch.
         """
         batch = []
         for sequence in list(self.running.values()):
@@ -135,29 +146,58 @@ class Scheduler:
         return given
 
     def _admit(self, batch: list[Scheduled], budget: int) -> None:
-        """Start waiting sequences, in order, while there are tokens to give, rows, and blocks for all they have.
+        """Start waiting sequences while there are tokens to give, rows, and blocks for all that the next one has.
 
         One block for each running sequence is kept free, or they would soon preempt whoever is admitted.
         """
-        while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
-            sequence = next(iter(self.waiting.values()))
+        if not self.waiting or budget <= 0 or len(self.running) == self._max_num_seqs:
+            return
+        for sequence in self._by_preference():
+            if self._blocks.outlook(sequence) == BEING_COMPUTED or not self._may_pass(sequence):
+                continue
             if not self._blocks.allocate(sequence, keep_free=len(self.running)):
                 break
-            del self.waiting[sequence.request_id]
-            self.running[sequence.request_id] = sequence
-            sequence.status = SequenceStatus.RUNNING
-            self._table.enter(sequence)
+            self._start(sequence)
             chunk = min(sequence.num_remaining_tokens, budget)
             batch.append(Scheduled(sequence, chunk))
             budget -= chunk
+            if budget <= 0 or len(self.running) == self._max_num_seqs:
+                break
+
+    def _by_preference(self) -> list[Sequence]:
+        """The line's beginning: within a priority whoever may be passed no more, then by how much of it is cached."""
+        outlooks = [self._blocks.outlook(sequence) for sequence in self.waiting.window]
+        if max(outlooks) <= 0:
+            return self.waiting.window.copy()
+        keys = [
+            (sequence.rank[0], sequence.overtaken < MOST_OVERTAKES, -outlook, sequence.rank[1], sequence)
+            for outlook, sequence in zip(outlooks, self.waiting.window, strict=True)
+        ]
+        return [key[-1] for key in sorted(keys, key=itemgetter(slice(4)))]
+
+    def _may_pass(self, sequence: Sequence) -> bool:
+        return all(each.overtaken < MOST_OVERTAKES for each in self.waiting.ahead_of(sequence))
+
+    def _start(self, sequence: Sequence) -> None:
+        for passed in self.waiting.ahead_of(sequence):
+            passed.overtaken += 1
+        self.waiting.remove(sequence)
+        self._run_by_rank(sequence)
+        sequence.status = SequenceStatus.RUNNING
+        self._table.enter(sequence)
+
+    def _run_by_rank(self, sequence: Sequence) -> None:
+        last = next(reversed(self.running.values()), None)
+        self.running[sequence.request_id] = sequence
+        if last is not None and last.rank > sequence.rank:
+            self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
 
     def _preempt_last(self) -> None:
-        """Put the last arrival back to wait; it keeps its tokens, and recomputes what the prefix cache loses."""
-        request_id, sequence = self.running.popitem(last=True)
+        """Put the last in rank back to wait; it keeps its tokens, and recomputes what the prefix cache loses."""
+        _, sequence = self.running.popitem(last=True)
         self._withdraw(sequence)
         sequence.status = SequenceStatus.WAITING
-        self.waiting[request_id] = sequence
-        self.waiting.move_to_end(request_id, last=False)
+        self.waiting.add(sequence)
         self.num_preemptions += 1
 
     def _withdraw(self, sequence: Sequence) -> None:

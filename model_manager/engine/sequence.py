@@ -26,6 +26,9 @@ class Sequence:
 
     `token_ids` holds prompt and output; the first `num_computed_tokens` of them have their keys and values in the
     blocks of `block_table`. A running sequence always has at least one token that is not computed yet.
+
+    `rank` is its place in line, smaller first; `overtaken` counts those behind it that began to run before it.
+    Sequences share blocks if their `cache_key` is the same; one whose key is empty shares with none.
     """
 
     __slots__ = (
@@ -33,15 +36,18 @@ class Sequence:
         "added_at",
         "block_digests",
         "block_table",
+        "cache_key",
         "cached_tokens",
         "conditions",
         "ending",
         "first_token_at",
+        "num_blocks_seen",
         "num_committed_blocks",
         "num_computed_tokens",
         "num_prompt_tokens",
-        "order",
+        "overtaken",
         "params",
+        "rank",
         "request_id",
         "row",
         "scheduled_at",
@@ -50,16 +56,26 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request, conditions: StopConditions, *, now: float, order: int = 0) -> None:
+    def __init__(
+        self,
+        request: Request,
+        conditions: StopConditions,
+        *,
+        now: float,
+        order: int = 0,
+        prefix_caching: bool = True,
+    ) -> None:
         """`now` in seconds, on the clock of every later reading; `order` grows with each arrival.
 
-        The request's output tokens count as generated already: they may end it at once.
+        `prefix_caching`: whether blocks may be shared with any sequence of the same salt. The request's output tokens
+        count as generated already: they may end it at once.
         """
         self.request_id = request.request_id
         self.params = request.params
         self.seed = sampling_seed(request)
         self.conditions = conditions
-        self.order = order
+        self.rank = (request.params.priority, order)
+        self.overtaken = 0
         self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
@@ -67,7 +83,9 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_committed_blocks = 0
         self.block_table: list[int] = []
+        self.cache_key = cache_key(request) if prefix_caching else b""
         self.block_digests: list[bytes] = []
+        self.num_blocks_seen = 0
         self.row = -1
         self.cached_tokens: int | None = None
         self.added_at = now
@@ -131,6 +149,11 @@ def sampling_seed(request: Request) -> int:
         return request.params.seed
     digest = hashlib.blake2b(request.request_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def cache_key(request: Request) -> bytes:
+    """What must be equal, beside the tokens, for keys and values to be shared: the root of the digests of blocks."""
+    return hashlib.blake2b(request.params.cache_salt.encode("utf-8", "surrogatepass"), digest_size=32).digest()
 
 
 def check_request(request: Request, vocab_size: int, max_len: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 import msgspec
 
@@ -369,7 +370,7 @@ class Model:
         if self._suspects:
             return [] if self._in_engine else [next(iter(self._suspects.values()))]
         room = (self._info.max_num_seqs if self._deaths_in_row else self._capacity()) - self._in_engine
-        return [entry for _, entry in zip(range(room), self._unsent.values(), strict=False)]
+        return nsmallest(room, self._unsent.values(), key=lambda entry: entry.request.params.priority)
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""How one request is to be sampled. Knows nothing of batches: every field belongs to a single request."""
+"""How one request is to be sampled, and its place among others. Every field belongs to a single request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from model_manager.wire.errors import InvalidRequest
 
 _MAX_STOPS = 16
 _MAX_STOP_LENGTH = 256
+_MAX_SALT = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -37,6 +38,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Generation ends with the first of these tokens; the text excludes it."""
     ignore_eos: bool = False
     """Go on past the model's end-of-sequence tokens (for benchmarks)."""
+    priority: int = 0
+    """Requests of a lower number run first, and lose their memory to others last; in order of arrival among equals."""
+    cache_salt: str = ""
+    """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
@@ -50,6 +55,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check("stop", stop, not _SURROGATE.search(stop), "text that can be written as UTF-8")
         for token in self.stop_token_ids:
             _check("stop_token_ids", token, token >= 0, "token ids of 0 or more")
+        _check("priority", self.priority, -(2**31) <= self.priority < 2**31, "-2**31 to 2**31 - 1")
+        _check("cache_salt", self.cache_salt, len(self.cache_salt) <= _MAX_SALT, f"at most {_MAX_SALT} characters")
+        _check("cache_salt", self.cache_salt, not _SURROGATE.search(self.cache_salt), "text that can be UTF-8")
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.engine.block_manager import BlockManager, chained_digest
+from model_manager.engine.block_manager import BlockManager
+from model_manager.engine.prefix_cache import BEING_COMPUTED, Digest, chained_digest
 from model_manager.engine.sequence import Sequence
 from model_manager.engine.stopping import StopConditions
 from model_manager.wire.messages import Request
@@ -11,9 +12,10 @@ from model_manager.wire.sampling import SamplingParams
 SIZE = 4
 
 
-def sequence(*tokens: int) -> Sequence:
-    params = SamplingParams()
-    return Sequence(Request("a", list(tokens), params), StopConditions(params, 99, (), None), now=0.0)
+def sequence(*tokens: int, salt: str = "", prefix_caching: bool = True) -> Sequence:
+    params = SamplingParams(cache_salt=salt)
+    conditions = StopConditions(params, 99, (), None)
+    return Sequence(Request("a", list(tokens), params), conditions, now=0.0, prefix_caching=prefix_caching)
 
 
 def compute(blocks: BlockManager, seq: Sequence) -> Sequence:
@@ -26,7 +28,7 @@ def compute(blocks: BlockManager, seq: Sequence) -> Sequence:
 
 def cached(blocks: BlockManager, *tokens: int) -> int:
     """Tokens of this prompt that the cache holds."""
-    return len(blocks._match(sequence(*tokens))) * SIZE
+    return len(blocks._cache.match(sequence(*tokens))) * SIZE
 
 
 def test_a_sequence_gets_blocks_for_all_its_tokens_and_gives_them_back() -> None:
@@ -98,17 +100,88 @@ def test_equal_digests_of_different_tokens_do_not_match() -> None:
     assert cached(blocks, 1, 1, 1, 1, 5) == 4
 
 
-def test_a_salt_sets_caches_apart() -> None:
-    plain, salted = (BlockManager(4, SIZE, salt=salt) for salt in (b"", b"adapter"))
-    one, other = compute(plain, sequence(1, 1, 1, 1)), compute(salted, sequence(1, 1, 1, 1))
-    assert one.block_digests != other.block_digests
+@pytest.mark.parametrize("digest", [chained_digest, lambda *_: b"always the same"])
+def test_another_salt_finds_nothing(digest: Digest) -> None:
+    blocks = BlockManager(8, SIZE, digest=digest)
+    blocks.free(compute(blocks, sequence(1, 1, 1, 1, 2, salt="a")))
+    for salt, found in (("a", 1), ("b", 0), ("", 0)):
+        assert len(blocks._cache.match(sequence(1, 1, 1, 1, 3, salt=salt))) == found
     assert len(chained_digest(b"", b"")) >= 16
 
 
 def test_without_prefix_caching_nothing_is_reused() -> None:
-    blocks = BlockManager(8, SIZE, prefix_caching=False)
-    blocks.free(compute(blocks, sequence(*range(9))))
+    blocks = BlockManager(8, SIZE)
+    blocks.free(compute(blocks, sequence(*range(9), prefix_caching=False)))
     assert cached(blocks, *range(9)) == 0
+    blocks.free(compute(blocks, sequence(*range(9))))
+    assert not blocks._cache.match(sequence(*range(9), prefix_caching=False))
+
+
+def test_what_is_being_computed_is_known_until_it_is_there() -> None:
+    blocks = BlockManager(8, SIZE)
+    computing, other = sequence(1, 1, 1, 1, 2, 2, 2, 2, 3), sequence(1, 1, 1, 1, 2, 2, 2, 2, 4)
+    assert blocks.outlook(other) == 0
+    blocks.allocate(computing)
+    assert blocks.outlook(other) == BEING_COMPUTED
+    assert blocks.outlook(sequence(1, 1, 1, 1)) == 0  # its last token it computes itself
+    assert blocks.outlook(sequence(1, 1, 1, 1, 2, salt="x")) == 0
+    computing.num_computed_tokens = 9
+    blocks.commit(computing)
+    assert blocks.outlook(other) == 2
+    blocks.check_integrity([computing])
+
+
+@pytest.mark.parametrize("distrusted", [True, False])
+def test_what_is_not_going_to_be_computed_is_waited_for_no_more(distrusted: bool) -> None:
+    blocks = BlockManager(8, SIZE)
+    computing, other = sequence(1, 1, 1, 1, 2), sequence(1, 1, 1, 1, 3)
+    blocks.allocate(computing)
+    assert blocks.outlook(other) == BEING_COMPUTED
+    if distrusted:
+        blocks.distrust(computing)
+    blocks.free(computing)
+    assert blocks.outlook(other) == 0
+    blocks.check_integrity([])
+
+
+def test_the_outlook_forgets_what_was_given_up() -> None:
+    blocks = BlockManager(4, SIZE)
+    blocks.free(compute(blocks, sequence(1, 1, 1, 1, 2, 2, 2, 2)))
+    waiting = sequence(1, 1, 1, 1, 2, 2, 2, 2, 3)
+    assert blocks.outlook(waiting) == 2
+    blocks.free(compute(blocks, sequence(*[8] * 9)))
+    assert blocks.outlook(waiting) == 1
+
+
+def test_memory_follows_what_runs_and_not_what_is_kept() -> None:
+    """200 prompts that share nothing, one at a time: kept for reuse are 64 blocks, not the whole cache."""
+    blocks = BlockManager(1000, SIZE)
+    for n in range(200):
+        blocks.free(compute(blocks, sequence(*[n] * 9)))
+    assert blocks.num_touched == 64 + 3
+    assert blocks.num_free == 1000
+    assert cached(blocks, *[199] * 9) == 8
+    assert cached(blocks, *[99] * 9) == 0
+    blocks.check_integrity([])
+
+
+def test_a_cache_that_would_have_been_of_use_grows() -> None:
+    """60 prompts of 2 blocks again and again: they are 120 blocks, which the third round finds."""
+    blocks = BlockManager(1000, SIZE)
+    found = []
+    for _ in range(3):
+        sequences = [sequence(*[n] * 9) for n in range(60)]
+        for each in sequences:
+            blocks.free(compute(blocks, each))
+        found.append(sum(cached(blocks, *[n] * 9) for n in range(60)) // SIZE)
+    assert found == [66, 120, 120]
+
+
+def test_where_memory_is_taken_anyway_all_of_it_is_used_before_anything_is_given_up() -> None:
+    blocks = BlockManager(400, SIZE, frugal=False)
+    for n in range(200):
+        blocks.free(compute(blocks, sequence(*[n] * 8)))
+    assert all(cached(blocks, *[n] * 8, 0) == 8 for n in range(200))
 
 
 def test_what_was_used_least_recently_is_given_up_first_and_ends_before_beginnings() -> None:

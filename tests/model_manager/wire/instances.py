@@ -21,6 +21,8 @@ _SAMPLING = st.fixed_dictionaries(
         "stop": st.lists(st.text(min_size=1, max_size=256), max_size=16).map(tuple),
         "stop_token_ids": st.lists(st.integers(0, 2**31)).map(tuple),
         "ignore_eos": st.booleans(),
+        "priority": st.integers(-(2**31), 2**31 - 1),
+        "cache_salt": st.text(max_size=256),
     },
 ).map(SamplingParams.parse)
 

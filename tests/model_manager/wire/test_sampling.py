@@ -37,6 +37,9 @@ INVALID = [
     ("stop", ("x",) * 17),
     ("stop", ("\ud800",)),
     ("stop_token_ids", (-1,)),
+    ("priority", 2**31),
+    ("cache_salt", "x" * 257),
+    ("cache_salt", "\ud800"),
 ]
 
 
@@ -58,6 +61,8 @@ WRONG_TYPE = [
     ("stop", [5]),
     ("stop_token_ids", ["5"]),
     ("ignore_eos", "yes"),
+    ("priority", "high"),
+    ("cache_salt", 5),
 ]
 
 
