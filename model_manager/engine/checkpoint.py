@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, GenerationConfig
 
+from model_manager.engine.architectures import model_class
 from model_manager.store.contents import weight_files
 from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 
-SUPPORTED = ("LlamaForCausalLM", "OPTForCausalLM", "Qwen2ForCausalLM")
-"""Architectures whose every variant is tested token for token against transformers' own generation."""
-
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_WHOLE_BATCH_ROPE = ("dynamic", "longrope")
-"""These rescale every sequence by the longest one in the batch, so an answer would depend on its company."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +27,31 @@ class Checkpoint:
     """What a folder holds."""
 
     folder: Path
-    architecture: str
+    model_class: Any
+    """Of transformers."""
     config: Any
     stored_dtype: torch.dtype
     """The format of most of its weights."""
     num_parameters: int
     eos_token_ids: list[int]
 
+    @property
+    def architecture(self) -> str:
+        return str(self.model_class.__name__)
+
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
     config = _read_config(folder)
-    architecture = _architecture(config)
+    found = model_class(config)
+    if getattr(config, "quantization_config", None):
+        raise ModelUnsupported("quantized checkpoints are not supported; use one in float32, bfloat16 or float16")
     counts: Counter[torch.dtype] = Counter()
     for file in weight_files(folder):
         counts += _count_parameters(file)
     return Checkpoint(
         folder=folder,
-        architecture=architecture,
+        model_class=found,
         config=config,
         stored_dtype=max(counts, key=lambda dtype: counts[dtype]),
         num_parameters=counts.total(),
@@ -62,22 +66,11 @@ def _read_config(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever an odd value happens to break
         if any(words in str(error) for words in ("model type", "custom code")):
-            raise ModelUnsupported(f"{folder} is of no known model type; supported: {', '.join(SUPPORTED)}") from None
+            raise ModelUnsupported(
+                f"{folder}: transformers {transformers.__version__} knows no such model type, and no code of a "
+                "model's own is run"
+            ) from None
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
-
-
-def _architecture(config: Any) -> str:
-    named = list(config.architectures or [])
-    if not named or named[0] not in SUPPORTED:
-        raise ModelUnsupported(
-            f"architecture {named[0] if named else 'unnamed'} is not supported; supported: {', '.join(SUPPORTED)}"
-        )
-    if getattr(config, "quantization_config", None):
-        raise ModelUnsupported("quantized checkpoints are not supported; use one in float32, bfloat16 or float16")
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in _WHOLE_BATCH_ROPE:
-        raise ModelUnsupported(f"rope type {rope} is not supported: it makes an answer depend on the rest of its batch")
-    return str(named[0])
 
 
 def _count_parameters(file: Path) -> Counter[torch.dtype]:

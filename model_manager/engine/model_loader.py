@@ -18,7 +18,9 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from model_manager.engine import kv_memory
+from model_manager.engine import falcon, kv_memory
+from model_manager.engine.architectures import TESTED, feed_forward_size, longest_context
+from model_manager.engine.attention_probe import AttentionLayout, probe_attention
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
 from model_manager.engine.cpu_attention import CpuAttention, supports
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
@@ -32,9 +34,11 @@ from model_manager.engine.paged_attention import (
     PagedAttention,
     register,
 )
+from model_manager.engine.plain_linears import make_linears_plain
 from model_manager.engine.quantization import check_formats
+from model_manager.engine.self_check import check_against_own_attention
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit
+from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -60,14 +64,17 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
     dtype = choose_dtype(config.dtype, checkpoint.stored_dtype, device)
     check_formats(config, device)
     torch.set_num_threads(config.num_threads or usable_cores())
-    max_model_len = _max_model_len(config, checkpoint)
+    max_model_len = longest_context(checkpoint.config, config.max_model_len)
     kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
     model = _load_weights(checkpoint, dtype, device)
+    make_linears_plain(model)
     if device.type == "cpu":
         if can_pack(dtype):
             pack_linears(model, config.max_num_seqs)
         _let_go_of_files(model)
     runner = _runner(config, checkpoint, model, dtype, device, max_model_len)
+    if checkpoint.architecture not in TESTED:
+        check_against_own_attention(model, runner)
     runner.warm_up()
     info = ModelInfo(
         name=config.model,
@@ -86,13 +93,6 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
         kv_cache_dtype=str(dtype).removeprefix("torch.") if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
     return LoadedModel(runner, info)
-
-
-def _max_model_len(config: ModelConfig, checkpoint: Checkpoint) -> int:
-    positions = int(checkpoint.config.max_position_embeddings)
-    if config.max_model_len is not None and config.max_model_len > positions:
-        raise ConfigError(f"max_model_len={config.max_model_len}: this model takes at most {positions}")
-    return config.max_model_len or positions
 
 
 def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
@@ -126,10 +126,10 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
     Raises ModelCorrupt unless every weight is there, ModelDoesNotFit if memory ran out after all.
     """
     register()
-    architecture = getattr(transformers, checkpoint.architecture)
+    falcon.register()
     try:
         with _quiet_transformers():
-            model, report = architecture.from_pretrained(
+            model, report = checkpoint.model_class.from_pretrained(
                 checkpoint.folder,
                 config=checkpoint.config,
                 dtype=dtype,
@@ -177,20 +177,22 @@ def _runner(
     device: torch.device,
     max_model_len: int,
 ) -> TorchModelRunner:
-    shape = _cache_shape(config, checkpoint.config, dtype, num_blocks=0)
+    layout = probe_attention(model, device)
+    shape = _cache_shape(config, layout, dtype, num_blocks=0)
     plan = kv_memory.plan_cache(
         config,
         bytes_per_block=shape.bytes_per_block,
         max_model_len=max_model_len,
         free=_free_memory(device),
-        reserve=_activation_bytes(config, checkpoint.config, dtype),
+        reserve=_activation_bytes(config, checkpoint, layout, dtype),
     )
-    shape = _cache_shape(config, checkpoint.config, dtype, plan.num_blocks)
+    shape = _cache_shape(config, layout, dtype, plan.num_blocks)
     log.info("KV cache: %d blocks of %d tokens", plan.num_blocks, config.block_size)
     return TorchModelRunner(
         model,
         _attention(shape, device),
         device=device,
+        vocab_size=layout.vocab_size,
         max_model_len=plan.max_model_len,
         num_blocks=plan.num_blocks,
         block_size=config.block_size,
@@ -198,23 +200,23 @@ def _runner(
     )
 
 
-def _cache_shape(config: ModelConfig, model: Any, dtype: torch.dtype, num_blocks: int) -> CacheShape:
+def _cache_shape(config: ModelConfig, layout: AttentionLayout, dtype: torch.dtype, num_blocks: int) -> CacheShape:
     return CacheShape(
-        num_layers=model.num_hidden_layers,
-        num_heads=model.num_attention_heads,
-        num_kv_heads=getattr(model, "num_key_value_heads", None) or model.num_attention_heads,
-        head_dim=getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads,
+        num_layers=layout.num_layers,
+        num_heads=layout.num_heads,
+        num_kv_heads=layout.num_kv_heads,
+        head_dim=layout.head_dim,
         num_blocks=num_blocks,
         block_size=config.block_size,
         dtype=dtype,
     )
 
 
-def _activation_bytes(config: ModelConfig, model: Any, dtype: torch.dtype) -> int:
+def _activation_bytes(config: ModelConfig, checkpoint: Checkpoint, layout: AttentionLayout, dtype: torch.dtype) -> int:
     """Most that one step holds besides weights and cache: one layer's states, and the logits with copies to sample."""
-    feed_forward = getattr(model, "intermediate_size", None) or model.ffn_dim
-    states = config.max_num_batched_tokens * (3 * feed_forward + 8 * model.hidden_size) * dtype.itemsize
-    logits = config.max_num_seqs * model.vocab_size * (dtype.itemsize + 4 * 4)
+    width = 3 * feed_forward_size(checkpoint.config) + 8 * checkpoint.config.hidden_size
+    states = config.max_num_batched_tokens * width * dtype.itemsize
+    logits = config.max_num_seqs * layout.vocab_size * (dtype.itemsize + 4 * 4)
     return int(states + logits)
 
 

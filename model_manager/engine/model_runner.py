@@ -14,7 +14,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.paged_attention import PagedAttention
+from model_manager.engine.paged_attention import PagedAttention, connect
 
 
 class DecoderTap:
@@ -63,16 +63,18 @@ class TorchModelRunner:
         attention: PagedAttention,
         *,
         device: torch.device,
+        vocab_size: int,
         max_model_len: int,
         num_blocks: int,
         block_size: int,
         eos_token_ids: list[int],
     ) -> None:
+        connect(model, attention)
         self._model = model
         self._decoder = DecoderTap(model)
         self._attention = attention
         self._device = device
-        self.vocab_size = int(model.lm_head.out_features)
+        self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -87,7 +89,6 @@ class TorchModelRunner:
             position_ids=self._place(step.positions).unsqueeze(0),
             use_cache=False,
             logits_to_keep=self._place(step.logits_rows),
-            paged=self._attention,
         )
         hidden = self._decoder.take()[0]
         return StepOutput(

@@ -108,7 +108,7 @@ class _Vectors:
         return self.builder.bitcast(self.builder.add(self.builder.bitcast(result, self._ints), exponent), self.type)
 
     def tanh(self, x: Any) -> Any:
-        """Hyperbolic tangent; NaN stays NaN. Below 1 the 7th convergent of Lambert's continued fraction, beyond it by exp2."""
+        """Hyperbolic tangent; NaN stays NaN. Below 1 the 7th convergent of Lambert's continued fraction, then exp2."""
         size = self.call(f"llvm.fabs.v{self.lanes}f32", self.type, [x])
         small = self.builder.fcmp_ordered("<", size, self.constant(1.0))
         square = self.builder.fmul(x, x)

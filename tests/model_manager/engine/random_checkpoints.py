@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
     OPTConfig,
-    OPTForCausalLM,
     PreTrainedConfig,
     Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 VOCAB = 211
@@ -21,7 +19,7 @@ POSITIONS = 256
 
 
 def llama_gqa() -> PreTrainedConfig:
-    return LlamaConfig(num_attention_heads=6, num_key_value_heads=2, head_dim=32, hidden_size=96, **_common())
+    return LlamaConfig(num_attention_heads=6, num_key_value_heads=2, head_dim=32, hidden_size=96, **common())
 
 
 def llama_one_kv_head() -> PreTrainedConfig:
@@ -29,16 +27,16 @@ def llama_one_kv_head() -> PreTrainedConfig:
             "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
     sizes: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 1, "hidden_size": 64}
     sizes |= {"attention_bias": True}
-    return LlamaConfig(**sizes, mlp_bias=True, rope_parameters=rope, **_common() | {"tie_word_embeddings": True})
+    return LlamaConfig(**sizes, mlp_bias=True, rope_parameters=rope, **common() | {"tie_word_embeddings": True})
 
 
 def qwen2() -> PreTrainedConfig:
-    return Qwen2Config(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, **_common())
+    return Qwen2Config(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, **common())
 
 
 def qwen2_sliding_window() -> PreTrainedConfig:
     window: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
-    return Qwen2Config(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, **window, **_common())
+    return Qwen2Config(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, **window, **common())
 
 
 def opt() -> PreTrainedConfig:
@@ -55,16 +53,15 @@ ALL = (llama_gqa, llama_one_kv_head, qwen2, qwen2_sliding_window, opt, opt_350m_
 
 def write(folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32, shard: str = "1GB") -> Any:
     """Save a model of `config` in `folder` and return it, ready to generate."""
-    classes = {"llama": LlamaForCausalLM, "opt": OPTForCausalLM, "qwen2": Qwen2ForCausalLM}
     torch.manual_seed(len(config.model_type))
-    model: Any = classes[config.model_type](config)
+    model: Any = AutoModelForCausalLM.from_config(config)
     # normalising after each part, as opt-350m does, lets wide weights drown the input: it would repeat one token
     embeddings, others = (0.25, 0.5) if getattr(config, "do_layer_norm_before", True) else (1.0, 0.1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                matrix = embeddings if "embed" in name else others
-                parameter.normal_(0.0, matrix if parameter.ndim == 2 else 0.1)
+            if not any(part in name for part in ("norm", "ln_")):
+                matrix = embeddings if any(part in name for part in ("embed", "wte", "wpe")) else others
+                parameter.normal_(0.0, matrix if parameter.ndim > 1 else 0.1)
     model = model.eval().to(dtype)
     model.save_pretrained(folder, max_shard_size=shard)
     return model
@@ -81,18 +78,17 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 def _opt(**fields: Any) -> PreTrainedConfig:
-    common = {name: value for name, value in _common().items() if name != "intermediate_size"}
-    return OPTConfig(num_attention_heads=4, ffn_dim=96, dropout=0.0, **common | {"tie_word_embeddings": True} | fields)
+    shared = common("vocab_size", "num_hidden_layers", "max_position_embeddings") | {"tie_word_embeddings": True}
+    return OPTConfig(num_attention_heads=4, ffn_dim=96, dropout=0.0, **shared | fields)
 
 
-def _common() -> dict[str, Any]:
-    return {
+def common(*names: str) -> dict[str, Any]:
+    """Fields that all configs share; of the sizes among them only those of these names, if any are given."""
+    sizes = {
         "vocab_size": VOCAB,
         "num_hidden_layers": 3,
         "intermediate_size": 96,
         "max_position_embeddings": POSITIONS,
-        "tie_word_embeddings": False,
-        "bos_token_id": 0,
-        "eos_token_id": None,
-        "pad_token_id": 1,
     }
+    tokens = {"tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1}
+    return {name: value for name, value in sizes.items() if name in (names or sizes)} | tokens

@@ -241,10 +241,6 @@ def _quantized(folder: Path) -> None:
     _edit(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
 
 
-def _dynamic_rope(folder: Path) -> None:
-    _edit(folder / "config.json", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
-
-
 def _no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
@@ -311,12 +307,11 @@ def _shard_elsewhere(folder: Path) -> None:
         (_config_of_nothing, ModelCorrupt, "config.json is not readable"),
         (_config_with_odd_sizes, ModelCorrupt, "hidden_size"),
         (_generation_config_cut_short, ModelCorrupt, "generation_config.json is not readable"),
-        (_unknown_model_type, ModelUnsupported, "supported: LlamaForCausalLM"),
-        (_other_architecture, ModelUnsupported, "Qwen2ForSequenceClassification is not supported; supported: Llama"),
+        (_unknown_model_type, ModelUnsupported, "knows no such model type"),
+        (_other_architecture, ModelUnsupported, "Qwen2ForSequenceClassification is not served: transformers"),
         (_no_architecture, ModelUnsupported, "architecture unnamed"),
-        (_remote_code, ModelUnsupported, "supported: LlamaForCausalLM"),
+        (_remote_code, ModelUnsupported, "no code of a model's own is run"),
         (_quantized, ModelUnsupported, "quantized"),
-        (_dynamic_rope, ModelUnsupported, "rope type dynamic"),
         (_no_weights, ModelUnsupported, "no weights in safetensors format"),
         (_pickled_weights, ModelUnsupported, "only pytorch_model.bin"),
         (_weights_of_another_name, ModelUnsupported, "only other.safetensors"),

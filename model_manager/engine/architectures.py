@@ -1,0 +1,124 @@
+"""Which models are served and, in one sentence each, why the others are not (docs/MODELS.md).
+
+Judges a model by its config and its transformers class alone; what only running it can show is attention_probe's and
+self_check's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from model_manager.wire.errors import ConfigError, ModelUnsupported
+
+log = logging.getLogger(__name__)
+
+TESTED = (
+    "FalconForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTNeoXForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GemmaForCausalLM",
+    "GptOssForCausalLM",
+    "GraniteForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "OPTForCausalLM",
+    "Olmo2ForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+)
+"""Those whose greedy outputs are tested token for token against transformers' own generation."""
+
+_OWN_ATTENTION = ("FalconForCausalLM",)
+"""transformers' code of these calls no attention function; the engine has attention modules for them."""
+_ATTENDING = ("full_attention", "sliding_attention")
+_LENGTH_BOUND_ROPE = ("dynamic", "longrope")
+"""These take other frequencies for the whole batch once one sequence in it outgrows the original length."""
+
+
+def model_class(config: Any) -> Any:
+    """The transformers class of a config; raises ModelUnsupported, saying why, for what cannot be served right."""
+    name = str((config.architectures or ["unnamed"])[0])
+    reason = _refusal(name, config)
+    if reason:
+        raise ModelUnsupported(f"architecture {name} is not served: {reason}")
+    if name not in TESTED:
+        log.warning("%s is not among the tested architectures: it is served if it passes a check at load", name)
+    return getattr(transformers, name)
+
+
+def longest_context(config: Any, asked: int | None) -> int:
+    """Most tokens of a sequence: what is asked for, or the model's own; raises ConfigError for more than that.
+
+    Beyond the original length of a `longrope` or `dynamic` rope an answer would depend on its company, so they end
+    there, which the log says.
+    """
+    text = config.get_text_config(decoder=True)
+    positions = int(text.max_position_embeddings)
+    served, why = positions, ""
+    for rope in _ropes(text):
+        if rope.get("rope_type") in _LENGTH_BOUND_ROPE:
+            served = min(served, int(rope.get("original_max_position_embeddings") or positions))
+            why = f": rope type {rope['rope_type']} makes longer answers depend on the rest of their batch"
+    if asked is not None and asked > served:
+        raise ConfigError(
+            f"max_model_len={asked}: this model takes at most {served}{why if served < positions else ''}"
+        )
+    if asked is None and served < positions:
+        log.warning("max_model_len is %d, not %d%s", served, positions, why)
+    return asked or served
+
+
+def feed_forward_size(config: Any) -> int:
+    """Most values a token has inside a feed-forward part, all the experts that it goes to taken together."""
+    text = config.get_text_config(decoder=True)
+    names = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+    dense = max([int(getattr(text, name, None) or 0) for name in names]) or 4 * text.hidden_size
+    expert = getattr(text, "moe_intermediate_size", None) or dense
+    return max(dense, int(expert) * int(getattr(text, "num_experts_per_tok", None) or 1))
+
+
+def _refusal(name: str, config: Any) -> str | None:
+    """Why an architecture is not served, or None."""
+    found: Any = getattr(transformers, name, None)
+    text = config.get_text_config(decoder=True)
+    kinds = {*(getattr(text, "layer_types", None) or ())} - {*_ATTENDING}
+    if getattr(config, "is_encoder_decoder", False):
+        return "it is an encoder-decoder, and only decoder-only language models are"
+    if found is None or name not in _language_models():
+        return f"transformers {transformers.__version__} has no decoder-only language model of that name"
+    if text is not config:
+        return "it is a model of several modalities, and only text models are"
+    if getattr(found, "_is_stateful", False):
+        return "it keeps a running state (linear attention or a state space), not keys and values"
+    if kinds:
+        return f"it has layers of type {', '.join(sorted(kinds))}; served are {' and '.join(_ATTENDING)}"
+    if getattr(text, "alibi", False):
+        return "its attention is biased by distance (alibi), which the kernels do not compute"
+    if name not in TESTED and not getattr(found, "_supports_attention_backend", False):
+        return "its attention is code of its own, which does not call transformers' attention functions"
+    return None
+
+
+def _language_models() -> set[str]:
+    """Names of transformers' classes for causal language modelling."""
+    names: set[str] = set()
+    for value in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        names |= {value} if isinstance(value, str) else {*value}
+    return names
+
+
+def _ropes(text: Any) -> list[dict[str, Any]]:
+    """The rope parameters of a config: one set, or one for each type of layer."""
+    parameters: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return nested or [parameters]

@@ -1,0 +1,80 @@
+"""What an untested architecture must show before it is served: our answers for it are those of its own attention.
+
+Two sequences go through the engine's path, cut into steps and packed together, and each through transformers' path by
+itself. Code that ignores positions, mixes the sequences of a batch, or attends otherwise than it says, differs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from model_manager.engine.interface import StepInput
+from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.engine.paged_attention import IMPLEMENTATION
+from model_manager.wire.errors import ModelUnsupported
+
+_LENGTHS = (24, 13)
+_CUTS = (((0, 10), (0, 13)), ((10, 24),))
+"""Positions of each sequence that a step computes."""
+_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 0.15, torch.float16: 0.05}
+"""Difference of logits as a part of their own size; what is computed otherwise differs by about 1."""
+
+
+def check_against_own_attention(model: Any, runner: TorchModelRunner) -> None:
+    """Raise ModelUnsupported unless packed, paged logits equal those of `model` alone with transformers' attention.
+
+    Writes to the first blocks of the KV cache, whose content nobody has a use for yet.
+    """
+    generator = np.random.default_rng(0)
+    tokens = [generator.integers(0, runner.vocab_size, length) for length in _LENGTHS]
+    got = torch.cat([runner.execute(step).logits for step in _steps(tokens, runner.block_size)])
+    with _own_attention(model):
+        wanted = torch.stack([_last_logits(model, tokens[row][:end]) for row, end in ((0, 10), (1, 13), (0, 24))])
+    error = float((got - wanted).norm() / wanted.norm())
+    if not error < _TOLERANCE[model.dtype]:
+        raise ModelUnsupported(
+            f"architecture {type(model).__name__} is not served: in a batch it answers otherwise than alone with "
+            f"transformers' own attention (its logits differ by {error:.1%})"
+        )
+
+
+def _steps(tokens: list[np.ndarray[Any, Any]], block_size: int) -> Iterator[StepInput]:
+    """The sequences cut as `_CUTS` says, on blocks one after the other."""
+    per_sequence = -(-max(_LENGTHS) // block_size)
+    tables = np.arange(len(tokens) * per_sequence, dtype=np.int32).reshape(len(tokens), per_sequence)
+    for spans in _CUTS:
+        positions = [np.arange(start, end, dtype=np.int64) for start, end in spans]
+        ends = np.cumsum([len(places) for places in positions])
+        slots = [tables[row, p // block_size] * block_size + p % block_size for row, p in enumerate(positions)]
+        yield StepInput(
+            token_ids=np.concatenate([tokens[row][places] for row, places in enumerate(positions)]),
+            positions=np.concatenate(positions),
+            slots=np.concatenate(slots).astype(np.int64),
+            query_starts=np.array([0, *ends], np.int32),
+            context_lens=np.array([end for _, end in spans], np.int32),
+            block_tables=tables[: len(spans)],
+            logits_rows=(ends - 1).astype(np.int64),
+        )
+
+
+@contextmanager
+def _own_attention(model: Any) -> Iterator[None]:
+    """Within, `model` attends as transformers does by default."""
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(IMPLEMENTATION)
+
+
+@torch.inference_mode()
+def _last_logits(model: Any, tokens: np.ndarray[Any, Any]) -> torch.Tensor:
+    """[vocab_size] after one sequence alone, without a cache."""
+    ids = torch.from_numpy(tokens).unsqueeze(0).to(model.device)
+    logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0, -1]
+    return logits.float()
