@@ -24,9 +24,20 @@ class Scheduled:
     num_tokens: int
 
     @property
-    def samples(self) -> bool:
-        """Whether its last token is among them, so that a new one can be sampled."""
+    def completes(self) -> bool:
+        """Whether its last token is among them."""
         return self.num_tokens == self.sequence.num_remaining_tokens
+
+    @property
+    def samples(self) -> bool:
+        """Whether a new token can be, and is to be, sampled after them."""
+        return self.completes and self.sequence.generates
+
+    @property
+    def rows_read(self) -> range:
+        """Which of them have their final hidden states read."""
+        reading = self.sequence.reading
+        return range(0) if reading is None else reading.rows(self.sequence.num_computed_tokens, self.num_tokens)
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,7 @@ class BatchTable:
             context_lens=(starts + counts).astype(np.int32),
             block_tables=self._blocks[rows, :most_blocks],
             logits_rows=(ends - 1)[[scheduled.samples for scheduled in batch]],
+            hidden_rows=_rows_read(batch, ends - counts),
         )
 
     def sampling(self, sequences: List[Sequence]) -> SamplingRows:
@@ -122,6 +134,12 @@ class BatchTable:
             assert blocks[: len(sequence.block_table)] == sequence.block_table
             assert not any(blocks[len(sequence.block_table) :])
         assert not self._blocks[self._free_rows].any()
+
+
+def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
+    """The batch's rows that are read; `firsts` are those that the sequences' shares begin with."""
+    parts = [first + np.array(rows) for first, rows in zip(firsts, (s.rows_read for s in batch), strict=True) if rows]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def _columns(records: list[tuple[Any, ...]]) -> npt.NDArray[np.int64]:

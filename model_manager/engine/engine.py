@@ -13,12 +13,13 @@ from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.interface import ModelRunner, StepResult
+from model_manager.engine.prompt_reader import PromptReader
 from model_manager.engine.sampler import Sampler, Samples
 from model_manager.engine.scheduler import Scheduler
-from model_manager.engine.sequence import Sequence, check_request, most_output_tokens
+from model_manager.engine.sequence import Sequence, accepted
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import InvalidRequest, NonFiniteLogits
+from model_manager.wire.errors import NonFiniteLogits
 from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
 
 
@@ -51,6 +52,7 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
+        self._reader = PromptReader(runner)
         self._sampler = Sampler()
         self._ended: list[Sequence] = []  # outside a step: aborted, or complete when they came
         self._arrivals = 0
@@ -63,18 +65,21 @@ class LLMEngine:
         Raises InvalidRequest (no prompt, a token outside the vocabulary, an id that is queued or running: that one
         goes on) and PromptTooLong.
         """
-        check_request(request, self.info.vocab_size, self.max_len)
-        if request.request_id in self._scheduler:
-            raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
-        conditions = self._stop_rules.conditions(request.params, most_output_tokens(request, self.max_len))
         self._arrivals += 1
-        sequence = Sequence(
-            request, conditions, now=self._clock(), order=self._arrivals, prefix_caching=self._prefix_caching
+        sequence = accepted(
+            request,
+            vocab_size=self.info.vocab_size,
+            max_len=self.max_len,
+            stop_rules=self._stop_rules,
+            known=self._scheduler,
+            now=self._clock(),
+            order=self._arrivals,
+            prefix_caching=self._prefix_caching,
         )
-        if sequence.ending is None:
-            self._scheduler.add(sequence)
-        else:
+        if sequence.is_over:
             self._ended.append(sequence)
+        else:
+            self._scheduler.add(sequence)
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
@@ -96,8 +101,11 @@ class LLMEngine:
         batch = self._schedule()
         if batch:
             output = self._runner.execute(self._table.pack(batch))
+            self._reader.read(batch, output.hidden)
             sampling = [scheduled.sequence for scheduled in batch if scheduled.samples]
+            read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
             self._scheduler.computed(batch)
+            self._finish_read(read, result)
             if sampling:
                 self._postprocess(sampling, self._sampler.sample(output.logits, self._table.sampling(sampling)), result)
         self._report_ended(result)
@@ -137,7 +145,7 @@ class LLMEngine:
         now = self._clock()
         self._counters.generated(now, samples.finite.count(True))
         for sequence, token_id, finite in zip(sequences, samples.token_ids, samples.finite, strict=True):
-            if not finite:
+            if not finite or not sequence.is_sound:
                 self._fail(sequence, result)
                 continue
             if sequence.first_token_at is None:
@@ -148,6 +156,17 @@ class LLMEngine:
                 result.new_token_ids[sequence.request_id] = [token_id]
             else:
                 result.outputs.append(sequence.output(now))
+
+    def _finish_read(self, sequences: List[Sequence], result: StepResult) -> None:
+        """Scores and embeddings end with their prompts."""
+        now = self._clock()
+        for sequence in sequences:
+            if not sequence.is_sound:
+                self._fail(sequence, result)
+                continue
+            sequence.close()
+            self._scheduler.sampled(sequence)
+            result.outputs.append(sequence.output(now))
 
     def _fail(self, sequence: Sequence, result: StepResult) -> None:
         self._scheduler.distrust(sequence)

@@ -17,16 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.interface import StepResult
-from model_manager.engine.sequence import Sequence, check_request, most_output_tokens
+from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
+from model_manager.engine.sequence import Sequence, accepted
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import InvalidRequest
 from model_manager.wire.messages import EngineStats, FinishReason, ModelInfo, Request
 
 _VOCAB_SIZE = 1000
 _MAX_MODEL_LEN = 2048
+_HIDDEN_SIZE = 8
 
 
 class FakeEngine:
@@ -82,15 +85,18 @@ class FakeEngine:
 
     def add(self, request: Request) -> None:
         """Queue a request; raises InvalidRequest or PromptTooLong, as the real engine does."""
-        check_request(request, self.info.vocab_size, self.info.max_model_len)
-        if request.request_id in self._sequences:
-            raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
-        conditions = self._stop_rules.conditions(request.params, most_output_tokens(request, self.info.max_model_len))
-        sequence = Sequence(request, conditions, now=self._clock())
-        if sequence.ending is None:
-            self._sequences[request.request_id] = sequence
-        else:
+        sequence = accepted(
+            request,
+            vocab_size=self.info.vocab_size,
+            max_len=self.info.max_model_len,
+            stop_rules=self._stop_rules,
+            known=self._sequences,
+            now=self._clock(),
+        )
+        if sequence.is_over:
             self._ended.append(sequence)
+        else:
+            self._sequences[request.request_id] = sequence
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
@@ -128,6 +134,12 @@ class FakeEngine:
         if sequence.scheduled_at is None:
             sequence.scheduled_at, sequence.first_token_at = started, now
             self._counters.started(sequence)
+        self._read(sequence)
+        if not sequence.generates:
+            sequence.close()
+            del self._sequences[sequence.request_id]
+            result.outputs.append(sequence.output(now))
+            return
         token_id = self._token(sequence)
         self._counters.generated(now, 1)
         if sequence.append(token_id) is None:
@@ -135,6 +147,20 @@ class FakeEngine:
         else:
             del self._sequences[sequence.request_id]
             result.outputs.append(sequence.output(now))
+
+    def _read(self, sequence: Sequence) -> None:
+        """All that is to be read off the prompt: made of numbers that its tokens alone decide."""
+        reading = sequence.reading
+        if reading is None or reading.done:
+            return
+        draw = np.random.default_rng(sequence.token_ids[: sequence.num_prompt_tokens]).random
+        count = reading.stop - reading.next
+        if isinstance(reading, EmbedReading):
+            reading.add(draw((count, _HIDDEN_SIZE)).sum(axis=0), count)
+        elif isinstance(reading, ScoreReading):
+            tops = -np.sort(draw((count, max(1, reading.num_top))), axis=1).astype(np.float32)
+            ids = np.arange(count * reading.num_top).reshape(count, -1) % self.info.vocab_size
+            reading.add(Scores(tops[:, 0], np.full(count, True), ids, tops[:, : reading.num_top]))
 
     def _token(self, sequence: Sequence) -> int:
         prompt = array("q", sequence.token_ids[: sequence.num_prompt_tokens]).tobytes()

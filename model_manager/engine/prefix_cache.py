@@ -39,7 +39,7 @@ class PrefixCache:
         return block in self._digest_of
 
     def match(self, sequence: Sequence) -> list[int]:
-        """Blocks of the sequence's beginning; never all of it, for the last token gives the logits."""
+        """Blocks of the sequence's beginning, as far as nothing is to be seen of its tokens themselves."""
         blocks: list[int] = []
         for index in range(self._most(sequence)):
             block = self._block_of.get(self._digest_at(sequence, index))
@@ -107,7 +107,7 @@ class PrefixCache:
         self._content_of[block] = content
 
     def _most(self, sequence: Sequence) -> int:
-        return (sequence.num_tokens - 1) // self._block_size if sequence.cache_key else 0
+        return sequence.num_reusable_tokens // self._block_size if sequence.cache_key else 0
 
     def _digest_at(self, sequence: Sequence, index: int) -> bytes:
         """Computed once a block, in order."""

@@ -74,7 +74,7 @@ class Scheduler:
             scheduled.sequence.num_computed_tokens += scheduled.num_tokens
 
     def sampled(self, sequence: Sequence) -> None:
-        """Note the token that was appended to a running sequence, from logits that were finite."""
+        """Note what became of a running sequence, from finite values: a token was appended, or it has its ending."""
         self._blocks.commit(sequence)
         if sequence.ending is None:
             self._table.add_token(sequence)

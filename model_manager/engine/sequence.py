@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Container
 
-from model_manager.engine.stopping import Ending, StopConditions
+from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
+from model_manager.engine.stopping import Ending, StopConditions, StopRules
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import Output, Request, Timings
+from model_manager.wire.messages import FinishReason, Output, Request, Timings
 
 
 class SequenceStatus(enum.Enum):
@@ -48,11 +50,13 @@ class Sequence:
         "overtaken",
         "params",
         "rank",
+        "reading",
         "request_id",
         "row",
         "scheduled_at",
         "seed",
         "status",
+        "task",
         "token_ids",
     )
 
@@ -71,7 +75,9 @@ class Sequence:
         count as generated already: they may end it at once.
         """
         self.request_id = request.request_id
+        self.task = request.task
         self.params = request.params
+        self.reading = reading_of(request)
         self.seed = sampling_seed(request)
         self.conditions = conditions
         self.rank = (request.params.priority, order)
@@ -95,6 +101,31 @@ class Sequence:
         for token_id in request.output_token_ids:
             if self.ending is None:
                 self.append(token_id)
+
+    @property
+    def generates(self) -> bool:
+        """Whether tokens are sampled after those it has."""
+        return self.task == "generate" and self.ending is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to compute for it."""
+        return self.ending is not None and (self.reading is None or self.reading.done)
+
+    def close(self) -> None:
+        """Everything is computed: what does not generate ends with that."""
+        self.ending = self.ending or Ending(FinishReason.STOP)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing that was read off its prompt is NaN or infinite."""
+        return self.reading is None or self.reading.finite
+
+    @property
+    def num_reusable_tokens(self) -> int:
+        """The most tokens that may come out of the prefix cache: the last one gives the logits, some are read."""
+        most = len(self.token_ids) - 1
+        return most if self.reading is None or self.reading.done else min(most, self.reading.next)
 
     @property
     def num_tokens(self) -> int:
@@ -125,6 +156,7 @@ class Sequence:
     def output(self, now: float) -> Output:
         """The finished request; what it never reached is timed as happening now."""
         assert self.ending is not None
+        reading = self.reading if self.reading is not None and self.reading.done else None
         return Output(
             request_id=self.request_id,
             token_ids=self.output_token_ids,
@@ -132,6 +164,8 @@ class Sequence:
             stop_reason=self.ending.matched,
             prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.cached_tokens or 0,
+            prompt_logprobs=reading.result() if isinstance(reading, ScoreReading) else None,
+            embedding=reading.result() if isinstance(reading, EmbedReading) else None,
             timings=Timings(
                 queued=self._since_receipt(self.scheduled_at, now),
                 first_token=self._since_receipt(self.first_token_at, now),
@@ -156,20 +190,46 @@ def cache_key(request: Request) -> bytes:
     return hashlib.blake2b(request.params.cache_salt.encode("utf-8", "surrogatepass"), digest_size=32).digest()
 
 
-def check_request(request: Request, vocab_size: int, max_len: int) -> None:
-    """Refuse what can never run: raises InvalidRequest or PromptTooLong, naming what was given and what is taken."""
-    tokens = request.prompt_token_ids
-    if not tokens:
+def accepted(
+    request: Request,
+    *,
+    vocab_size: int,
+    max_len: int,
+    stop_rules: StopRules,
+    known: Container[object],
+    now: float,
+    order: int = 0,
+    prefix_caching: bool = True,
+) -> Sequence:
+    """The sequence of a request that can run; `known` are the ids that are queued or running.
+
+    Raises InvalidRequest or PromptTooLong, naming what was given and what is taken.
+    """
+    _check_tokens(request, vocab_size)
+    _check_length(request, max_len)
+    if request.task == "score" and not 1 <= request.score_from < len(request.prompt_token_ids):
+        most = len(request.prompt_token_ids) - 1
+        raise InvalidRequest(f"score_from={request.score_from}: takes 1 to {most}, the index of a token after another")
+    if request.request_id in known:
+        raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
+    most = min(request.params.max_tokens, max_len - len(request.prompt_token_ids))
+    conditions = stop_rules.conditions(request.params, most)
+    return Sequence(request, conditions, now=now, order=order, prefix_caching=prefix_caching)
+
+
+def _check_tokens(request: Request, vocab_size: int) -> None:
+    if not request.prompt_token_ids:
         raise InvalidRequest("prompt: has no tokens; at least 1 is needed")
-    for name, ids in (("prompt", tokens), ("output", request.output_token_ids)):
+    for name, ids in (("prompt", request.prompt_token_ids), ("output", request.output_token_ids)):
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             raise InvalidRequest(f"{name}: token ids {min(ids)} to {max(ids)}; the model's are 0 to {vocab_size - 1}")
-    if len(tokens) + 1 > max_len:
+
+
+def _check_length(request: Request, max_len: int) -> None:
+    count = len(request.prompt_token_ids)
+    if request.task == "generate" and count + 1 > max_len:
         raise PromptTooLong(
-            f"prompt of {len(tokens)} tokens: prompt and output together take at most {max_len}, at least 1 for output"
+            f"prompt of {count} tokens: prompt and output together take at most {max_len}, at least 1 for output"
         )
-
-
-def most_output_tokens(request: Request, max_len: int) -> int:
-    """`max_tokens`, or fewer where prompt and output together would be more than `max_len`."""
-    return min(request.params.max_tokens, max_len - len(request.prompt_token_ids))
+    if count > max_len:
+        raise PromptTooLong(f"{request.task} of {count} tokens: takes at most {max_len}")

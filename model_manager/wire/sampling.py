@@ -10,6 +10,8 @@ import msgspec
 
 from model_manager.wire.errors import InvalidRequest
 
+MOST_LOGPROBS = 20
+"""Alternatives to a token whose log-probabilities can be asked for."""
 _MAX_STOPS = 16
 _MAX_STOP_LENGTH = 256
 _MAX_SALT = 256
@@ -42,6 +44,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Requests of a lower number run first, and lose their memory to others last; in order of arrival among equals."""
     cache_salt: str = ""
     """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
+    prompt_logprobs: int | None = None
+    """Give the log-probability of each prompt token, and of so many of the likeliest tokens in its place, 0 to 20."""
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
@@ -49,6 +53,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check("top_k", self.top_k, self.top_k >= 0, "0 (off) or more")
         _check("top_p", self.top_p, 0.0 < self.top_p <= 1.0, "more than 0, at most 1")
         _check("seed", self.seed, self.seed is None or 0 <= self.seed < 2**63, "0 to 2**63 - 1")
+        asked = self.prompt_logprobs
+        _check("prompt_logprobs", asked, asked is None or 0 <= asked <= MOST_LOGPROBS, f"0 to {MOST_LOGPROBS}")
         _check("stop", len(self.stop), len(self.stop) <= _MAX_STOPS, f"at most {_MAX_STOPS} strings")
         for stop in self.stop:
             _check("stop", stop, 0 < len(stop) <= _MAX_STOP_LENGTH, f"strings of 1 to {_MAX_STOP_LENGTH} characters")

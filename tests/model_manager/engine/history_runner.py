@@ -80,7 +80,7 @@ class HistoryRunner:
         return history
 
     def _hidden(self, history: list[int]) -> torch.Tensor:
-        hidden = hidden_after(history)
+        hidden = torch.full((4,), torch.nan) if self._broken(history) else hidden_after(history)
         self._history_of[hidden.numpy().tobytes()] = history
         return hidden
 

@@ -107,3 +107,23 @@ def test_each_step_takes_the_delay_while_requests_run(tmp_path: Path, monkeypatc
 def test_it_loads_no_torch() -> None:
     code = "import sys, model_manager.engine.fake, model_manager.engine.process; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_scores_and_embeddings_depend_on_the_prompt_alone(engine: FakeEngine) -> None:
+    tasks = {
+        name: Request(name, tokens, SamplingParams(), task=task, score_from=1)  # type: ignore[arg-type, unused-ignore]
+        for name, tokens, task in (
+            ("s", [1, 2, 3], "score"),
+            ("s2", [1, 2, 3], "score"),
+            ("e", [1, 2], "embed"),
+            ("e2", [1, 3], "embed"),
+        )
+    }
+    outputs = finish(engine, *tasks.values(), request("g", [1, 2, 3], prompt_logprobs=2, max_tokens=2))
+    assert outputs["s"].prompt_logprobs == outputs["s2"].prompt_logprobs
+    assert outputs["s"].prompt_logprobs is not None
+    assert [value < 0 for value in outputs["s"].prompt_logprobs.logprobs] == [True, True]
+    assert outputs["e"].embedding != outputs["e2"].embedding
+    assert outputs["g"].prompt_logprobs is not None
+    assert [len(ids) for ids in outputs["g"].prompt_logprobs.top_token_ids] == [2, 2]
+    assert len(outputs["g"].token_ids) == 2

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.engine.sequence import Sequence, check_request, most_output_tokens, sampling_seed
-from model_manager.engine.stopping import StopConditions
+from model_manager.engine.sequence import Sequence, accepted, sampling_seed
+from model_manager.engine.stopping import StopConditions, StopRules
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
 from model_manager.wire.messages import FinishReason, Request
 from model_manager.wire.sampling import SamplingParams
@@ -55,15 +55,31 @@ def test_an_unseeded_request_has_a_seed_of_its_id_and_a_seeded_one_its_own() -> 
     assert seeds["a"] == 1702698405120146464
 
 
+def accept(request: Request, max_len: int = 8, known: tuple[str, ...] = ()) -> Sequence:
+    rules = StopRules(frozenset(), None)
+    return accepted(request, vocab_size=2, max_len=max_len, stop_rules=rules, known=known, now=0.0)
+
+
 def test_max_tokens_is_cut_to_the_positions_that_are_left() -> None:
-    request = Request("a", [1] * 6, SamplingParams(max_tokens=10))
-    assert most_output_tokens(request, 100) == 10
-    assert most_output_tokens(request, 8) == 2
+    seq = accept(Request("a", [1] * 6, SamplingParams(max_tokens=10)))
+    assert seq.append(1) is None
+    assert seq.append(1) is not None
 
 
-def test_a_prompt_must_leave_one_position() -> None:
-    check_request(Request("a", [1] * 7, SamplingParams()), vocab_size=2, max_len=8)
-    with pytest.raises(PromptTooLong, match="8 tokens"):
-        check_request(Request("a", [1] * 8, SamplingParams()), vocab_size=2, max_len=8)
+def test_a_prompt_must_leave_one_position_unless_nothing_is_generated() -> None:
+    accept(Request("a", [1] * 7, SamplingParams()))
+    accept(Request("a", [1] * 8, SamplingParams(), task="embed"))
+    with pytest.raises(PromptTooLong, match="prompt of 8 tokens"):
+        accept(Request("a", [1] * 8, SamplingParams()))
+    with pytest.raises(PromptTooLong, match="score of 9 tokens"):
+        accept(Request("a", [1] * 9, SamplingParams(), task="score", score_from=1))
+
+
+def test_what_can_never_run_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="token ids 0 to 2"):
-        check_request(Request("a", [0, 2], SamplingParams()), vocab_size=2, max_len=8)
+        accept(Request("a", [0, 2], SamplingParams()))
+    with pytest.raises(InvalidRequest, match="running already"):
+        accept(Request("a", [0], SamplingParams()), known=("a",))
+    for first in (0, 2):
+        with pytest.raises(InvalidRequest, match=f"score_from={first}: takes 1 to 1"):
+            accept(Request("a", [1, 1], SamplingParams(), task="score", score_from=first))

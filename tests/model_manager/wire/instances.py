@@ -23,6 +23,7 @@ _SAMPLING = st.fixed_dictionaries(
         "ignore_eos": st.booleans(),
         "priority": st.integers(-(2**31), 2**31 - 1),
         "cache_salt": st.text(max_size=256),
+        "prompt_logprobs": st.integers(0, 20),
     },
 ).map(SamplingParams.parse)
 
@@ -66,6 +67,7 @@ def _of_class(kind: Any) -> st.SearchStrategy[Any]:
         int: st.integers(-(2**63), 2**64 - 1),
         float: st.floats(allow_nan=False),
         str: st.text(),
+        bytes: st.binary(max_size=64),
         SamplingParams: _SAMPLING,
         ModelConfig: _MODEL,
     }

@@ -40,6 +40,8 @@ INVALID = [
     ("priority", 2**31),
     ("cache_salt", "x" * 257),
     ("cache_salt", "\ud800"),
+    ("prompt_logprobs", -1),
+    ("prompt_logprobs", 21),
 ]
 
 
