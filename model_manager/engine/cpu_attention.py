@@ -27,8 +27,9 @@ _LOG2_E = math.log2(math.e)
 
 
 def supports(shape: CacheShape) -> bool:
-    """Whether the kernels take these sizes: float32 or bfloat16, a head dimension that is a multiple of 8."""
-    return shape.dtype in (torch.float32, torch.bfloat16) and shape.head_dim % 8 == 0
+    """Whether the kernels take these sizes: float32 or bfloat16, kept or rounded to int8; a head dimension of 8 n."""
+    formats = shape.dtype in (torch.float32, torch.bfloat16) and shape.rounded in (None, torch.int8)
+    return formats and shape.head_dim % 8 == 0
 
 
 class CpuAttention:
@@ -37,15 +38,15 @@ class CpuAttention:
     def __init__(self, shape: CacheShape, num_threads: int) -> None:
         assert supports(shape), shape
         lanes = 16 if shape.block_size % 16 == 0 and shape.head_dim % 16 == 0 else 8
-        variant = f"{str(shape.dtype).removeprefix('torch.')}_{lanes}"
+        variant = lanes, shape.dtype.itemsize, shape.stored.itemsize
         sources = [Path(inspect.getfile(module)) for module in (cpu_kernels, vector_ops)]
-        self._store = Kernel(getattr(cpu_kernels, f"store_{variant}"), sources)
-        self._attend = Kernel(getattr(cpu_kernels, f"attend_{variant}"), sources)
+        self._store = Kernel(cpu_kernels.store_kernel(*variant), sources)
+        self._attend = Kernel(cpu_kernels.attend_kernel(*variant), sources)
         self._team = Team(num_threads)
         self._heads_per_group = shape.num_heads // shape.num_kv_heads
-        page = 2 * shape.block_size * shape.head_dim
+        bytes_per_layer = shape.num_blocks * shape.num_kv_heads * shape.bytes_per_page
         # not zeroed: the kernel then maps a page of it only when a block there is first written
-        self._cache = torch.empty((shape.num_layers, shape.num_blocks * shape.num_kv_heads * page), dtype=shape.dtype)
+        self._cache = torch.empty((shape.num_layers, bytes_per_layer), dtype=torch.uint8)
         self._layers = [self._cache[layer].data_ptr() for layer in range(shape.num_layers)]
         max_rows = max(_TILE_ROWS, self._heads_per_group)
         stride = -(-cpu_kernels.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
@@ -56,6 +57,7 @@ class CpuAttention:
         self._record[Field.NUM_KV_HEADS] = shape.num_kv_heads
         self._record[Field.HEAD_DIM] = shape.head_dim
         self._record[Field.BLOCK_SIZE] = shape.block_size
+        self._record[Field.PAGE_BYTES] = shape.bytes_per_page
         self._record[Field.SCRATCH] = self._scratch.data_ptr()
         self._record[Field.SCRATCH_STRIDE] = stride
         self._record[Field.MAX_ROWS] = max_rows

@@ -27,7 +27,7 @@ _WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True)
 class CacheShape:
-    """Sizes of a KV cache and the format of what it holds."""
+    """Sizes of a KV cache and the formats of what comes and of what it holds."""
 
     num_layers: int
     num_heads: int
@@ -36,12 +36,25 @@ class CacheShape:
     num_blocks: int
     block_size: int
     dtype: torch.dtype
+    """Of queries, keys and values as they come."""
+    rounded: torch.dtype | None = None
+    """What keys and values are rounded to: int8 or float8_e4m3fn, with a float32 scale for each token and head."""
+
+    @property
+    def stored(self) -> torch.dtype:
+        """What an element of the cache is."""
+        return self.rounded or self.dtype
+
+    @property
+    def bytes_per_page(self) -> int:
+        """Keys and values of one KV head in one block of one layer, with their scales."""
+        scale = 4 if self.rounded else 0
+        return 2 * self.block_size * (self.head_dim * self.stored.itemsize + scale)
 
     @property
     def bytes_per_block(self) -> int:
         """Keys and values of one block, all layers."""
-        per_token = self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
-        return 2 * self.block_size * per_token
+        return self.num_layers * self.num_kv_heads * self.bytes_per_page
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +139,8 @@ class GatheringAttention:
     def __init__(self, shape: CacheShape, device: torch.device) -> None:
         slots = shape.num_blocks * shape.block_size
         size = (shape.num_layers, slots, shape.num_kv_heads, shape.head_dim)
-        self._keys = torch.empty(size, dtype=shape.dtype, device=device)
-        self._values = torch.empty(size, dtype=shape.dtype, device=device)
+        self._keys = _Stored(size, shape, device)
+        self._values = _Stored(size, shape, device)
         self._block_size = shape.block_size
         self._device = device
         self._slots = torch.empty(0, dtype=torch.long, device=device)
@@ -144,14 +157,48 @@ class GatheringAttention:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
-        keys, values = self._keys[layer], self._values[layer]
-        keys.index_copy_(0, self._slots, key)
-        values.index_copy_(0, self._slots, value)
+        self._keys.put(layer, self._slots, key)
+        self._values.put(layer, self._slots, value)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for sequence in self._sequences:
             rows = slice(sequence.start, sequence.end)
-            output[rows] = _dense(query[rows], keys[sequence.slots], values[sequence.slots], options)
+            keys, values = (states.get(layer, sequence.slots) for states in (self._keys, self._values))
+            output[rows] = _dense(query[rows], keys, values, options)
         return output
+
+
+class _Stored:
+    """Keys or values of every layer and slot, [layers, slots, kv heads, dim]."""
+
+    def __init__(self, size: tuple[int, ...], shape: CacheShape, device: torch.device) -> None:
+        self._states = torch.empty(size, dtype=shape.stored, device=device)
+        self._scales = torch.empty(size[:-1] if shape.rounded else 0, device=device)
+        self._dtype, self._rounded = shape.dtype, shape.rounded
+
+    def put(self, layer: int, slots: torch.Tensor, states: torch.Tensor) -> None:
+        if self._rounded is not None:
+            states, scales = round_heads(states, self._rounded)
+            self._scales[layer].index_copy_(0, slots, scales)
+        self._states[layer].view(torch.uint8)[slots] = states.contiguous().view(torch.uint8)
+
+    def get(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """[slots, kv heads, dim] in the format that they came in."""
+        states = self._states[layer][slots]
+        if self._rounded is None:
+            return states
+        return (states.float() * self._scales[layer][slots].unsqueeze(-1)).to(self._dtype)
+
+
+def round_heads(states: torch.Tensor, rounded: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """[T, heads, dim] in steps of a scale for each token and head, [T, heads], which the largest of its values sets.
+
+    The scale is NaN where a value is not finite, so that it is not lost.
+    """
+    states = states.float()
+    most = torch.tensor(127.0 if rounded == torch.int8 else torch.finfo(rounded).max, device=states.device)
+    largest = states.abs().amax(-1) + (states * 0.0).sum(-1)
+    steps = (states * (most / largest).unsqueeze(-1)).nan_to_num(0.0).clamp(-most, most)
+    return (steps.round() if rounded == torch.int8 else steps).to(rounded), largest / most
 
 
 @dataclass(frozen=True)

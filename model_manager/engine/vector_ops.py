@@ -1,7 +1,8 @@
 """Vector instructions for Numba kernels: short pieces of LLVM code that work on memory addresses.
 
 Each is an intrinsic, so it is compiled into the kernel that calls it; all vectors are float32, whatever the memory
-holds. Memory formats are told apart by `itemsize`: 4 is float32, 2 is bfloat16 (the upper half of a float32). `lanes`
+holds. Memory formats are told apart by `itemsize`: 4 is float32, 2 is bfloat16 (the upper half of a float32), 1 is
+int8 (in steps of a scale that the caller keeps elsewhere). `lanes`
 (8 or 16) is the vectors' length; both must be literals. Knows nothing of pages or heads.
 """
 
@@ -18,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_F32, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FAST = ("reassoc",)
 _CACHE_LINE = 64
 _LOWEST_EXPONENT = -126.0
@@ -52,6 +53,10 @@ class _Vectors:
         address = self.address(base, index, self.itemsize)
         if self.itemsize == 4:
             return self.builder.load(self.builder.inttoptr(address, self.type.as_pointer()), align=4)
+        if self.itemsize == 1:
+            steps = ir.VectorType(_I8, self.lanes).as_pointer()
+            loaded = self.builder.load(self.builder.inttoptr(address, steps), align=1)
+            return self.builder.sitofp(self.builder.sext(loaded, self._ints), self.type)
         halves = ir.VectorType(_I16, self.lanes)
         loaded = self.builder.load(self.builder.inttoptr(address, halves.as_pointer()), align=2)
         wide = self.builder.shl(self.builder.zext(loaded, self._ints), self.ints(16))
@@ -69,6 +74,16 @@ class _Vectors:
         rounded = self.builder.add(self.builder.add(bits, self.ints(0x7FFF)), odd)
         upper = self.builder.trunc(self.builder.lshr(rounded, self.ints(16)), halves)
         self.builder.store(upper, self.builder.inttoptr(address, halves.as_pointer()), align=2)
+
+    def scatter_steps(self, value: Any, base: Any, index: Any, step: Any) -> None:
+        """Round to int8 (to nearest, ties to even; NaN is 0) and store lane i at base[(index + i) * step]."""
+        whole = self.call(f"llvm.rint.v{self.lanes}f32", self.type, [value])
+        bytes_ = ir.VectorType(_I8, self.lanes)
+        steps = self.call(f"llvm.fptosi.sat.v{self.lanes}i8.v{self.lanes}f32", bytes_, [whole])
+        for lane in range(self.lanes):
+            place = self.address(base, self.builder.mul(self.builder.add(index, _index(lane)), step), 1)
+            element = self.builder.extract_element(steps, ir.Constant(_I32, lane))
+            self.builder.store(element, self.builder.inttoptr(place, _I8.as_pointer()))
 
     def broadcast(self, scalar: Any) -> Any:
         first = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), scalar, ir.Constant(_I32, 0))
@@ -92,6 +107,10 @@ class _Vectors:
         """Of each lane; `b` where either is NaN."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
+    def size(self, x: Any) -> Any:
+        """Absolute value of each lane."""
+        return self.call(f"llvm.fabs.v{self.lanes}f32", self.type, [x])
+
     def largest(self, vector: Any) -> Any:
         return self.call(f"llvm.vector.reduce.fmax.v{self.lanes}f32", _F32, [vector])
 
@@ -109,7 +128,7 @@ class _Vectors:
 
     def tanh(self, x: Any) -> Any:
         """Hyperbolic tangent; NaN stays NaN. Below 1 the 7th convergent of Lambert's continued fraction, then exp2."""
-        size = self.call(f"llvm.fabs.v{self.lanes}f32", self.type, [x])
+        size = self.size(x)
         small = self.builder.fcmp_ordered("<", size, self.constant(1.0))
         square = self.builder.fmul(x, x)
         series = self.builder.fdiv(self._polynomial(_TANH_OVER, square), self._polynomial(_TANH_UNDER, square))
@@ -210,6 +229,32 @@ def spread(b: Any, source: Any, target: Any, count: Any, step: Any, itemsize: in
         value = b.load(b.inttoptr(b.add(source, b.mul(i, _index(itemsize))), element))
         place = b.add(target, b.mul(b.mul(i, step), _index(itemsize)))
         b.store(value, b.inttoptr(place, element))
+
+
+@_inlined(types.void, literals=2)
+def round_row(b: Any, source: Any, target: Any, count: Any, step: Any, scale: Any, lanes: int, itemsize: int) -> None:
+    """target[i * step] (int8) = source[i] (itemsize) in steps of what the float32 at address `scale` is set to.
+
+    That is the largest size among the `count` over 127; NaN if one of them is not finite.
+    """
+    memory, plain = _Vectors(b, lanes, itemsize), _Vectors(b, lanes)
+    largest, nothing = plain.accumulators(2)
+    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+        values = memory.load(source, i)
+        b.store(plain.max(plain.size(values), b.load(largest)), largest)
+        b.store(plain.fma(values, plain.constant(0.0), b.load(nothing)), nothing)
+    top = b.fadd(plain.largest(b.load(largest)), plain.total(b.load(nothing)))  # 0 x NaN and 0 x infinity are NaN
+    b.store(b.fdiv(top, ir.Constant(_F32, 127.0)), b.inttoptr(scale, _F32.as_pointer()))
+    factor = plain.broadcast(b.fdiv(ir.Constant(_F32, 127.0), top))
+    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+        plain.scatter_steps(b.fmul(memory.load(source, i), factor), target, i, step)
+
+
+@_inlined(types.void, literals=1)
+def multiply_row(b: Any, row: Any, factors: Any, lanes: int) -> None:
+    """row[:lanes] *= factors[:lanes], all float32."""
+    plain = _Vectors(b, lanes)
+    plain.store(b.fmul(plain.load(row, _index(0)), plain.load(factors, _index(0))), row, _index(0))
 
 
 @_inlined(types.void, literals=1)

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_manager.engine.cpu_attention import CpuAttention, supports
-from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention, PagedAttention
+from model_manager.engine.paged_attention import (
+    AttentionOptions,
+    CacheShape,
+    GatheringAttention,
+    PagedAttention,
+    round_heads,
+)
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -23,31 +29,45 @@ _SPANS = [(0, 1), (0, 40), (299, 300), (50, 120), (280, 600)]
 _SINKS = torch.tensor([-3.0, 0.0, 1.5, 9.0])
 _TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
+_kept_and_rounded = pytest.mark.parametrize("rounded", [None, torch.int8])
+
 
 def test_bytes_per_block_counts_keys_and_values_of_every_layer() -> None:
-    assert _shape(layers=3, heads=8, kv_heads=2, dim=64, block_size=16).bytes_per_block == 2 * 16 * 3 * 2 * 64 * 4
+    sizes = {"layers": 3, "heads": 8, "kv_heads": 2, "dim": 64, "block_size": 16}
+    assert _shape(**sizes).bytes_per_block == 2 * 16 * 3 * 2 * 64 * 4
+    assert _shape(**sizes, rounded=torch.int8).bytes_per_block == 2 * 16 * 3 * 2 * (64 + 4)
 
 
+@_kept_and_rounded
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dim", [32, 64, 80, 96, 128])
-def test_every_head_dimension_agrees_with_dense_attention(dim: int, dtype: torch.dtype) -> None:
-    _check(CpuAttention, _shape(dim=dim, dtype=dtype), [(0, 1), (0, 70), (37, 90), (299, 300)])
+def test_every_head_dimension_agrees_with_dense_attention(
+    dim: int, dtype: torch.dtype, rounded: torch.dtype | None
+) -> None:
+    _check(CpuAttention, _shape(dim=dim, dtype=dtype, rounded=rounded), [(0, 1), (0, 70), (37, 90), (299, 300)])
 
 
+@_kept_and_rounded
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64, 128])
-def test_every_block_size_agrees_with_dense_attention(block_size: int) -> None:
-    _check(CpuAttention, _shape(block_size=block_size), [(0, 1), (0, 129), (128, 129), (60, 300)])
+def test_every_block_size_agrees_with_dense_attention(block_size: int, rounded: torch.dtype | None) -> None:
+    shape = _shape(block_size=block_size, rounded=rounded)
+    _check(CpuAttention, shape, [(0, 1), (0, 129), (128, 129), (60, 300)])
 
 
+@_kept_and_rounded
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 1), (6, 2), (14, 2), (48, 1)])
-def test_every_ratio_of_query_to_kv_heads_agrees_with_dense_attention(heads: int, kv_heads: int) -> None:
-    _check(CpuAttention, _shape(heads=heads, kv_heads=kv_heads), [(0, 1), (0, 40), (99, 100), (5, 50)])
+def test_every_ratio_of_query_to_kv_heads_agrees_with_dense_attention(
+    heads: int, kv_heads: int, rounded: torch.dtype | None
+) -> None:
+    shape = _shape(heads=heads, kv_heads=kv_heads, rounded=rounded)
+    _check(CpuAttention, shape, [(0, 1), (0, 40), (99, 100), (5, 50)])
 
 
+@_kept_and_rounded
 @pytest.mark.parametrize("window", [1, 7, 16, 100, 1000])
-def test_a_sliding_window_hides_what_lies_further_back(window: int) -> None:
-    _check(CpuAttention, _shape(), _SPANS, options=AttentionOptions(0.2, window))
-    _check(GatheringAttention, _shape(), _SPANS, options=AttentionOptions(0.2, window))
+def test_a_sliding_window_hides_what_lies_further_back(window: int, rounded: torch.dtype | None) -> None:
+    for implementation in (CpuAttention, GatheringAttention):
+        _check(implementation, _shape(rounded=rounded), _SPANS, options=AttentionOptions(0.2, window))
 
 
 @pytest.mark.parametrize("softcap", [0.5, 2.0, 50.0])
@@ -62,11 +82,14 @@ def test_sinks_take_a_share_of_every_head(implementation: _Implementation) -> No
     _check(implementation, _shape(), _SPANS, options=AttentionOptions(0.2, sinks=_SINKS.to(torch.bfloat16)))
 
 
+@_kept_and_rounded
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("implementation", [CpuAttention, GatheringAttention])
-def test_window_soft_cap_and_sinks_go_together(implementation: _Implementation, dtype: torch.dtype) -> None:
+def test_window_soft_cap_and_sinks_go_together(
+    implementation: _Implementation, dtype: torch.dtype, rounded: torch.dtype | None
+) -> None:
     options = AttentionOptions(0.2, window=20, softcap=1.5, sinks=_SINKS)
-    _check(implementation, _shape(dtype=dtype), _SPANS, options=options)
+    _check(implementation, _shape(dtype=dtype, rounded=rounded), _SPANS, options=options)
 
 
 @pytest.mark.parametrize("value", [1e-6, 1e-3, 0.3, 0.9999, 1.0, 1.0001, 3.0, 9.0, 1e4])
@@ -86,8 +109,31 @@ def test_a_single_token_in_an_empty_cache_attends_to_itself() -> None:
     _check(CpuAttention, _shape(), [(0, 1)])
 
 
-def test_the_gathering_attention_agrees_with_dense_attention() -> None:
-    _check(GatheringAttention, _shape(heads=6, kv_heads=2), [(0, 1), (0, 40), (99, 100), (5, 50)])
+@pytest.mark.parametrize("rounded", [None, torch.int8, torch.float8_e4m3fn])
+def test_the_gathering_attention_agrees_with_dense_attention(rounded: torch.dtype | None) -> None:
+    shape = _shape(heads=6, kv_heads=2, rounded=rounded)
+    _check(GatheringAttention, shape, [(0, 1), (0, 40), (99, 100), (5, 50)])
+
+
+def test_a_rounded_value_is_off_by_half_a_step_of_its_token_and_head() -> None:
+    states = (
+        torch.randn(50, 3, 32, generator=torch.Generator().manual_seed(0)) * torch.logspace(-20, 20, 50)[:, None, None]
+    )
+    steps, scales = round_heads(states, torch.int8)
+    largest = states.abs().amax(-1, keepdim=True)
+    assert (steps.abs().amax(-1) == 127).all()
+    assert ((steps * scales[..., None] - states).abs() <= largest / 127 * 0.5001).all()
+    steps, scales = round_heads(states, torch.float8_e4m3fn)
+    size = states.abs().maximum(largest / 448 / 64)  # below 2 ** -6 the steps are even
+    assert ((steps.float() * scales[..., None] - states).abs() <= size / 16 * 1.0001).all()
+
+
+def test_a_token_of_zeros_is_rounded_to_zeros() -> None:
+    shape = _shape(rounded=torch.int8)
+    for attention in (CpuAttention(shape, 1), GatheringAttention(shape, torch.device("cpu"))):
+        attention.begin(make_step([(0, 3)], deal_blocks([3], shape.block_size, shape.num_blocks), shape.block_size))
+        query, key, value = (torch.zeros(3, heads, shape.head_dim) for heads in (shape.num_heads, 2, 2))
+        assert torch.equal(attention.attend(0, query, key, value, AttentionOptions(1.0)), query)
 
 
 @given(
@@ -98,6 +144,7 @@ def test_the_gathering_attention_agrees_with_dense_attention() -> None:
     window=st.none() | st.integers(1, 80),
     softcap=st.none() | st.sampled_from([0.7, 30.0]),
     has_sinks=st.booleans(),
+    rounded=st.sampled_from([None, torch.int8]),
     threads=st.sampled_from([1, 2]),
 )
 @settings(max_examples=40, deadline=None)
@@ -109,18 +156,20 @@ def test_any_mixture_of_chunks_agrees_with_dense_attention(
     window: int | None,
     softcap: float | None,
     has_sinks: bool,
+    rounded: torch.dtype | None,
     threads: int,
 ) -> None:
     ends = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=6))
     spans = [(data.draw(st.integers(0, end - 1)), end) for end in ends]
-    shape = _shape(heads=groups[0] * groups[1], kv_heads=groups[0], dim=dim, block_size=block_size)
+    shape = _shape(heads=groups[0] * groups[1], kv_heads=groups[0], dim=dim, block_size=block_size, rounded=rounded)
     sinks = torch.linspace(-2.0, 2.0, shape.num_heads) if has_sinks else None
     _check(CpuAttention, shape, spans, threads, AttentionOptions(0.2, window, softcap, sinks))
 
 
-def test_what_lies_in_a_block_beyond_its_sequence_is_never_used() -> None:
+@_kept_and_rounded
+def test_what_lies_in_a_block_beyond_its_sequence_is_never_used(rounded: torch.dtype | None) -> None:
     """A reused block is full of another sequence's values, which may be NaN."""
-    shape = _shape()
+    shape = _shape(rounded=rounded)
     tables = deal_blocks([40], shape.block_size, shape.num_blocks)
     attention = CpuAttention(shape, 2)
     poison = torch.full((48, shape.num_kv_heads, shape.head_dim), math.nan)
@@ -131,8 +180,10 @@ def test_what_lies_in_a_block_beyond_its_sequence_is_never_used() -> None:
     assert torch.equal(attention.attend(0, query, key, value, AttentionOptions(1.0)), query)
 
 
-def test_a_value_that_is_not_finite_stays_in_its_own_sequence() -> None:
-    shape = _shape()
+@_kept_and_rounded
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_stays_in_its_own_sequence(value: float, rounded: torch.dtype | None) -> None:
+    shape = _shape(rounded=rounded)
     tables = deal_blocks([20, 20], shape.block_size, shape.num_blocks)
     attention = CpuAttention(shape, 2)
     attention.begin(make_step([(0, 20), (0, 20)], tables, shape.block_size))
@@ -143,9 +194,10 @@ def test_a_value_that_is_not_finite_stays_in_its_own_sequence() -> None:
     assert torch.equal(output[20:], query[20:])
 
 
-def test_a_row_does_not_depend_on_its_company() -> None:
+@_kept_and_rounded
+def test_a_row_does_not_depend_on_its_company(rounded: torch.dtype | None) -> None:
     """Bit for bit: a sequence decoded alone and among others."""
-    shape = _shape()
+    shape = _shape(rounded=rounded)
     generator = torch.Generator().manual_seed(3)
     spans = [(199, 200), (0, 30), (59, 60)]
     tables = deal_blocks([end for _, end in spans], shape.block_size, shape.num_blocks)
@@ -183,9 +235,9 @@ def test_sizes_that_the_kernels_do_not_take_are_known() -> None:
 
 def _shape(
     *, layers: int = 1, heads: int = 4, kv_heads: int = 2, dim: int = 32, block_size: int = 16,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None,
 ) -> CacheShape:  # fmt: skip
-    return CacheShape(layers, heads, kv_heads, dim, 1400 // block_size, block_size, dtype)
+    return CacheShape(layers, heads, kv_heads, dim, 1400 // block_size, block_size, dtype, rounded)
 
 
 def _check(
@@ -195,7 +247,10 @@ def _check(
     threads: int = 2,
     options: AttentionOptions = _PLAIN,
 ) -> None:
-    """Cache what precedes each span in a first step, attend the spans in a second; compare every row."""
+    """Cache what precedes each span in a first step, attend the spans in a second; compare every row.
+
+    What a rounding cache is compared with is exact attention over keys and values that have been rounded.
+    """
     attention: PagedAttention
     if implementation is CpuAttention:
         attention = CpuAttention(shape, threads)
@@ -211,8 +266,16 @@ def _check(
         attention.attend(0, *_packed([states[i] for i in cached], [(0, spans[i][0]) for i in cached]), options)
     attention.begin(make_step(spans, tables, shape.block_size))
     got = attention.attend(0, *_packed(states, spans), options)
-    wanted = torch.cat([_dense(*s, options)[start:] for s, (start, _) in zip(states, spans, strict=True)])
+    kept = [(q, _kept(k, shape), _kept(v, shape)) for q, k, v in states]
+    wanted = torch.cat([_dense(*s, options)[start:] for s, (start, _) in zip(kept, spans, strict=True)])
     torch.testing.assert_close(got.float(), wanted, atol=_TOLERANCE[shape.dtype], rtol=_TOLERANCE[shape.dtype])
+
+
+def _kept(states: torch.Tensor, shape: CacheShape) -> torch.Tensor:
+    if shape.rounded is None:
+        return states
+    steps, scales = round_heads(states, shape.rounded)
+    return steps.float() * scales.unsqueeze(-1)
 
 
 def _random(count: int, shape: CacheShape, generator: torch.Generator) -> States:
