@@ -34,9 +34,13 @@ from model_manager.engine.paged_attention import (
     PagedAttention,
     register,
 )
+<<<<<<< HEAD
 from model_manager.engine.plain_linears import make_linears_plain
 from model_manager.engine.quantization import check_formats
 from model_manager.engine.self_check import check_against_own_attention
+=======
+from model_manager.engine.quantization import CACHE_FORMATS, check_formats
+>>>>>>> 6aff545 (kv_cache_dtype=int8 works on a CPU: outputs are those of attention over rounded keys and values)
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
@@ -76,11 +80,12 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
     if checkpoint.architecture not in TESTED:
         check_against_own_attention(model, runner)
     runner.warm_up()
+    info_dtype = str(dtype).removeprefix("torch.")
     info = ModelInfo(
         name=config.model,
         folder=str(folder),
         architecture=checkpoint.architecture,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=info_dtype,
         device=str(device),
         vocab_size=runner.vocab_size,
         max_model_len=runner.max_model_len,
@@ -90,7 +95,7 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
         eos_token_ids=runner.eos_token_ids,
         load_seconds=time.monotonic() - started,
         quantization=config.quantization,
-        kv_cache_dtype=str(dtype).removeprefix("torch.") if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+        kv_cache_dtype=info_dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
     return LoadedModel(runner, info)
 
@@ -209,6 +214,7 @@ def _cache_shape(config: ModelConfig, layout: AttentionLayout, dtype: torch.dtyp
         num_blocks=num_blocks,
         block_size=config.block_size,
         dtype=dtype,
+        rounded=CACHE_FORMATS[config.kv_cache_dtype],
     )
 
 
@@ -224,6 +230,6 @@ def _attention(shape: CacheShape, device: torch.device) -> PagedAttention:
     if device.type == "cuda":
         return GatheringAttention(shape, device)
     if not supports(shape):
-        log.warning("no CPU kernel for heads of %d in %s: attention gathers, slowly", shape.head_dim, shape.dtype)
+        log.warning("no CPU kernel for heads of %d in %s: attention gathers, slowly", shape.head_dim, shape.stored)
         return GatheringAttention(shape, device)
     return CpuAttention(shape, torch.get_num_threads())
