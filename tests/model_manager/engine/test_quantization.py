@@ -68,7 +68,7 @@ def _generate(folder: Path, **settings: Any) -> list[list[int]]:
     for index, prompt in enumerate(_PROMPTS):
         params = SamplingParams(max_tokens=_NEW_TOKENS)
         engine.add(Request(request_id=str(index), prompt_token_ids=prompt, params=params))
-    outputs = {}
+    outputs: dict[str, list[int]] = {}
     while engine.has_work():
         outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
     return [outputs[str(index)] for index in range(len(_PROMPTS))]
