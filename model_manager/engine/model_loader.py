@@ -34,13 +34,9 @@ from model_manager.engine.paged_attention import (
     PagedAttention,
     register,
 )
-<<<<<<< HEAD
 from model_manager.engine.plain_linears import make_linears_plain
-from model_manager.engine.quantization import check_formats
-from model_manager.engine.self_check import check_against_own_attention
-=======
 from model_manager.engine.quantization import CACHE_FORMATS, check_formats
->>>>>>> 6aff545 (kv_cache_dtype=int8 works on a CPU: outputs are those of attention over rounded keys and values)
+from model_manager.engine.self_check import check_against_own_attention
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
