@@ -18,8 +18,10 @@ from model_manager.wire.errors import ModelDoesNotFit
 log = logging.getLogger(__name__)
 
 _GIB = 2**30
-_SHARE = 0.6
+SHARE_OF_MACHINE = 0.6
 """Of the memory left after weights and activations, what the cache may grow to: workers live on this machine too."""
+SHARE_OF_GPU = 0.92
+"""The same where nothing but the engine lives; the rest is for captured graphs and what an allocator wastes."""
 _USEFUL_TOKENS = 256
 """A cache that holds not even one sequence of this length serves nobody."""
 
@@ -33,13 +35,22 @@ class CachePlan:
     """Most tokens of one sequence; below the model's own where the cache holds fewer."""
 
 
-def plan_cache(config: ModelConfig, *, bytes_per_block: int, max_model_len: int, free: int, reserve: int) -> CachePlan:
-    """Blocks for `config` on a machine with `free` bytes, of which a step's activations take `reserve`.
+def plan_cache(
+    config: ModelConfig,
+    *,
+    bytes_per_block: int,
+    max_model_len: int,
+    free: int,
+    reserve: int,
+    share: float = SHARE_OF_MACHINE,
+) -> CachePlan:
+    """Blocks for `config` on a device with `free` bytes, of which a step's activations take `reserve`.
 
-    Never more than max_num_seqs sequences of full length need. Raises ModelDoesNotFit, with the numbers and the
-    setting to change, if not one sequence of useful length (or of the max_model_len that was asked for) fits.
+    The cache takes `share` of the rest, but never more than max_num_seqs sequences of full length need. Raises
+    ModelDoesNotFit, with the numbers and the setting to change, if not one sequence of useful length (or of the
+    max_model_len that was asked for) fits.
     """
-    budget = _budget(config, free, reserve)
+    budget = _budget(config, free - reserve, share)
     blocks_per_sequence = -(-max_model_len // config.block_size)
     num_blocks = min(budget // bytes_per_block, config.max_num_seqs * blocks_per_sequence)
     tokens = num_blocks * config.block_size
@@ -65,10 +76,10 @@ def free_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
     return min([int(psutil.virtual_memory().available), *_cgroup_headroom(cgroups, own)])
 
 
-def _budget(config: ModelConfig, free: int, reserve: int) -> int:
+def _budget(config: ModelConfig, left: int, share: float) -> int:
     if config.kv_cache_gib is not None:
         return int(config.kv_cache_gib * _GIB)
-    return max(0, int((free - reserve) * _SHARE))
+    return max(0, int(left * share))
 
 
 def _refusal(config: ModelConfig, bytes_per_block: int, budget: int, tokens: int) -> str:

@@ -23,6 +23,7 @@ from model_manager.engine.architectures import TESTED, feed_forward_size, longes
 from model_manager.engine.attention_probe import AttentionLayout, probe_attention
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
 from model_manager.engine.cpu_attention import CpuAttention, supports
+from model_manager.engine.cuda import cuda_attention
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
 from model_manager.engine.interface import ModelRunner
 from model_manager.engine.linear import can_pack, pack_linears
@@ -186,12 +187,13 @@ def _runner(
         max_model_len=max_model_len,
         free=_free_memory(device),
         reserve=_activation_bytes(config, checkpoint, layout, dtype),
+        share=kv_memory.SHARE_OF_GPU if device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
     )
     shape = _cache_shape(config, layout, dtype, plan.num_blocks)
     log.info("KV cache: %d blocks of %d tokens", plan.num_blocks, config.block_size)
     return TorchModelRunner(
         model,
-        _attention(shape, device),
+        _attention(config, shape, device, plan.max_model_len),
         device=device,
         vocab_size=layout.vocab_size,
         max_model_len=plan.max_model_len,
@@ -222,9 +224,9 @@ def _activation_bytes(config: ModelConfig, checkpoint: Checkpoint, layout: Atten
     return int(states + logits)
 
 
-def _attention(shape: CacheShape, device: torch.device) -> PagedAttention:
+def _attention(config: ModelConfig, shape: CacheShape, device: torch.device, max_model_len: int) -> PagedAttention:
     if device.type == "cuda":
-        return GatheringAttention(shape, device)
+        return cuda_attention(config, shape, device, max_model_len)
     if not supports(shape):
         log.warning("no CPU kernel for heads of %d in %s: attention gathers, slowly", shape.head_dim, shape.stored)
         return GatheringAttention(shape, device)

@@ -1,0 +1,243 @@
+"""Triton's kernels on a CPU, against the gathering attention: `TRITON_INTERPRET=1 python -m …triton_checks NAMES`.
+
+A process of its own, because the interpreter is chosen for a whole process when triton is imported. Prints one JSON
+object: for each check named the text of what went wrong, "" for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from model_manager.engine.interface import Longs
+from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention, PagedAttention
+from model_manager.engine.query_tiles import Tiles
+from model_manager.engine.step_buffer import StepBuffer
+from model_manager.engine.triton_attention import TritonAttention
+from tests.model_manager.engine.batches import deal_blocks, make_step
+
+CPU = torch.device("cpu")
+TOKENS = 512
+"""Tokens of the cache, about."""
+
+
+def shape(
+    *, heads: int = 4, kv_heads: int = 2, dim: int = 16, block_size: int = 16, layers: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> CacheShape:  # fmt: skip
+    return CacheShape(layers, heads, kv_heads, dim, TOKENS // block_size, block_size, dtype)
+
+
+def triton_attention(of: CacheShape, num_sms: int = 1) -> TritonAttention:
+    buffer = StepBuffer(CPU, max_tokens=TOKENS, max_seqs=16, max_blocks=of.num_blocks)
+    return TritonAttention(of, CPU, buffer, num_sms)
+
+
+def compare(of: CacheShape, spans: Seq[tuple[int, int]], num_sms: int = 1, **options: object) -> None:
+    """Cache what precedes each span in a first step, attend the spans in a second; compare every row with both."""
+    settings = AttentionOptions(scale=0.3, **options)  # type: ignore[arg-type]
+    ours, theirs = triton_attention(of, num_sms), GatheringAttention(of, CPU)
+    ends = [end for _, end in spans]
+    tables = deal_blocks(ends, of.block_size, of.num_blocks)
+    random = torch.Generator().manual_seed(len(spans))
+    states = [[torch.randn(end, n, of.head_dim, generator=random).to(of.dtype)
+               for n in (of.num_heads, of.num_kv_heads, of.num_kv_heads)] for end in ends]  # fmt: skip
+    cached = [index for index, (start, _) in enumerate(spans) if start]
+    if cached:
+        cut = [(0, spans[index][0]) for index in cached]
+        step, packed = make_step(cut, tables[cached], of.block_size), _packed([states[i] for i in cached], cut)
+        _write(ours, of, step.slots, packed)  # attending all these too would take the interpreter long
+        _attend(theirs, step, packed, settings)
+    step, packed = make_step(spans, tables, of.block_size), _packed(states, spans)
+    got, wanted = (_attend(attention, step, packed, settings) for attention in (ours, theirs))
+    tolerance = 2e-5 if of.dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+
+
+def _write(attention: TritonAttention, of: CacheShape, slots: Longs, packed: list[torch.Tensor]) -> None:
+    """Keys and values into the cache, by the layout that triton_kernels.py gives."""
+    blocks, offsets = torch.from_numpy(slots // of.block_size), torch.from_numpy(slots % of.block_size)
+    for kind in (0, 1):
+        attention._layers[0][blocks, kind, :, offsets] = packed[1 + kind]
+
+
+def _packed(states: Seq[list[torch.Tensor]], spans: Seq[tuple[int, int]]) -> list[torch.Tensor]:
+    return [torch.cat([one[part][a:b] for one, (a, b) in zip(states, spans, strict=True)]) for part in range(3)]
+
+
+def _attend(
+    attention: PagedAttention, step: object, packed: list[torch.Tensor], options: AttentionOptions
+) -> torch.Tensor:
+    attention.begin(step)  # type: ignore[arg-type]
+    return attention.attend(0, packed[0], packed[1], packed[2], options)
+
+
+def decoding_sequences_of_many_lengths() -> None:
+    compare(shape(), [(0, 1), (15, 16), (16, 17), (199, 200)])
+
+
+def prompts_chunks_and_decodes_in_one_step() -> None:
+    compare(shape(), [(0, 70), (40, 41), (20, 75), (0, 1), (33, 41), (100, 110)])
+
+
+def query_heads_that_are_no_power_of_two_a_kv_head() -> None:
+    compare(shape(heads=14, kv_heads=2), [(0, 30), (40, 41), (60, 64)])
+
+
+def one_kv_head_for_more_query_heads_than_a_tile_has_rows() -> None:
+    compare(shape(heads=18, kv_heads=1), [(0, 9), (40, 41)])
+
+
+def as_many_kv_heads_as_query_heads() -> None:
+    compare(shape(heads=3, kv_heads=3), [(0, 20), (40, 41)])
+
+
+def head_dimensions_that_are_padded() -> None:
+    for dim in (8, 24, 80):
+        compare(shape(dim=dim), [(0, 20), (40, 41)])
+
+
+def blocks_of_other_sizes() -> None:
+    for block_size in (8, 64):
+        compare(shape(block_size=block_size), [(0, 70), (100, 101)])
+
+
+def float16() -> None:
+    """bfloat16 takes the same path; the interpreter cannot multiply it."""
+    compare(shape(dtype=torch.float16, dim=32), [(0, 40), (60, 61), (0, 1)])
+
+
+def contexts_split_among_programs() -> None:
+    spans = [(299, 300), (0, 1), (130, 132)]
+    assert triton_attention(shape(), 64).num_splits(3) == 2
+    compare(shape(), spans, num_sms=64)
+
+
+def windows() -> None:
+    for window in (1, 9, 5000):
+        compare(shape(), [(0, 40), (199, 200)], window=window)
+    compare(shape(), [(299, 300), (3, 4)], num_sms=64, window=200)
+
+
+def soft_caps() -> None:
+    compare(shape(), [(0, 30), (99, 100)], softcap=0.8)
+
+
+def sinks() -> None:
+    given = torch.tensor([0.5, -1.0, 3.0, 0.0])
+    compare(shape(), [(0, 30), (99, 100)], sinks=given)
+    compare(shape(), [(299, 300), (0, 1)], num_sms=64, sinks=given, window=200, softcap=2.0)
+
+
+def what_an_owner_left_in_a_block_is_never_used() -> None:
+    of = shape()
+    tables = deal_blocks([40], of.block_size, of.num_blocks)
+    attention, options = triton_attention(of), AttentionOptions(scale=1.0)
+    poison = torch.full((48, of.num_kv_heads, of.head_dim), math.nan)
+    attention.begin(make_step([(0, 48)], tables, of.block_size))
+    attention.attend(0, torch.zeros(48, of.num_heads, of.head_dim), poison, poison, options)
+    attention.begin(make_step([(0, 37)], tables, of.block_size))
+    query, key, value = (torch.ones(37, heads, of.head_dim) for heads in (of.num_heads, 2, 2))
+    assert torch.equal(attention.attend(0, query, key, value, options), query)
+
+
+def a_nan_stays_in_its_own_sequence() -> None:
+    of = shape()
+    tables = deal_blocks([20, 20], of.block_size, of.num_blocks)
+    attention = triton_attention(of)
+    attention.begin(make_step([(0, 20), (0, 20)], tables, of.block_size))
+    query, key, value = (torch.ones(40, heads, of.head_dim) for heads in (of.num_heads, 2, 2))
+    key[7] = math.nan
+    output = attention.attend(0, query, key, value, AttentionOptions(scale=1.0))
+    assert torch.isnan(output[19]).all()
+    assert torch.equal(output[20:], query[20:])
+
+
+def rows_of_padding_store_nothing_and_give_zeros() -> None:
+    of = shape()
+    for num_sms in (1, 64):
+        attention = triton_attention(of, num_sms)
+        step = make_step([(0, 1), (0, 1)], deal_blocks([1, 1], of.block_size, of.num_blocks), of.block_size)
+        padded = replace(step, slots=np.array([step.slots[0], -1]))
+        attention.tiles = lambda _: Tiles(np.array([[0, 0, 1], [0, 1, 0]], np.int32), 2)  # type: ignore[method-assign]
+        layer = attention._layers[0].fill_(5.0)
+        attention.begin(padded)
+        query, key, value = (torch.ones(2, heads, of.head_dim) for heads in (of.num_heads, 2, 2))
+        output = attention.attend(0, query, key, value, AttentionOptions(scale=1.0))
+        assert torch.equal(output, torch.stack([query[0], torch.zeros_like(query[0])]))
+        assert int((layer != 5.0).sum()) == 2 * of.num_kv_heads * of.head_dim
+
+
+def keys_and_values_may_be_views_of_one_product() -> None:
+    of = shape()
+    tables = deal_blocks([20], of.block_size, of.num_blocks)
+    product = torch.randn(20, 8, of.head_dim)
+    packed = [product[:, :4], product[:, 4:6], product[:, 6:]]
+    step, options = make_step([(0, 20)], tables, of.block_size), AttentionOptions(scale=0.3)
+    got, wanted = (_attend(a, step, packed, options) for a in (triton_attention(of), GatheringAttention(of, CPU)))
+    torch.testing.assert_close(got, wanted)
+
+
+def layers_do_not_share_their_cache() -> None:
+    of = shape(layers=2)
+    attention, options = triton_attention(of), AttentionOptions(scale=1.0)
+    tables = deal_blocks([2], of.block_size, of.num_blocks)
+    query, ones = torch.zeros(1, of.num_heads, of.head_dim), torch.ones(1, of.num_kv_heads, of.head_dim)
+    for position, factor in ((0, 1.0), (1, 3.0)):
+        attention.begin(make_step([(position, position + 1)], tables, of.block_size))
+        outputs = [attention.attend(layer, query, ones, ones * factor * 10**layer, options) for layer in (0, 1)]
+    assert [float(output.max()) for output in outputs] == [2.0, 20.0]
+
+
+CHECKS = {
+    check.__name__: check
+    for check in (
+        decoding_sequences_of_many_lengths,
+        prompts_chunks_and_decodes_in_one_step,
+        query_heads_that_are_no_power_of_two_a_kv_head,
+        one_kv_head_for_more_query_heads_than_a_tile_has_rows,
+        as_many_kv_heads_as_query_heads,
+        head_dimensions_that_are_padded,
+        blocks_of_other_sizes,
+        float16,
+        contexts_split_among_programs,
+        windows,
+        soft_caps,
+        sinks,
+        what_an_owner_left_in_a_block_is_never_used,
+        a_nan_stays_in_its_own_sequence,
+        rows_of_padding_store_nothing_and_give_zeros,
+        keys_and_values_may_be_views_of_one_product,
+        layers_do_not_share_their_cache,
+    )
+}
+QUICK = (
+    "prompts_chunks_and_decodes_in_one_step",
+    "contexts_split_among_programs",
+    "rows_of_padding_store_nothing_and_give_zeros",
+)
+
+
+def main() -> None:
+    """Run the checks that the command line names."""
+    warnings.simplefilter("ignore")  # numpy's, about the NaN that some checks are about
+    outcomes = {}
+    for name in sys.argv[1:]:
+        try:
+            CHECKS[name]()
+            outcomes[name] = ""
+        except Exception:
+            outcomes[name] = traceback.format_exc()
+    print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main()
