@@ -13,7 +13,8 @@ from typing import Any
 from model_manager.wire.errors import InvalidRequest
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
-_SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos", "priority", "cache_salt")
+_SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
+_SCHEDULING = ("priority", "deadline", "cache_salt")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
@@ -47,12 +48,12 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
     body = row["body"]
     _check_endpoint(row)
-    supported = {*_CONTENT, *_SAMPLING, *_RIDE_ALONG, "max_tokens", "max_completion_tokens"}
+    supported = {*_CONTENT, *_SAMPLING, *_SCHEDULING, *_RIDE_ALONG, "max_tokens", "max_completion_tokens"}
     for name in sorted(body.keys() - supported):
         _check_unsupported(name, body[name])
     rest = {name: value for name, value in row.items() if name != "body"}
     rest |= {name: body[name] for name in _RIDE_ALONG & body.keys()}
-    params = {name: body[name] for name in _SAMPLING if body.get(name) is not None} | _max_tokens(body)
+    params = {name: body[name] for name in (*_SAMPLING, *_SCHEDULING) if body.get(name) is not None} | _max_tokens(body)
     content = {name: body[name] for name in _CONTENT if name in body}
     return rest | content | ({"sampling_params": params} if params else {})
 

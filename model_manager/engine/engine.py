@@ -12,6 +12,7 @@ from collections.abc import Sequence as List
 from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.counters import EngineCounters
+from model_manager.engine.deadlines import Deadlines
 from model_manager.engine.interface import ModelRunner, StepResult
 from model_manager.engine.prompt_reader import PromptReader
 from model_manager.engine.sampler import Sampler, Samples
@@ -54,7 +55,8 @@ class LLMEngine:
         )
         self._reader = PromptReader(runner)
         self._sampler = Sampler()
-        self._ended: list[Sequence] = []  # outside a step: aborted, or complete when they came
+        self._deadlines = Deadlines(clock)
+        self._ended: list[Sequence] = []  # not by a token: aborted, overdue, or complete when they came
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
         self._counters = EngineCounters(clock)
@@ -80,14 +82,13 @@ class LLMEngine:
             self._ended.append(sequence)
         else:
             self._scheduler.add(sequence)
+            self._deadlines.add(sequence)
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
         sequence = self._scheduler.find(request_id)
         if sequence is not None:
-            sequence.ending = Ending(FinishReason.ABORT)
-            self._scheduler.finish(sequence)
-            self._ended.append(sequence)
+            self._end(sequence, FinishReason.ABORT)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
@@ -98,6 +99,8 @@ class LLMEngine:
         unusable: its process ends, and its requests go on in another one with the tokens reported so far.
         """
         result = StepResult()
+        for sequence in self._deadlines.passed():
+            self._end(sequence, FinishReason.DEADLINE)
         batch = self._schedule()
         if batch:
             output = self._runner.execute(self._table.pack(batch))
@@ -126,6 +129,11 @@ class LLMEngine:
         """Assert the invariants of queues, blocks and rows."""
         self._scheduler.check_integrity()
         assert all(sequence.ending is not None for sequence in self._ended)
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.ending = Ending(reason)
+        self._scheduler.finish(sequence)
+        self._ended.append(sequence)
 
     def _schedule(self) -> list[Scheduled]:
         """The next batch, those stamped that are in one for the first time."""
@@ -174,7 +182,8 @@ class LLMEngine:
         result.failures.append(Failure(sequence.request_id, error.info()))
 
     def _report_ended(self, result: StepResult) -> None:
-        """Outputs of what ended outside a step."""
+        """Answers of what ended without a token."""
         now = self._clock()
-        result.outputs.extend(sequence.output(now) for sequence in self._ended)
+        for sequence in self._ended:
+            result.add(sequence.answer(now))
         self._ended.clear()

@@ -20,9 +20,10 @@ from typing import Any, Self
 import numpy as np
 
 from model_manager.engine.counters import EngineCounters
+from model_manager.engine.deadlines import Deadlines
 from model_manager.engine.interface import StepResult
 from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
-from model_manager.engine.sequence import Sequence, accepted
+from model_manager.engine.sequence import Sequence, SequenceStatus, accepted
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import EngineStats, FinishReason, ModelInfo, Request
@@ -54,6 +55,8 @@ class FakeEngine:
         self._clock = clock
         self._sleep = sleep
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()
+        self._arrivals = 0
+        self._deadlines = Deadlines(clock)
         self._ended: list[Sequence] = []
         self._counters = EngineCounters(clock)
 
@@ -85,6 +88,7 @@ class FakeEngine:
 
     def add(self, request: Request) -> None:
         """Queue a request; raises InvalidRequest or PromptTooLong, as the real engine does."""
+        self._arrivals += 1
         sequence = accepted(
             request,
             vocab_size=self.info.vocab_size,
@@ -92,18 +96,19 @@ class FakeEngine:
             stop_rules=self._stop_rules,
             known=self._sequences,
             now=self._clock(),
+            order=self._arrivals,
         )
         if sequence.is_over:
             self._ended.append(sequence)
         else:
             self._sequences[request.request_id] = sequence
+            self._deadlines.add(sequence)
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
-        sequence = self._sequences.pop(request_id, None)
+        sequence = self._sequences.get(request_id)
         if sequence is not None:
-            sequence.ending = Ending(FinishReason.ABORT)
-            self._ended.append(sequence)
+            self._end(sequence, FinishReason.ABORT)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
@@ -114,10 +119,13 @@ class FakeEngine:
         started = self._clock()
         if self._delay and self._sequences:
             self._sleep(self._delay)
+        for sequence in self._deadlines.passed():
+            self._end(sequence, FinishReason.DEADLINE)
         result, now = StepResult(), self._clock()
         for sequence in self._running():
             self._advance(sequence, started, now, result)
-        result.outputs.extend(sequence.output(now) for sequence in self._ended)
+        for sequence in self._ended:
+            result.add(sequence.answer(now))
         self._ended.clear()
         self._counters.steps += 1
         return result
@@ -126,6 +134,15 @@ class FakeEngine:
         """A snapshot."""
         running = min(len(self._sequences), self.info.max_num_seqs)
         return EngineStats(running=running, waiting=len(self._sequences) - running, **self._counters.snapshot())
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.ending = Ending(reason)
+        self._leave(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        sequence.status = SequenceStatus.FINISHED
+        del self._sequences[sequence.request_id]
+        self._ended.append(sequence)
 
     def _running(self) -> list[Sequence]:
         return [sequence for sequence, _ in zip(self._sequences.values(), range(self.info.max_num_seqs), strict=False)]
@@ -137,16 +154,14 @@ class FakeEngine:
         self._read(sequence)
         if not sequence.generates:
             sequence.close()
-            del self._sequences[sequence.request_id]
-            result.outputs.append(sequence.output(now))
+            self._leave(sequence)
             return
         token_id = self._token(sequence)
         self._counters.generated(now, 1)
         if sequence.append(token_id) is None:
             result.new_token_ids[sequence.request_id] = [token_id]
         else:
-            del self._sequences[sequence.request_id]
-            result.outputs.append(sequence.output(now))
+            self._leave(sequence)
 
     def _read(self, sequence: Sequence) -> None:
         """All that is to be read off the prompt: made of numbers that its tokens alone decide."""

@@ -27,6 +27,13 @@ class StepResult:
     new_token_ids: dict[str, list[int]] = field(default_factory=dict)
     """Tokens sampled in this step, by request, for those that go on."""
 
+    def add(self, answer: Output | Failure) -> None:
+        """A request has ended."""
+        if isinstance(answer, Output):
+            self.outputs.append(answer)
+        else:
+            self.failures.append(answer)
+
 
 class Engine(Protocol):
     """Continuous batching behind three calls: add requests, step, collect what finished."""

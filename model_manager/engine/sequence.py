@@ -11,8 +11,8 @@ from collections.abc import Container
 
 from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
 from model_manager.engine.stopping import Ending, StopConditions, StopRules
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import FinishReason, Output, Request, Timings
+from model_manager.wire.errors import DeadlineExceeded, InvalidRequest, PromptTooLong
+from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
 
 
 class SequenceStatus(enum.Enum):
@@ -41,6 +41,7 @@ class Sequence:
         "cache_key",
         "cached_tokens",
         "conditions",
+        "deadline",
         "ending",
         "first_token_at",
         "num_blocks_seen",
@@ -94,6 +95,7 @@ class Sequence:
         self.num_blocks_seen = 0
         self.row = -1
         self.cached_tokens: int | None = None
+        self.deadline = deadline(request, now)
         self.added_at = now
         self.scheduled_at: float | None = None
         self.first_token_at: float | None = None
@@ -153,6 +155,14 @@ class Sequence:
         self.ending = self.conditions.after(token_id, self.num_output_tokens)
         return self.ending
 
+    def answer(self, now: float) -> Output | Failure:
+        """The ended request: its output, or that there is none because its time was up before its first token."""
+        assert self.ending is not None
+        if self.ending.reason is FinishReason.DEADLINE and not self.num_output_tokens:
+            late = DeadlineExceeded(f"no token after deadline={self.params.deadline} seconds")
+            return Failure(self.request_id, late.info())
+        return self.output(now)
+
     def output(self, now: float) -> Output:
         """The finished request; what it never reached is timed as happening now."""
         assert self.ending is not None
@@ -183,6 +193,12 @@ def sampling_seed(request: Request) -> int:
         return request.params.seed
     digest = hashlib.blake2b(request.request_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def deadline(request: Request, now: float) -> float | None:
+    """When the request's time is up, on the clock of `now`."""
+    seconds = request.params.deadline
+    return None if seconds is None else now - request.waited + seconds
 
 
 def cache_key(request: Request) -> bytes:

@@ -6,12 +6,12 @@ Knows ranks; not what a rank is made of, nor who is to leave the line.
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from model_manager.engine.sequence import Sequence, SequenceStatus
+from model_manager.engine.sequence import Sequence
+from model_manager.engine.sequence_heap import SequenceHeap
 
 _rank = attrgetter("rank")
 
@@ -78,33 +78,3 @@ class WaitingQueue:
 
     def _place(self, sequence: Sequence) -> int:
         return bisect_left(self.window, sequence.rank, key=_rank)
-
-
-class SequenceHeap:
-    """Sequences, the one with the smallest key first. One that is finished is no longer in it: it is skipped where it
-    turns up, and they are all swept out when they may be half of the heap.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, int], Sequence]] = []
-        self._sweep_at = 64
-
-    def push(self, key: tuple[float, int], sequence: Sequence) -> None:
-        """`key` differs from all others."""
-        if len(self._heap) >= self._sweep_at:
-            self._heap = [(key, each) for key, each in self._heap if each.status is not SequenceStatus.FINISHED]
-            heapq.heapify(self._heap)
-            self._sweep_at = max(64, 2 * len(self._heap))
-        heapq.heappush(self._heap, (key, sequence))
-
-    def pop(self, most: float | None = None) -> Sequence | None:
-        """Take the first; with `most`, only if its key begins with no more than that."""
-        while self._heap and (most is None or self._heap[0][0][0] <= most):
-            _, sequence = heapq.heappop(self._heap)
-            if sequence.status is not SequenceStatus.FINISHED:
-                return sequence
-        return None
-
-    def sequences(self) -> list[Sequence]:
-        """All that are not finished, in no order."""
-        return [sequence for _, sequence in self._heap if sequence.status is not SequenceStatus.FINISHED]

@@ -22,7 +22,14 @@ from model_manager.manager.outbox import Outbox, Start, Stop, ToEngine
 from model_manager.manager.results import KeptResults
 from model_manager.wire.batching import request_batches
 from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import EngineKiller, EngineLost, ErrorInfo, InvalidRequest, ModelLoadFailed
+from model_manager.wire.errors import (
+    DeadlineExceeded,
+    EngineKiller,
+    EngineLost,
+    ErrorInfo,
+    InvalidRequest,
+    ModelLoadFailed,
+)
 from model_manager.wire.messages import (
     Cancel,
     EngineStats,
@@ -180,7 +187,7 @@ class Model:
         if entry is None or client not in entry.receivers:
             return  # answered already, and the answer is on its way
         entry.receivers.remove(client)
-        self._answer(client, _aborted(entry, now), now)
+        self._answer(client, _cut_short(entry, FinishReason.ABORT, now), now)
         if not entry.receivers:
             self._abandon(entry)
 
@@ -258,6 +265,9 @@ class Model:
         if output.finish_reason is FinishReason.ABORT and entry.receivers:
             self._resume(entry)  # a retry came for it after it was cancelled
             return
+        self._conclude(entry, output, now)
+
+    def _conclude(self, entry: Entry, output: Output, now: float) -> None:
         self._forget(entry)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self.key, entry.request, output, now)
@@ -329,14 +339,24 @@ class Model:
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> None:
-        """Cancel orphans whose time is up; end the engine when nobody needs it."""
+        """Cancel orphans whose time is up, end what is overdue; end the engine when nobody needs it."""
         for entry in [entry for entry in self.entries.values() if entry.orphaned is not None]:
             if now - (entry.orphaned or 0.0) >= self._settings.orphan_grace:
                 self._abandon(entry)
+        for entry in [entry for entry in self._unsent.values() if _is_overdue(entry, now)]:
+            self._end_overdue(entry, now)
         if not self.entries and self._is_unneeded(now):
             self._stop(State.FAILED if self.state is State.FAILED else State.IDLE)
         if self._info is not None and self.state is not State.FAILED:
             self._share_credits(now)
+
+    def _end_overdue(self, entry: Entry, now: float) -> None:
+        """What an engine has it ends itself; this waits for one, perhaps for one that is to go on with it."""
+        if entry.tokens:
+            self._conclude(entry, _cut_short(entry, FinishReason.DEADLINE, now), now)
+        else:
+            late = DeadlineExceeded(f"no token after deadline={entry.request.params.deadline} seconds")
+            self._failed(Failure(entry.request.request_id, late.info()), now)
 
     def _is_unneeded(self, now: float) -> bool:
         if self.users:
@@ -414,12 +434,17 @@ def _as_sent(entry: Entry, now: float) -> Request:
     return msgspec.structs.replace(entry.request, output_token_ids=list(entry.tokens), waited=now - entry.arrived)
 
 
-def _aborted(entry: Entry, now: float) -> Output:
+def _is_overdue(entry: Entry, now: float) -> bool:
+    deadline = entry.request.params.deadline
+    return deadline is not None and now - entry.arrived >= deadline
+
+
+def _cut_short(entry: Entry, reason: FinishReason, now: float) -> Output:
     waited = now - entry.arrived
     return Output(
         request_id=entry.request.request_id,
         token_ids=list(entry.tokens),
-        finish_reason=FinishReason.ABORT,
+        finish_reason=reason,
         timings=Timings(queued=waited, first_token=waited, finished=waited),
         prompt_tokens=len(entry.request.prompt_token_ids),
     )

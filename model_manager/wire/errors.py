@@ -6,6 +6,7 @@
     │   ├── InvalidRequest       no prompt, a parameter out of range
     │   ├── PromptTooLong        more tokens than the model has positions
     │   ├── RequestAborted       cancelled by its sender
+    │   ├── DeadlineExceeded     its time was up before it had a token
     │   ├── NonFiniteLogits      the model computed NaN or infinity for it
     │   └── EngineKiller         it was running each time that its engine died
     ├── ModelError           wrong with the model or the machine: the job fails at once
@@ -54,6 +55,10 @@ class PromptTooLong(RequestError):
 
 class RequestAborted(RequestError):
     """The sender cancelled it."""
+
+
+class DeadlineExceeded(RequestError):
+    """The request's time was up before its first token."""
 
 
 class NonFiniteLogits(RequestError):

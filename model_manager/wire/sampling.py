@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Self
@@ -42,6 +43,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Go on past the model's end-of-sequence tokens (for benchmarks)."""
     priority: int = 0
     """Requests of a lower number run first, and lose their memory to others last; in order of arrival among equals."""
+    deadline: float | None = None
+    """Seconds from the manager's receipt after which the request ends with what it has; without a token, it fails."""
     cache_salt: str = ""
     """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
     prompt_logprobs: int | None = None
@@ -62,6 +65,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for token in self.stop_token_ids:
             _check("stop_token_ids", token, token >= 0, "token ids of 0 or more")
         _check("priority", self.priority, -(2**31) <= self.priority < 2**31, "-2**31 to 2**31 - 1")
+        deadline = self.deadline
+        _check("deadline", deadline, deadline is None or 0 < deadline < math.inf, "a finite number of seconds above 0")
         _check("cache_salt", self.cache_salt, len(self.cache_salt) <= _MAX_SALT, f"at most {_MAX_SALT} characters")
         _check("cache_salt", self.cache_salt, not _SURROGATE.search(self.cache_salt), "text that can be UTF-8")
 

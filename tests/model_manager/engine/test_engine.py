@@ -174,6 +174,35 @@ def test_abort_frees_the_blocks_and_answers_with_the_tokens_so_far() -> None:
     under_test.finish()
 
 
+def test_a_deadline_ends_a_request_with_what_it_has_and_one_without_a_token_fails() -> None:
+    under_test = EngineUnderTest(max_num_seqs=1)
+    for name in ("running", "waiting"):
+        under_test.engine.add(request(name, max_tokens=50, deadline=5.0))
+    under_test.engine.add(request("patient", max_tokens=2, deadline=60.0))
+    for _ in range(4):
+        under_test.clock.now += 1.0
+        under_test.step()
+    under_test.clock.now += 1.0
+    under_test.step()
+    running = under_test.outputs["running"]
+    assert running.token_ids == reference_tokens(request(max_tokens=4), 256)
+    assert running.finish_reason is FinishReason.DEADLINE
+    assert under_test.failures == {"waiting": "DeadlineExceeded"}
+    under_test.finish()
+    assert len(under_test.outputs["patient"].token_ids) == 2
+
+
+def test_time_spent_before_the_engine_and_tokens_brought_along_count() -> None:
+    under_test = EngineUnderTest()
+    params = SamplingParams(deadline=5.0, ignore_eos=True)
+    under_test.engine.add(Request("late", [1, 2], params, waited=6.0))
+    under_test.engine.add(Request("resumed", [1, 2], params, waited=6.0, output_token_ids=[3, 4]))
+    under_test.finish()
+    assert under_test.failures == {"late": "DeadlineExceeded"}
+    assert under_test.outputs["resumed"].token_ids == [3, 4]
+    assert under_test.runner.steps == []
+
+
 def test_a_prompt_seen_before_reuses_its_blocks_but_for_the_last_token() -> None:
     under_test = EngineUnderTest()
     prompt = [1 + n % 20 for n in range(24)]

@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from model_manager.engine.fake import FakeEngine
+from model_manager.engine.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
 from model_manager.wire.messages import FinishReason, Output, Request
@@ -71,6 +73,22 @@ def test_abort_answers_with_the_tokens_so_far(engine: FakeEngine) -> None:
     engine.abort("unknown")
     (output,) = engine.step().outputs
     assert (len(output.token_ids), output.finish_reason) == (1, FinishReason.ABORT)
+    assert not engine.has_work()
+
+
+def test_a_deadline_ends_a_request_with_what_it_has(engine: FakeEngine) -> None:
+    now = 0.0
+    engine = FakeEngine(
+        msgspec.structs.replace(engine.info, max_num_seqs=1), StopRules(frozenset(), None), clock=lambda: now
+    )
+    for name in ("running", "waiting"):
+        engine.add(request(name, deadline=5.0))
+    engine.step()
+    now = 6.0
+    result = engine.step()
+    (running,) = result.outputs
+    assert (running.request_id, running.finish_reason) == ("running", FinishReason.DEADLINE)
+    assert [failure.error.kind for failure in result.failures] == ["DeadlineExceeded"]
     assert not engine.has_work()
 
 

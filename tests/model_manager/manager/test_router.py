@@ -55,8 +55,9 @@ INFO = ModelInfo(
 )
 
 
-def request(name: str, prompt: int = 0) -> Request:
-    return Request(request_id=name, prompt_token_ids=[prompt], params=SamplingParams(max_tokens=9), job="job")
+def request(name: str, prompt: int = 0, **params: object) -> Request:
+    sampling = SamplingParams.parse({"max_tokens": 9, **params})
+    return Request(request_id=name, prompt_token_ids=[prompt], params=sampling, job="job")
 
 
 def output(name: str, tokens: list[int], reason: FinishReason = FinishReason.LENGTH) -> Output:
@@ -304,6 +305,44 @@ def test_a_death_while_loading_that_another_engine_would_die_too_fails_the_model
     assert [error.kind for _, error in made.failures] == ["ModelLoadFailed"]
 
 
+def test_what_no_engine_has_ends_when_its_time_is_up_with_what_it_has() -> None:
+    made = world(1)
+    for name in ("begun", "new", "patient"):
+        made.submit(1, request(name, deadline=None if name == "patient" else 10.0))
+    made.progress("begun", 3)
+    made.die()
+    made.pass_time(9.9)
+    assert not made.answers
+    made.pass_time(0.2)
+    late, begun = sorted((answer for _, answer in made.answers), key=lambda answer: type(answer).__name__)
+    assert isinstance(late, Failure)
+    assert (late.request_id, late.error.kind) == ("new", "DeadlineExceeded")
+    assert isinstance(begun, Output)
+    assert (begun.token_ids, begun.finish_reason) == ([3], FinishReason.DEADLINE)
+    made.load()
+    assert made.engine is not None
+    assert made.engine.tokens == {"patient": []}
+
+
+def test_what_an_engine_has_it_ends_itself() -> None:
+    made = world(1)
+    made.submit(1, request("a", deadline=10.0))
+    made.pass_time(11.0)
+    assert not made.answers
+    made.report(StepReport(outputs=[output("a", [4], FinishReason.DEADLINE)]))
+    assert names(made.answers) == [(1, "a")]
+
+
+def test_an_engine_is_given_the_most_urgent_first() -> None:
+    made = World()
+    made.join(1)
+    made.open(1)
+    made.submit(1, *(request(str(n), priority=-n) for n in range(12)))
+    made.load()
+    assert made.engine is not None
+    assert sorted(made.engine.tokens, key=int) == [str(n) for n in range(4, 12)]
+
+
 def test_a_later_open_tries_a_failed_model_again() -> None:
     made = World()
     made.join(1)
@@ -493,7 +532,11 @@ class Turmoil(RuleBasedStateMachine):
     @rule(client=clients, which=st.lists(st.integers(0, 5), min_size=1, max_size=6), prompt=st.integers(0, 20))
     def submit(self, client: int, which: list[int], prompt: int) -> None:
         if self.world.opened.get(client):
-            self.world.submit(client, *(request(f"r{index}", int(prompt == 0)) for index in which))
+            self.world.submit(client, *(self.request(index, prompt) for index in which))
+
+    def request(self, index: int, prompt: int) -> Request:
+        """Two of the six have deadlines."""
+        return request(f"r{index}", int(prompt == 0), deadline=20.0 if index > 3 else None)
 
     @rule(client=clients, index=st.integers(0, 5))
     def cancel(self, client: int, index: int) -> None:

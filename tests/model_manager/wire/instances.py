@@ -22,6 +22,7 @@ _SAMPLING = st.fixed_dictionaries(
         "stop_token_ids": st.lists(st.integers(0, 2**31)).map(tuple),
         "ignore_eos": st.booleans(),
         "priority": st.integers(-(2**31), 2**31 - 1),
+        "deadline": st.floats(0, exclude_min=True, allow_infinity=False),
         "cache_salt": st.text(max_size=256),
         "prompt_logprobs": st.integers(0, 20),
     },

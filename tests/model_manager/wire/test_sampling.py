@@ -38,6 +38,9 @@ INVALID = [
     ("stop", ("\ud800",)),
     ("stop_token_ids", (-1,)),
     ("priority", 2**31),
+    ("deadline", 0.0),
+    ("deadline", math.inf),
+    ("deadline", math.nan),
     ("cache_salt", "x" * 257),
     ("cache_salt", "\ud800"),
     ("prompt_logprobs", -1),
@@ -64,6 +67,7 @@ WRONG_TYPE = [
     ("stop_token_ids", ["5"]),
     ("ignore_eos", "yes"),
     ("priority", "high"),
+    ("deadline", "soon"),
     ("cache_salt", 5),
 ]
 
