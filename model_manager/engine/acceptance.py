@@ -1,0 +1,44 @@
+"""How often a sequence's drafts have been right of late, and so how many of them are worth computing.
+
+Knows one sequence's record; not what drafts are, nor what else is in a step.
+"""
+
+from __future__ import annotations
+
+import math
+
+_WEIGHT = 1 / 8
+"""Of the latest draft in the running mean: about the last eight count."""
+_FIRST_RATE = 0.5
+"""Taken for what is not known yet."""
+_REST = 32
+"""Output tokens after which a sequence whose drafts were not worth it is tried again."""
+
+
+class Acceptance:
+    """The record of one sequence."""
+
+    __slots__ = ("_resumes_at", "rate")
+
+    def __init__(self) -> None:
+        self.rate = _FIRST_RATE
+        self._resumes_at = 0
+
+    def worthwhile(self, num_output_tokens: int, least: float) -> float:
+        """Most drafts of which even the last is accepted with a probability of `least`; the k-th with rate ** k.
+
+        None while the sequence rests: until it has `_REST` more tokens than when its rate fell under `least`.
+        """
+        if num_output_tokens < self._resumes_at:
+            return 0
+        if least <= 0 or self.rate >= 1:
+            return math.inf
+        return max(1, int(math.log(least) / math.log(self.rate)))
+
+    def note(self, drafted: int, accepted: int, num_output_tokens: int, least: float) -> None:
+        """What became of one step's drafts: those behind the first wrong one say nothing."""
+        for right in [True] * accepted + [False] * (accepted < drafted):
+            self.rate += (right - self.rate) * _WEIGHT
+        if self.rate < least:
+            self.rate = least  # so that after the rest one try decides
+            self._resumes_at = num_output_tokens + _REST
