@@ -12,21 +12,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.engine.interface import Longs, StepInput
+from model_manager.engine.interface import Ints, Longs, StepInput
 from model_manager.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A sequence's share of one step: its next `num_tokens` tokens that are not computed yet."""
+    """A sequence's share of one step: its next `num_tokens` tokens that are not computed yet, the last being drafts."""
 
     sequence: Sequence
     num_tokens: int
+    drafts: tuple[int, ...] = ()
+    """Guesses of the tokens that follow its last one; that one's logits are wanted, and theirs."""
 
     @property
     def completes(self) -> bool:
         """Whether its last token is among them."""
-        return self.num_tokens == self.sequence.num_remaining_tokens
+        return self.num_tokens - len(self.drafts) == self.sequence.num_remaining_tokens
+
+    def followed_by(self, drafts: List[int]) -> Scheduled:
+        """The same, and drafts."""
+        return Scheduled(self.sequence, self.num_tokens + len(drafts), tuple(drafts))
 
     @property
     def samples(self) -> bool:
@@ -92,8 +98,21 @@ class BatchTable:
         last = len(sequence.token_ids) - 1
         self._tokens[sequence.row, last] = sequence.token_ids[last]
 
+    def add_drafts(self, sequence: Sequence, drafts: List[int]) -> None:
+        """Put drafts behind a sequence's tokens, until those that are sampled take their place."""
+        end = len(sequence.token_ids)
+        self._tokens[sequence.row, end : end + len(drafts)] = drafts
+
+    def histories(self, sequences: List[Sequence]) -> tuple[Ints, Longs]:
+        """Tokens of S sequences, a row each, [S, at least the most], and their numbers [S]."""
+        rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
+        return self._tokens[rows, : lengths.max()], lengths
+
     def pack(self, batch: List[Scheduled]) -> StepInput:
         """The step's tokens, sequence after sequence, in the batch's order."""
+        for scheduled in batch:
+            if scheduled.drafts:
+                self.add_drafts(scheduled.sequence, scheduled.drafts)
         rows, starts, counts = _columns([(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens) for s in batch])
         ends = np.cumsum(counts)
         positions = np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1])
@@ -109,7 +128,7 @@ class BatchTable:
             query_starts=query_starts,
             context_lens=(starts + counts).astype(np.int32),
             block_tables=self._blocks[rows, :most_blocks],
-            logits_rows=(ends - 1)[[scheduled.samples for scheduled in batch]],
+            logits_rows=_last_rows(ends, np.array([len(s.drafts) + 1 if s.samples else 0 for s in batch])),
             hidden_rows=_rows_read(batch, ends - counts),
         )
 
@@ -140,6 +159,11 @@ def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
     """The batch's rows that are read; `firsts` are those that the sequences' shares begin with."""
     parts = [first + np.array(rows) for first, rows in zip(firsts, (s.rows_read for s in batch), strict=True) if rows]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _last_rows(ends: Longs, counts: Longs) -> Longs:
+    """The last `counts[s]` rows before each of [S] ends."""
+    return np.repeat(ends - np.cumsum(counts), counts) + np.arange(counts.sum())
 
 
 def _columns(records: list[tuple[Any, ...]]) -> npt.NDArray[np.int64]:

@@ -81,13 +81,12 @@ class BlockManager:
         """How many blocks of a waiting sequence are cached, or BEING_COMPUTED: see PrefixCache.outlook."""
         return self._cache.outlook(sequence)
 
-    def needs_block(self, sequence: Sequence) -> bool:
-        """Whether the sequence's last token has no slot yet."""
-        return len(sequence.token_ids) > len(sequence.block_table) * self.block_size
+    def needs_block(self, sequence: Sequence, ahead: int = 0) -> bool:
+        """Whether the sequence's last token, or the one `ahead` of it, has no slot yet."""
+        return len(sequence.token_ids) + ahead > len(sequence.block_table) * self.block_size
 
     def grow(self, sequence: Sequence) -> int:
         """One more block for a running sequence; some block must be free."""
-        assert self.needs_block(sequence)
         block = self._take()
         sequence.block_table.append(block)
         return block

@@ -22,6 +22,8 @@ class Counted(TypedDict):
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     tokens_per_s: float
     rss_mb: float
 
@@ -35,6 +37,8 @@ class EngineCounters:
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._generated_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
         self._throughput = Throughput(clock())
         self._process = psutil.Process()
         self._memory_at: float | None = None
@@ -50,6 +54,11 @@ class EngineCounters:
         self._generated_tokens += count
         self._throughput.add(now, count)
 
+    def speculated(self, drafted: int, accepted: int) -> None:
+        """Drafts of a sequence were computed in a step, and so many of them kept."""
+        self._drafted_tokens += drafted
+        self._accepted_tokens += accepted
+
     def snapshot(self) -> Counted:
         """All of it, as of now."""
         now = self._clock()
@@ -61,6 +70,8 @@ class EngineCounters:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
             tokens_per_s=self._throughput.rate(now),
             rss_mb=self._memory_mb,
         )

@@ -18,6 +18,7 @@ from model_manager.engine.prompt_reader import PromptReader
 from model_manager.engine.sampler import Sampler, Samples
 from model_manager.engine.scheduler import Scheduler
 from model_manager.engine.sequence import Sequence, accepted
+from model_manager.engine.speculation import Policy, Speculation, drafter_of
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits
@@ -39,7 +40,9 @@ class LLMEngine:
         config: ModelConfig,
         stop_rules: StopRules,
         clock: Callable[[], float] = time.monotonic,
+        policy: Policy | None = None,
     ) -> None:
+        """`policy` is when to speculate; by default what suits the device."""
         self.info = info
         self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self._runner = runner
@@ -60,6 +63,12 @@ class LLMEngine:
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
         self._counters = EngineCounters(clock)
+        self._speculation = Speculation(
+            drafter_of(config, self._table),
+            policy or Policy.of(config.num_speculative_tokens, info.device),
+            self._scheduler,
+            self._counters,
+        )
 
     def add(self, request: Request) -> None:
         """Queue a request; tokens that it brings as output count as generated.
@@ -105,12 +114,13 @@ class LLMEngine:
         if batch:
             output = self._runner.execute(self._table.pack(batch))
             self._reader.read(batch, output.hidden)
-            sampling = [scheduled.sequence for scheduled in batch if scheduled.samples]
+            sampling = [scheduled for scheduled in batch if scheduled.samples]
             read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
             self._scheduler.computed(batch)
             self._finish_read(read, result)
-            if sampling:
-                self._postprocess(sampling, self._sampler.sample(output.logits, self._table.sampling(sampling)), result)
+            for turn in self._speculation.turns(sampling):  # one, and another for each draft that is right
+                samples = self._sampler.sample(turn.of(output.logits), self._table.sampling(turn.sequences))
+                self._postprocess(turn.sequences, samples, result)
         self._report_ended(result)
         return result
 
@@ -136,7 +146,7 @@ class LLMEngine:
         self._ended.append(sequence)
 
     def _schedule(self) -> list[Scheduled]:
-        """The next batch, those stamped that are in one for the first time."""
+        """The next batch, those stamped that are in one for the first time, with drafts where they are worth it."""
         batch = self._scheduler.schedule()
         now = self._clock()
         for scheduled in batch:
@@ -146,7 +156,7 @@ class LLMEngine:
                 sequence.cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
                 self._counters.started(sequence)
         self._counters.steps += bool(batch)
-        return batch
+        return self._speculation.extend(batch)
 
     def _postprocess(self, sequences: List[Sequence], samples: Samples, result: StepResult) -> None:
         """Give each sequence its token; those that it ends leave with an Output."""
@@ -161,8 +171,9 @@ class LLMEngine:
             ending = sequence.append(token_id)
             self._scheduler.sampled(sequence)
             if ending is None:
-                result.new_token_ids[sequence.request_id] = [token_id]
+                result.new_token_ids.setdefault(sequence.request_id, []).append(token_id)
             else:
+                result.new_token_ids.pop(sequence.request_id, None)
                 result.outputs.append(sequence.output(now))
 
     def _finish_read(self, sequences: List[Sequence], result: StepResult) -> None:
@@ -178,6 +189,7 @@ class LLMEngine:
 
     def _fail(self, sequence: Sequence, result: StepResult) -> None:
         self._scheduler.distrust(sequence)
+        result.new_token_ids.pop(sequence.request_id, None)
         error = NonFiniteLogits(f"the model computed NaN or infinity after {sequence.num_tokens} tokens")
         result.failures.append(Failure(sequence.request_id, error.info()))
 

@@ -6,14 +6,29 @@ token ids; not where they come from, nor whether a guess holds. Saxena, "Prompt 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as List
+
 import numpy as np
 
+from model_manager.engine.batch_table import BatchTable
 from model_manager.engine.interface import Ints, Longs
+from model_manager.engine.sequence import Sequence
 
 LONGEST_MATCH = 4
 """Matches are compared over so many tokens: longer ones predict hardly better than the most recent of these."""
 SHORTEST_MATCH = 2
 """A single token recurs everywhere and predicts nothing."""
+
+
+class PromptLookup:
+    """A Drafter (speculation.py) that copies from each sequence's own tokens."""
+
+    def __init__(self, table: BatchTable) -> None:
+        self._table = table
+
+    def draft(self, sequences: List[Sequence], counts: Longs) -> list[list[int]]:
+        tokens, lengths = self._table.histories(sequences)
+        return look_up(tokens, lengths, counts)
 
 
 def look_up(

@@ -68,10 +68,26 @@ class Scheduler:
         assert batch or not (self.running or self.waiting)
         return batch
 
+    def reserve(self, sequence: Sequence, count: int) -> int:
+        """Give a running sequence slots for as many of `count` draft tokens as may be; returns how many have theirs.
+
+        It takes free blocks only, and as in admission leaves one for each running sequence.
+        """
+        while self._blocks.needs_block(sequence, ahead=count) and self._blocks.num_free > len(self.running):
+            self._blocks.grow(sequence)
+            self._table.add_block(sequence)
+        while self._blocks.needs_block(sequence, ahead=count):
+            count -= 1
+        return count
+
     def computed(self, batch: Iterable[Scheduled]) -> None:
-        """Note that the batch's keys and values are there."""
+        """Note that the batch's keys and values are there; those of drafts count only once these are accepted."""
         for scheduled in batch:
-            scheduled.sequence.num_computed_tokens += scheduled.num_tokens
+            scheduled.sequence.num_computed_tokens += scheduled.num_tokens - len(scheduled.drafts)
+
+    def accepted(self, sequence: Sequence) -> None:
+        """Note that a running sequence's last token was computed already, as its draft."""
+        sequence.num_computed_tokens += 1
 
     def sampled(self, sequence: Sequence) -> None:
         """Note what became of a running sequence, from finite values: a token was appended, or it has its ending."""

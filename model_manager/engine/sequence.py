@@ -9,6 +9,7 @@ import enum
 import hashlib
 from collections.abc import Container
 
+from model_manager.engine.acceptance import Acceptance
 from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
 from model_manager.engine.stopping import Ending, StopConditions, StopRules
 from model_manager.wire.errors import DeadlineExceeded, InvalidRequest, PromptTooLong
@@ -35,6 +36,7 @@ class Sequence:
 
     __slots__ = (
         "_waited",
+        "acceptance",
         "added_at",
         "block_digests",
         "block_table",
@@ -94,6 +96,7 @@ class Sequence:
         self.block_digests: list[bytes] = []
         self.num_blocks_seen = 0
         self.row = -1
+        self.acceptance = Acceptance()
         self.cached_tokens: int | None = None
         self.deadline = deadline(request, now)
         self.added_at = now

@@ -10,18 +10,22 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from model_manager.engine.batch_table import Scheduled
+from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.interface import Longs
+from model_manager.engine.prompt_lookup import PromptLookup
 from model_manager.engine.scheduler import Scheduler
 from model_manager.engine.sequence import Sequence, SequenceStatus
+from model_manager.wire.config import ModelConfig
 
-_MOST_ROWS = {"cpu": 16, "cuda": 128}
+_MOST_ROWS_CPU = 16
 """Rows up to which a step takes hardly longer than with one, because reading the weights is what takes the time."""
+_MOST_ROWS_CUDA = 128
+"""The same of a GPU, whose ratio of arithmetic to memory speed is that much higher."""
 _LEAST_ACCEPTANCE = 0.25
 """A draft accepted less often costs more than it gives: its row, and for a draft model the guessing."""
 
@@ -40,7 +44,7 @@ class Policy:
     @classmethod
     def of(cls, num_speculative_tokens: int, device: str) -> Policy:
         """The one for a device, by its torch name."""
-        return cls(num_speculative_tokens, _MOST_ROWS[device.partition(":")[0]], _LEAST_ACCEPTANCE)
+        return cls(num_speculative_tokens, _MOST_ROWS_CUDA if "cuda" in device else _MOST_ROWS_CPU, _LEAST_ACCEPTANCE)
 
     @classmethod
     def unrestrained(cls, most_drafts: int) -> Policy:
@@ -61,6 +65,15 @@ class Turn:
 
     rows: Longs
     sequences: list[Sequence]
+
+    def of(self, logits: Any) -> Any:
+        """Those rows, which are a copy unless they are all."""
+        return logits if len(self.rows) == len(logits) else logits[self.rows]
+
+
+def drafter_of(config: ModelConfig, table: BatchTable) -> Drafter | None:
+    """What the settings ask for."""
+    return PromptLookup(table) if config.speculation == "prompt_lookup" else None
 
 
 class Speculation:
@@ -87,14 +100,14 @@ class Speculation:
             extended[place] = batch[place].followed_by(drafts)
         return extended
 
-    def turns(self, batch: List[Scheduled]) -> Iterator[Turn]:
+    def turns(self, sampling: List[Scheduled]) -> Iterator[Turn]:
         """Whom to sample next, from which rows of the logits, while a draft equals what was sampled.
 
         First everybody's own last row; then, for those whose sampled token (which the caller has appended before the
         next turn is taken) is their first draft, the row of that draft; and so on. What was computed for the drafts
         behind counts for nothing.
         """
-        going = [scheduled for scheduled in batch if scheduled.samples]
+        going = list(sampling)
         rows = np.cumsum([0] + [1 + len(scheduled.drafts) for scheduled in going])[:-1]
         depth = 0
         while going:

@@ -92,7 +92,7 @@ class StopText:
 class StopConditions:
     """Everything that can end one sequence."""
 
-    __slots__ = ("_eos", "_max_tokens", "_stop_tokens", "_text")
+    __slots__ = ("_eos", "_stop_tokens", "_text", "max_tokens")
 
     def __init__(
         self, params: SamplingParams, max_tokens: int, eos: Collection[int], tokenizer: Tokenizer | None
@@ -101,7 +101,7 @@ class StopConditions:
 
         Raises InvalidRequest for stop strings where there is no tokenizer.
         """
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._eos = () if params.ignore_eos else eos
         self._stop_tokens = params.stop_token_ids
         self._text: StopText | None = None
@@ -118,7 +118,7 @@ class StopConditions:
             return Ending(FinishReason.STOP, token_id)
         if self._text is not None and (string := self._text.push(token_id)) is not None:
             return Ending(FinishReason.STOP, string)
-        return Ending(FinishReason.LENGTH) if num_output_tokens >= self._max_tokens else None
+        return Ending(FinishReason.LENGTH) if num_output_tokens >= self.max_tokens else None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
 KvCacheDtype = Literal["auto", "int8", "fp8"]
 Backend = Literal["torch", "fake"]
+Speculation = Literal["off", "prompt_lookup"]
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +71,11 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Threads the engine computes with on a CPU; by default, the cores this process may use."""
     prefix_caching: bool = True
     """Reuse the KV cache of a prompt's beginning that another request has computed."""
+    speculation: Speculation = "off"
+    """Guess tokens and check several in one step, the output staying the same (docs/SPECULATION.md): from what the
+    sequence has said before."""
+    num_speculative_tokens: int = 2
+    """Most tokens guessed for a sequence in one step; fewer, or none, where the guessing does not pay."""
     backend: Backend = "torch"
     """`fake` answers at once with tokens derived from the prompt: no weights, no torch (tests, dry runs)."""
 
@@ -85,6 +91,9 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         gib = self.kv_cache_gib
         _check("kv_cache_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
         _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
+
+        guesses = self.num_speculative_tokens
+        _check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
 
     @property
     def key(self) -> str:

@@ -149,6 +149,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    """Computed on a guess (speculative decoding)."""
+    accepted_tokens: int = 0
+    """Of those, the ones that turned out right and saved a step."""
     tokens_per_s: float = 0.0
     """Generated tokens a second over the last few seconds."""
     rss_mb: float = 0.0
