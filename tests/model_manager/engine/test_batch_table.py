@@ -78,3 +78,16 @@ def test_sampling_rows_are_those_of_the_sequences_asked_for() -> None:
     assert rows.top_p.tolist() == [1.0, 0.25]
     assert rows.seed.tolist() == [8, 2**63 - 1]
     assert rows.index.tolist() == [1, 0]
+
+
+def test_drafts_follow_the_last_token_and_have_their_logits_rows() -> None:
+    table = BatchTable(num_rows=3, max_len=16, block_size=4)
+    guessed = running(table, [1, 2, 3], [6, 1], computed=2)
+    plain = running(table, [4, 5], [2], computed=1)
+    chunk = running(table, [7, 8, 9], [3], computed=0)
+    step = table.pack([Scheduled(guessed, 1).followed_by([20, 21]), Scheduled(plain, 1), Scheduled(chunk, 2)])
+    assert step.token_ids.tolist() == [3, 20, 21, 5, 7, 8]
+    assert step.slots.tolist() == [26, 27, 4, 9, 12, 13]
+    assert step.context_lens.tolist() == [5, 2, 2]
+    assert step.logits_rows.tolist() == [0, 1, 2, 3]
+    table.check_integrity([guessed, plain, chunk])
