@@ -33,6 +33,8 @@ INVALID = [
     ("kv_cache_gib", math.nan),
     ("kv_cache_gib", math.inf),
     ("num_threads", 0),
+    ("num_speculative_tokens", 0),
+    ("num_speculative_tokens", 17),
 ]
 WRONG_TYPE = [
     ("model", 1),
@@ -44,6 +46,7 @@ WRONG_TYPE = [
     ("device", "tpu"),
     ("max_num_seqs", "many"),
     ("prefix_caching", "yes"),
+    ("speculation", "sometimes"),
     ("backend", "other"),
 ]
 
