@@ -1,6 +1,6 @@
 """Runs contestants against each other: one process each, rounds interleaved, medians taken.
 
-    A round 1, B round 1, …, A round 2, B round 2, …
+    for each shape, workload and dtype:    A round 1, B round 1, …, A round 2, B round 2, …
 
 Knows no engine by name; speaks one JSON object a line with `python -m benchmarks.contestant`.
 """
@@ -8,41 +8,70 @@ Knows no engine by name; speaks one JSON object a line with `python -m benchmark
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workload import SHAPES, WORKLOADS, write_checkpoints
+from benchmarks.contenders import CONTENDERS, DTYPES
+from benchmarks.environments import cache_folder
+from benchmarks.memory import peak_rss_mb
+from benchmarks.sides import Unsupported
+from benchmarks.workload import SHAPES, TINY, WORKLOADS, write_checkpoints
+
+
+@dataclass(frozen=True)
+class Match:
+    """What contestants meet on: one model's shape, one workload, one dtype."""
+
+    shape: str
+    workload: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.workload} {self.dtype}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One engine's figures: medians over the rounds."""
+    """One engine's figures in one match: the median over the rounds, and the rounds themselves."""
 
     shape: str
     workload: str
-    engine: str
     dtype: str
+    engine: str
     tokens_per_s: float
+    rounds: list[float]
     peak_rss_mb: float
     load_s: float
+    first_token_s: float
+    """From the start of the process to the first token of a first request."""
+    versions: dict[str, str]
 
 
 class Contestant:
-    """A side in its own process, loaded and waiting."""
+    """A side in its own process, loaded and waiting; raises Unsupported."""
 
-    def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[str], runtime_dir: str) -> None:
         self.name = name
         self._process = process
-        self.load_s = float(self._answer()["load_s"])
+        self._mark = f"MILLRACE_RUNTIME_DIR={runtime_dir}"
+        started = time.perf_counter()
+        loaded = self._answer()
+        if "unsupported" in loaded:
+            raise Unsupported(loaded["unsupported"])
+        self.load_s, self.versions = loaded["load_s"], loaded["versions"]
+        self._ask("first token")
+        self.first_token_s = time.perf_counter() - started
         self.rates: list[float] = []
         self.peak_rss_mb = 0.0
 
@@ -54,7 +83,20 @@ class Contestant:
         """Run the workload once."""
         answer = self._ask("run")
         self.rates.append(answer["tokens"] / answer["seconds"])
-        self.peak_rss_mb = answer["peak_rss_mb"]
+        self.peak_rss_mb = max(self.peak_rss_mb, peak_rss_mb(self._process.pid, self._mark))
+
+    def row(self, match: Match) -> Row:
+        """The figures so far."""
+        return Row(
+            **asdict(match),
+            engine=self.name,
+            tokens_per_s=round(statistics.median(self.rates), 1),
+            rounds=[round(rate, 1) for rate in self.rates],
+            peak_rss_mb=round(self.peak_rss_mb),
+            load_s=round(self.load_s, 2),
+            first_token_s=round(self.first_token_s, 2),
+            versions=self.versions,
+        )
 
     def _ask(self, what: str) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -72,64 +114,100 @@ class Contestant:
 
 
 def parse_arguments(description: str, engines: tuple[str, ...], default: str) -> argparse.Namespace:
-    """The flags that every throughput benchmark takes."""
+    """The flags that every throughput benchmark takes; what takes several comes as a list."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="opt-125m", help="random weights in the shape of this model")
-    parser.add_argument("--workload", choices=WORKLOADS, default="skewed", help="lengths of prompts and outputs")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of weights and activations"
+    several = (
+        ("shape", SHAPES, "opt-125m", "random weights in the shape of this model"),
+        ("workload", WORKLOADS, "skewed", "lengths of prompts and outputs"),
+        ("dtype", DTYPES, "bfloat16", "of weights and activations; int8 is of weights and KV cache"),
+        ("engines", engines, default, "who takes part"),
     )
-    parser.add_argument("--engines", default=default, help=f"comma-separated, of: {', '.join(engines)}")
+    for name, choices, given, text in several:
+        choice = f"{text}; comma-separated of {', '.join(choices)}, or all of them"
+        parser.add_argument(f"--{name}", default=given, help=choice)
     parser.add_argument("--rounds", type=int, default=3, help="timed runs of each side, after a short one that is not")
-    parser.add_argument("--checkpoints", type=Path, default=None, help="folder to keep the made checkpoints in")
+    checkpoints = cache_folder() / "checkpoints"
+    parser.add_argument(
+        "--checkpoints", type=Path, default=checkpoints, help="folder of made and converted checkpoints"
+    )
     arguments = parser.parse_args()
-    arguments.engines = arguments.engines.split(",")
-    if unknown := set(arguments.engines) - set(engines):
-        parser.error(f"--engines: no {', '.join(sorted(unknown))}; there are {', '.join(engines)}")
+    for name, choices, _, _ in several:
+        given = getattr(arguments, name)
+        chosen = [choice for choice in choices if choice != TINY] if given == "all" else given.split(",")
+        if unknown := set(chosen) - set(choices):
+            parser.error(f"--{name}: no {', '.join(sorted(unknown))}; there are {', '.join(choices)}")
+        setattr(arguments, name, chosen)
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> list[Row]:
-    """Interleave the rounds of all engines, print as they come, and return the medians."""
+    """All matches, one after the other."""
+    write_checkpoints(arguments.checkpoints, tuple(arguments.shape))
+    matches = itertools.product(arguments.shape, arguments.workload, arguments.dtype)
+    return [row for match in matches for row in _play(Match(*match), arguments)]
+
+
+def report(rows: list[Row], baseline: str) -> None:
+    """Print a table with ratios against `baseline`'s row of each match, then the rows as one line of JSON."""
+    bases = {(row.shape, row.workload, row.dtype): row.tokens_per_s for row in rows if row.engine == baseline}
+    for row in rows:
+        base = bases.get((row.shape, row.workload, row.dtype))
+        ratio = f"{row.tokens_per_s / base:6.2f}x" if base else " " * 7
+        where = f"{row.shape:9} {row.workload:8} {row.dtype:9}"
+        print(f"{where} {row.engine:24} {row.tokens_per_s:8.1f} tokens/s {ratio}  {row.peak_rss_mb:6.0f} MB")
+    print(json.dumps({"rows": [asdict(row) for row in rows]}))
+
+
+def _play(match: Match, arguments: argparse.Namespace) -> list[Row]:
+    """Load everybody who can, then interleave their rounds, printing as they come."""
     with ExitStack() as stack:
-        folder = arguments.checkpoints or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write_checkpoints(folder, (arguments.shape,))
-        sides = [
-            stack.enter_context(_contestant(name, folder / arguments.shape, arguments)) for name in arguments.engines
-        ]
+        sides = [side for name in arguments.engines if (side := _enter(stack, name, match, arguments.checkpoints))]
         for side in sides:
             side.warm_up()
         for number in range(arguments.rounds):
             for side in sides:
                 side.round()
-                print(f"round {number + 1}: {side.name} {side.rates[-1]:.1f} tokens/s", flush=True)
-        return [_row(side, arguments) for side in sides]
+                print(f"{match}, round {number + 1}: {side.name} {side.rates[-1]:.1f} tokens/s", flush=True)
+        return [side.row(match) for side in sides]
 
 
-def report(rows: list[Row], baseline: str) -> None:
-    """Print a table with ratios against `baseline`'s row, then the rows as one line of JSON."""
-    base = next((row.tokens_per_s for row in rows if row.engine == baseline), None)
-    for row in rows:
-        ratio = f"{row.tokens_per_s / base:6.2f}x" if base else ""
-        print(f"{row.engine:24} {row.dtype:9} {row.tokens_per_s:8.1f} tokens/s {ratio}  {row.peak_rss_mb:6.0f} MB")
-    print(json.dumps({"rows": [asdict(row) for row in rows]}))
-
-
-def _row(side: Contestant, arguments: argparse.Namespace) -> Row:
-    rate = round(statistics.median(side.rates), 1)
-    where = (arguments.shape, arguments.workload, side.name, arguments.dtype)
-    return Row(*where, tokens_per_s=rate, peak_rss_mb=round(side.peak_rss_mb), load_s=round(side.load_s, 2))
+def _enter(stack: ExitStack, name: str, match: Match, checkpoints: Path) -> Contestant | None:
+    """The side, loaded; None, with a printed line, if it cannot take part in this match."""
+    try:
+        if match.dtype not in CONTENDERS[name].dtypes:
+            raise Unsupported(f"takes {', '.join(CONTENDERS[name].dtypes)}")
+        return stack.enter_context(_contestant(name, match, checkpoints))
+    except Unsupported as reason:
+        print(f"{match}: {name} is left out: {reason}", flush=True)
+        return None
 
 
 @contextmanager
-def _contestant(name: str, folder: Path, arguments: argparse.Namespace) -> Iterator[Contestant]:
-    command = [sys.executable, "-m", "benchmarks.contestant", name, str(folder), arguments.workload, arguments.dtype]
+def _contestant(name: str, match: Match, checkpoints: Path) -> Iterator[Contestant]:
+    contender, folder = CONTENDERS[name], checkpoints / match.shape
+    if contender.conversion:
+        folder = contender.conversion.convert(folder, match.dtype)
+    python = contender.environment.python() if contender.environment else Path(sys.executable)
+    what = [name, str(folder), match.shape, match.workload, match.dtype]
     with tempfile.TemporaryDirectory(prefix="millrace-") as runtime:
-        environment = os.environ | {"MILLRACE_RUNTIME_DIR": f"{runtime}/run", "TOKENIZERS_PARALLELISM": "false"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, env=environment, **pipes) as process:  # type: ignore[call-overload]
+        runtime_dir = f"{runtime}/run"
+        process = subprocess.Popen(
+            [str(python), "-m", "benchmarks.contestant", *what],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(runtime_dir),
+        )
+        with process:
             try:
-                yield Contestant(name, process)
+                yield Contestant(name, process, runtime_dir)
             finally:
+                assert process.stdin is not None
                 process.stdin.close()
                 process.wait(timeout=60)
+
+
+def _environment(runtime_dir: str) -> dict[str, str]:
+    """Ours, with this repository first on the path: a peer's environment does not hold it."""
+    ours = {"PYTHONPATH": str(Path(__file__).parents[1]), "MILLRACE_RUNTIME_DIR": runtime_dir}
+    return os.environ | ours | {"TOKENIZERS_PARALLELISM": "false"}

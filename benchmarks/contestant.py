@@ -1,47 +1,50 @@
 """One contestant's process: loads, says so, then runs the workload for each line of its input: all of it, or a bit.
 
-python -m benchmarks.contestant ENGINE CHECKPOINT WORKLOAD DTYPE
+python -m benchmarks.contestant ENGINE FOLDER SHAPE WORKLOAD DTYPE
+
+Runs in the peer's environment, so it imports the standard library and this package's light modules alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
-from benchmarks.sides import ENGINE_SIDES, Side
+from benchmarks.contenders import CONTENDERS
+from benchmarks.sides import Side, Unsupported
 from benchmarks.workload import VOCAB, Item, make
 
 WARM_UP_ITEMS = 8
-"""What is run first, and not counted."""
 
 
 def main() -> None:
     """Load the side that the command line names and run it on demand until the input ends."""
-    name, folder, workload, dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    name, folder, shape, workload, dtype = sys.argv[1:]
     answers = _private_stdout()
-    side = _side(name)
+    contender = CONTENDERS[name]
+    side = contender.make()
     started = time.perf_counter()
-    side.load(folder, dtype)
-    _answer(answers, load_s=time.perf_counter() - started)
-    items = make(workload, VOCAB[folder.name])
+    try:
+        side.load(Path(folder), dtype)
+    except Unsupported as reason:
+        _answer(answers, unsupported=str(reason))
+        return
+    loaded = time.perf_counter() - started
+    _answer(answers, load_s=loaded, versions={name: version(name) for name in contender.distributions})
+    items = make(workload, VOCAB[shape])
+    portions = {
+        "first token": [replace(items[0], num_output=1)],
+        "warm-up": items[:WARM_UP_ITEMS],
+        "run": items,
+    }
     for line in sys.stdin:
-        _answer(answers, **_timed(side, items[:WARM_UP_ITEMS] if line.strip() == "warm-up" else items))
-
-
-def _side(name: str) -> Side:
-    if name in ENGINE_SIDES:
-        return ENGINE_SIDES[name]()
-    from benchmarks.beam_sides import PIPELINE_SIDES  # Beam's memory is not the engine's
-
-    return PIPELINE_SIDES[name]()
+        _answer(answers, **_timed(side, portions[line.strip()]))
 
 
 def _timed(side: Side, items: list[Item]) -> dict[str, float]:
@@ -51,22 +54,7 @@ def _timed(side: Side, items: list[Item]) -> dict[str, float]:
     wanted = [item.num_output for item in items]
     if counts != wanted:
         raise SystemExit(f"generated {sum(counts)} tokens where the workload asks for {sum(wanted)}")
-    return {"tokens": sum(counts), "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
-
-
-def _peak_rss_mb() -> float:
-    """Peak resident memory of this process, plus what the manager's and engine's processes hold now."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return own + sum(process.memory_info().rss for process in _millrace_processes()) / 2**20
-
-
-def _millrace_processes() -> Iterator[psutil.Process]:
-    runtime = os.environ["MILLRACE_RUNTIME_DIR"]
-    for process in psutil.process_iter(["environ", "cmdline"]):
-        arguments = process.info["cmdline"] or []
-        mine = (process.info["environ"] or {}).get("MILLRACE_RUNTIME_DIR") == runtime
-        if mine and any(argument.startswith("model_manager.") for argument in arguments):
-            yield process
+    return {"tokens": sum(counts), "seconds": seconds}
 
 
 def _private_stdout() -> IO[str]:

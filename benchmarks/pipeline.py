@@ -5,16 +5,14 @@ python -m benchmarks.pipeline --shape opt-125m --workload skewed --dtype bfloat1
 
 from __future__ import annotations
 
-from benchmarks.beam_sides import PIPELINE_SIDES
+from benchmarks.contenders import CONTENDERS
 from benchmarks.contest import parse_arguments, report, run
-from benchmarks.sides import ENGINE_SIDES
 
 
 def main() -> None:
     """Run the sides that `--engines` names; the last line is JSON."""
-    sides = (*PIPELINE_SIDES, *ENGINE_SIDES)
     default = "millrace-pipeline,millrace,beam-runinference-8"
-    report(run(parse_arguments(__doc__ or "", sides, default)), baseline="beam-runinference-8")
+    report(run(parse_arguments(__doc__ or "", tuple(CONTENDERS), default)), baseline="beam-runinference-8")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-VOCAB = {"opt-125m": 50272, "qwen-0.5b": 32000}
+TINY = "tiny"
+"""The name of a shape and of a workload that try out the harness and show nothing of an engine."""
+VOCAB = {"opt-125m": 50272, "qwen-0.5b": 32000, TINY: 512}
 SHAPES = tuple(VOCAB)
-WORKLOADS = ("skewed", "uniform")
+WORKLOADS = ("skewed", "uniform", TINY)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,11 @@ class Item:
 def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
     rnd = random.Random(seed)
-    lengths = {"skewed": _skewed_lengths, "uniform": lambda _: [(128, 64)] * 32}[name](rnd)
+    lengths = {
+        "skewed": _skewed_lengths,
+        "uniform": lambda _: [(128, 64)] * 32,
+        TINY: lambda _: [(5, 3), (9, 1), (4, 6)],
+    }[name](rnd)
     return [Item([rnd.randint(10, vocab_size - 10) for _ in range(p)], o) for p, o in lengths]
 
 
@@ -45,8 +52,8 @@ def _lognormal(rnd: random.Random, median: float, sigma: float, low: int, high: 
     return max(low, min(high, round(math.exp(rnd.gauss(math.log(median), sigma)))))
 
 
-def write_checkpoints(folder: Path, shapes: tuple[str, ...] = SHAPES) -> None:
-    """Random weights in the shapes of facebook/opt-125m and Qwen2.5-0.5B (vocabulary cut to 32,000), seed 0."""
+def write_checkpoints(folder: Path, shapes: tuple[str, ...]) -> None:
+    """Random weights, seed 0, in the shapes of facebook/opt-125m, Qwen2.5-0.5B (vocabulary cut to 32,000), or tiny."""
     for shape in shapes:
         if not (folder / shape / "tokenizer.json").exists():
             _write_weights(folder / shape, shape)
@@ -58,8 +65,8 @@ def _write_weights(folder: Path, shape: str) -> None:
     from transformers import OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    if shape == "opt-125m":
-        OPTForCausalLM(OPTConfig()).save_pretrained(folder)
+    if shape != "qwen-0.5b":
+        OPTForCausalLM(OPTConfig(**_OPT[shape])).save_pretrained(folder)
         return
     config = Qwen2Config(
         vocab_size=VOCAB[shape],
@@ -75,6 +82,19 @@ def _write_weights(folder: Path, shape: str) -> None:
         pad_token_id=1,
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
+
+
+_OPT: dict[str, dict[str, Any]] = {
+    "opt-125m": {},
+    TINY: {
+        "vocab_size": VOCAB[TINY],
+        "hidden_size": 64,
+        "word_embed_proj_dim": 64,
+        "ffn_dim": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    },
+}
 
 
 def _write_tokenizer(folder: Path, vocab_size: int) -> None:
@@ -99,9 +119,9 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
 def main() -> None:
     """Write the checkpoints, or print the workloads' sums."""
     if sys.argv[1:2] == ["checkpoints"] and len(sys.argv) == 3:
-        write_checkpoints(Path(sys.argv[2]))
+        write_checkpoints(Path(sys.argv[2]), ("opt-125m", "qwen-0.5b"))
         return
-    for workload in WORKLOADS:
+    for workload in ("skewed", "uniform"):
         items = make(workload, VOCAB["opt-125m"])
         tokens_in, tokens_out = sum(len(i.prompt_token_ids) for i in items), sum(i.num_output for i in items)
         print(f"{workload}: {len(items)} requests, {tokens_in} tokens in, {tokens_out} out")

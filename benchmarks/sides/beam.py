@@ -16,7 +16,8 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult, RunInf
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.shared import Shared
 
-from benchmarks.sides import STATIC_BATCH, Side, generate_batch, load_transformers
+from benchmarks.sides.millrace import settings
+from benchmarks.sides.transformers import STATIC_BATCH, generate_batch, load_transformers
 from benchmarks.workload import Item
 
 
@@ -27,7 +28,7 @@ class MillracePipeline:
         from model_manager.client.engine_client import EngineClient
         from model_manager.wire.config import ModelConfig
 
-        self._config = ModelConfig.parse({"model": str(folder), "dtype": dtype, "prefix_caching": False})
+        self._config = ModelConfig.parse(settings(folder, dtype))
         self._client = EngineClient.open(self._config)
 
     def run(self, items: list[Item]) -> list[int]:
@@ -95,9 +96,3 @@ def _run(items: list[Item], build: Callable[[Any], Any]) -> list[int]:
         counts = sorted(int(line) for path in Path(folder).glob("counts*") for line in path.read_text().split())
     by_size = sorted(range(len(items)), key=lambda i: items[i].num_output)
     return [count for _, count in sorted(zip(by_size, counts, strict=True))]
-
-
-PIPELINE_SIDES: dict[str, Callable[[], Side]] = {
-    "millrace-pipeline": MillracePipeline,
-    "beam-runinference-8": RunInferencePipeline,
-}

@@ -1,52 +1,13 @@
-"""The contestants, each behind the same two calls: load a checkpoint, run a workload. Each has a process of its own.
-
-The peers are used as their documentation shows. Every side returns how many tokens it generated for each item; the
-harness checks them against the workload, so no side can win by generating less.
-"""
+"""transformers' two ways to generate: `generate` over static batches, and its continuous batching."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.workload import Item
 
 STATIC_BATCH = 8
-
-
-class Side(Protocol):
-    """One contestant."""
-
-    def load(self, folder: Path, dtype: str) -> None:
-        """Load the checkpoint, ready to generate."""
-
-    def run(self, items: list[Item]) -> list[int]:
-        """Generate for all items; returns the number of tokens generated for each."""
-
-
-class MillraceEngine:
-    """The engine alone, in this process: no manager, no Beam."""
-
-    def load(self, folder: Path, dtype: str) -> None:
-        from model_manager.engine.process import load_engine
-        from model_manager.wire.config import ModelConfig
-        from model_manager.wire.messages import StartEngine
-
-        config = ModelConfig.parse({"model": str(folder), "dtype": dtype, "prefix_caching": False})
-        self._engine = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
-
-    def run(self, items: list[Item]) -> list[int]:
-        from model_manager.wire.messages import Request
-        from model_manager.wire.sampling import SamplingParams
-
-        for i, item in enumerate(items):
-            params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)
-            self._engine.add(Request(request_id=str(i), prompt_token_ids=item.prompt_token_ids, params=params))
-        counts = {}
-        while self._engine.has_work():
-            counts.update({output.request_id: len(output.token_ids) for output in self._engine.step().outputs})
-        return [counts[str(i)] for i in range(len(items))]
 
 
 class StaticGenerate:
@@ -118,12 +79,3 @@ def generate_batch(model: Any, batch: list[Item]) -> list[int]:
             pad_token_id=1,
         )
     return [min(item.num_output, out.shape[1] - width) for item in batch]
-
-
-ENGINE_SIDES: dict[str, Callable[[], Side]] = {
-    "millrace": MillraceEngine,
-    "static-8": StaticGenerate,
-    "static-32": lambda: StaticGenerate(32),
-    "transformers-cb-sdpa": lambda: TransformersContinuousBatching("sdpa"),
-    "transformers-cb-eager": lambda: TransformersContinuousBatching("eager"),
-}

@@ -1,0 +1,58 @@
+"""Who can take part, by name: which side, in which environment, on which format of the checkpoint, in which dtypes."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.conversions import OPENVINO_IR, Conversion
+from benchmarks.environments import FAKE, OPENVINO, Environment
+from benchmarks.sides import Side
+
+DTYPES = ("float32", "bfloat16", "int8")
+FLOATS = DTYPES[:2]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to generate. `side` is `module:Class` under benchmarks.sides, imported in the side's own process."""
+
+    side: str
+    distributions: tuple[str, ...]
+    """The packages whose versions a result names."""
+    dtypes: tuple[str, ...] = FLOATS
+    arguments: tuple[Any, ...] = ()
+    environment: Environment | None = None
+    """None is the environment that the benchmark itself runs in."""
+    conversion: Conversion | None = None
+
+    def make(self) -> Side:
+        """The side, not loaded yet."""
+        module, name = self.side.split(":")
+        side: Side = getattr(importlib.import_module(f"benchmarks.sides.{module}"), name)(*self.arguments)
+        return side
+
+
+OURS = ("millrace", "torch", "transformers")
+THEIRS = ("transformers", "torch")
+
+ENGINES = {
+    "millrace": Contender("millrace:MillraceEngine", OURS, DTYPES),
+    "static-8": Contender("transformers:StaticGenerate", THEIRS),
+    "static-32": Contender("transformers:StaticGenerate", THEIRS, arguments=(32,)),
+    "transformers-cb-sdpa": Contender("transformers:TransformersContinuousBatching", THEIRS, arguments=("sdpa",)),
+    "transformers-cb-eager": Contender("transformers:TransformersContinuousBatching", THEIRS, arguments=("eager",)),
+    "openvino-genai": Contender(
+        "openvino:OpenVinoGenAi",
+        ("openvino-genai", "openvino"),
+        DTYPES,
+        environment=OPENVINO,
+        conversion=OPENVINO_IR,
+    ),
+}
+PIPELINES = {
+    "millrace-pipeline": Contender("beam:MillracePipeline", (*OURS, "apache-beam"), DTYPES),
+    "beam-runinference-8": Contender("beam:RunInferencePipeline", (*THEIRS, "apache-beam")),
+}
+CONTENDERS = ENGINES | PIPELINES | {"fake": Contender("fake:Fake", (), DTYPES, environment=FAKE)}

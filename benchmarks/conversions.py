@@ -1,0 +1,55 @@
+"""Checkpoints in the formats that peers read, made from ours by their own tools and kept beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.environments import OPENVINO_EXPORT, Environment
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A tool of an environment, and its arguments for a source, a target and a dtype."""
+
+    name: str
+    environment: Environment
+    tool: str
+    arguments: Callable[[Path, Path, str], list[str]]
+
+    def convert(self, checkpoint: Path, dtype: str) -> Path:
+        """The converted checkpoint's folder; made if it is not there. Raises SystemExit where that fails."""
+        target = checkpoint.with_name(f"{checkpoint.name}.{self.name}-{dtype}")
+        if not target.exists():
+            self._make(checkpoint, target, dtype)
+        return target
+
+    def _make(self, checkpoint: Path, target: Path, dtype: str) -> None:
+        print(f"converting {checkpoint} to {target}", flush=True)
+        tool = self.environment.python().with_name(self.tool)
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        command = [str(tool), *self.arguments(checkpoint, unfinished, dtype)]
+        done = subprocess.run(command, capture_output=True, text=True, env=_offline(), check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        unfinished.rename(target)
+
+
+def _offline() -> dict[str, str]:
+    """Nothing is to be fetched; and the environment is the tool's own, so our modules are none of its."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return environment | {"HF_HUB_OFFLINE": "1"}
+
+
+def _export_openvino(source: Path, target: Path, dtype: str) -> list[str]:
+    weights = {"float32": "fp32", "bfloat16": "fp16", "int8": "int8"}[dtype]
+    task = ["--task", "text-generation-with-past", "--weight-format", weights]
+    return ["export", "openvino", "--model", str(source), *task, str(target)]
+
+
+OPENVINO_IR = Conversion("openvino", OPENVINO_EXPORT, "optimum-cli", _export_openvino)

@@ -1,0 +1,82 @@
+"""A Python environment for each peer, built once from pinned versions and kept; nothing is installed into this one.
+
+Knows package names and versions; not what the peers do. The pins name what we use of a peer, and `AS_OF` says for the
+rest which versions uv may choose from, so that an environment built later holds the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+AS_OF = "2026-11-20"
+READY = "ready"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A name and what is installed, each with its version."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept: another pin, another Python or another date is another folder."""
+        contents = (*self.packages, AS_OF, sys.version)
+        return cache_folder() / f"{self.name}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:12]}"
+
+    def python(self) -> Path:
+        """Its interpreter; builds the environment if it is not there. Raises SystemExit where that fails."""
+        with _locked(self.folder.with_suffix(".lock")):
+            if not (self.folder / READY).exists():
+                self._build()
+        return self.folder / "bin" / "python"
+
+    def _build(self) -> None:
+        print(f"building the environment {self.folder}", flush=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        _uv("venv", "--python", sys.executable, str(self.folder))
+        python = str(self.folder / "bin" / "python")
+        if self.packages:
+            _uv("pip", "install", "--python", python, "--exclude-newer", AS_OF, *self.packages)
+        (self.folder / READY).touch()
+
+
+OPENVINO = Environment("openvino", ("openvino-genai==2026.4.1.0", "openvino==2026.4.1", "numpy==2.4.6"))
+OPENVINO_EXPORT = Environment(
+    "openvino-export",
+    ("optimum-intel[openvino]==2.2.0", "nncf==3.4.0", "openvino==2026.4.1", "transformers==5.5.4", "torch==2.15.0"),
+)
+FAKE = Environment("fake", ())
+
+
+def cache_folder() -> Path:
+    """What the benchmarks keep between runs: under `MILLRACE_CACHE_DIR`, else ~/.cache/millrace."""
+    return Path(os.environ.get("MILLRACE_CACHE_DIR", "~/.cache/millrace")).expanduser() / "benchmarks"
+
+
+def _uv(*arguments: str) -> None:
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is None:
+        raise SystemExit("uv was not found: peers' environments are built with it (pip install uv)")
+    done = subprocess.run([uv, "--quiet", *arguments], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"uv {' '.join(arguments)} failed:\n{done.stderr}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,46 @@
+"""millrace's engine alone, in this process: no manager, no Beam."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sides import Unsupported
+from benchmarks.workload import Item
+
+
+def settings(folder: Path, dtype: str) -> dict[str, Any]:
+    """The fields of ModelConfig, all else at its default: int8 is of weights and KV cache, over bfloat16 if there is.
+
+    No prompt of a workload begins as another does, so the prefix cache could only cost.
+    """
+    formats = {"quantization": "int8", "kv_cache_dtype": "int8"} if dtype == "int8" else {"dtype": dtype}
+    return {"model": str(folder), "prefix_caching": False, **formats}
+
+
+class MillraceEngine:
+    """`load_engine`, then requests added and the engine stepped until it has no work."""
+
+    def load(self, folder: Path, dtype: str) -> None:
+        from model_manager.engine.process import load_engine
+        from model_manager.wire.config import ModelConfig
+        from model_manager.wire.errors import ConfigError
+        from model_manager.wire.messages import StartEngine
+
+        config = ModelConfig.parse(settings(folder, dtype))
+        try:
+            self._engine = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
+        except ConfigError as error:
+            raise Unsupported(str(error)) from error
+
+    def run(self, items: list[Item]) -> list[int]:
+        from model_manager.wire.messages import Request
+        from model_manager.wire.sampling import SamplingParams
+
+        for i, item in enumerate(items):
+            params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)
+            self._engine.add(Request(request_id=str(i), prompt_token_ids=item.prompt_token_ids, params=params))
+        counts = {}
+        while self._engine.has_work():
+            counts.update({output.request_id: len(output.token_ids) for output in self._engine.step().outputs})
+        return [counts[str(i)] for i in range(len(items))]

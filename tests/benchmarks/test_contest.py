@@ -1,0 +1,123 @@
+"""Contests with a fake peer: real processes, an environment of its own, a made checkpoint's folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.contest import Contestant, Match, parse_arguments, report, run
+from benchmarks.environments import FAKE, Environment
+from benchmarks.workload import SHAPES, TINY
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def _arguments(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["benchmark", *flags])
+    return parse_arguments("A contest.", tuple(CONTENDERS), "fake")
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    """A folder that passes for made checkpoints: the fake does not read them."""
+    (tmp_path / TINY).mkdir()
+    (tmp_path / TINY / "tokenizer.json").touch()
+    return tmp_path
+
+
+def test_a_peer_runs_in_an_environment_that_holds_none_of_our_packages() -> None:
+    python = FAKE.python()
+
+    assert python.is_relative_to(FAKE.folder)
+    for module in ("torch", "msgspec", "psutil"):
+        assert subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 1
+
+
+def test_an_environment_is_built_once() -> None:
+    built = FAKE.python().parents[1] / "ready"
+    first = built.stat().st_mtime_ns
+
+    assert FAKE.python().parents[1] / "ready" == built
+    assert built.stat().st_mtime_ns == first
+
+
+def test_an_unfinished_environment_is_built_anew() -> None:
+    left = FAKE.folder / "left over"
+    left.parent.mkdir(parents=True)
+    left.touch()
+
+    assert FAKE.python().exists()
+    assert not left.exists()
+
+
+def test_another_pin_is_another_environment() -> None:
+    assert Environment("fake", ("a==1",)).folder != Environment("fake", ("a==2",)).folder
+
+
+def test_each_match_has_a_row_for_each_side_that_can_take_part(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--shape", TINY, "--workload", TINY, "--dtype", "all", "--rounds", "2", "--checkpoints", str(checkpoints))
+    rows = run(_arguments(monkeypatch, *flags))
+
+    assert [(row.engine, row.dtype, len(row.rounds)) for row in rows] == [
+        ("fake", "float32", 2),
+        ("fake", "bfloat16", 2),
+    ]
+    assert all(row.peak_rss_mb > 1 and row.first_token_s > row.load_s >= 0 for row in rows)
+    assert "tiny tiny int8: fake is left out: a fake has no int8" in capsys.readouterr().out
+
+
+def test_the_last_line_of_a_report_is_its_rows_as_json(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--shape", TINY, "--workload", TINY, "--dtype", "float32", "--rounds", "1")
+    rows = run(_arguments(monkeypatch, *flags, "--checkpoints", str(checkpoints)))
+    report(rows, baseline="fake")
+
+    *_, table, last = capsys.readouterr().out.splitlines()
+    assert "1.00x" in table
+    assert json.loads(last)["rows"][0]["tokens_per_s"] == rows[0].tokens_per_s
+
+
+def test_a_dtype_that_a_side_never_takes_is_left_out_before_anything_is_built(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--shape", TINY, "--workload", TINY, "--dtype", "int8", "--engines", "static-8")
+
+    assert run(_arguments(monkeypatch, *flags, "--checkpoints", str(checkpoints))) == []
+    assert "static-8 is left out: takes float32, bfloat16" in capsys.readouterr().out
+
+
+def test_all_means_what_says_something_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = _arguments(monkeypatch, "--shape", "all", "--workload", "all")
+
+    assert set(arguments.shape) == set(SHAPES) - {TINY}
+    assert arguments.workload == ["skewed", "uniform"]
+
+
+def test_an_unknown_choice_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        _arguments(monkeypatch, "--dtype", "float32,float64")
+    assert "--dtype: no float64; there are float32, bfloat16, int8" in capsys.readouterr().err
+
+
+def test_a_contestant_that_dies_ends_the_contest_with_its_name() -> None:
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    ended = pytest.raises(SystemExit, match="someone ended with status 3")
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process, ended:
+        Contestant("someone", process, os.devnull)
+
+
+def test_a_match_reads_as_what_it_is_about() -> None:
+    assert str(Match("opt-125m", "skewed", "int8")) == "opt-125m skewed int8"
