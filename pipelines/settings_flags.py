@@ -38,9 +38,18 @@ def _reader(field: types.Field) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if isinstance(kind, types.LiteralType):
         return {"choices": list(kind.values)}
+    if isinstance(kind, types.DictType):
+        return {"type": _json_object, "metavar": "JSON"}
     if isinstance(kind, types.VarTupleType):
         return {"nargs": "+", "type": _PLAIN[type(kind.item_type)], "metavar": field.name.upper()}
     return {"type": _PLAIN[type(kind)], "metavar": "N" if _PLAIN[type(kind)] is not str else field.name.upper()}
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise argparse.ArgumentTypeError(f"invalid JSON object: {text!r}") from None
 
 
 def _without_none(kind: types.Type) -> types.Type:
@@ -50,7 +59,11 @@ def _without_none(kind: types.Type) -> types.Type:
 
 
 def _default(field: types.Field) -> str:
-    return "" if field.default in (None, (), msgspec.NODEFAULT) else f" Default: {field.default}."
+    return (
+        ""
+        if field.default in (None, (), msgspec.NODEFAULT) or field.default_factory is dict
+        else f" Default: {field.default}."
+    )
 
 
 def _field_docs(settings: type) -> dict[str, str]:

@@ -368,18 +368,18 @@ class EngineClient:
             self._changed.notify_all()
         for answer, pending in answered:
             if isinstance(answer, Output):
-                self._deliver(answer, pending.waiters, pending.request.params.stop)
+                self._deliver(answer, pending.waiters, pending.request.params)
             else:
                 _fail(pending.waiters, answer.error.exception())
 
-    def _deliver(self, output: Output, waiters: Iterable[Waiter], stops: Sequence[str]) -> None:
+    def _deliver(self, output: Output, waiters: Iterable[Waiter], params: SamplingParams) -> None:
         if output.finish_reason is FinishReason.ABORT:
             _fail(waiters, RequestAborted("cancelled"))
             return
         now = time.monotonic()
         for waiter in waiters:
             try:
-                result = generation(output, stops, self.tokenizer, now - waiter.since)
+                result = generation(output, params, self.tokenizer, now - waiter.since)
             except Exception as error:  # a tokenizer's, about these tokens alone
                 _fail([waiter], error)
             else:

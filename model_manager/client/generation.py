@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
+from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
 from model_manager.wire.messages import FinishReason, Output, Timings
+from model_manager.wire.sampling import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -35,12 +38,14 @@ class Generation:
     timings: Timings
     latency: float
     """Seconds from submit to here, as the client measured them."""
+    logprobs: list[TokenLogprob] | None = None
+    """Of each of `token_ids`, where they were asked for."""
 
 
-def generation(output: Output, stops: Sequence[str], decoder: Decoder, latency: float) -> Generation:
-    """`output` with its text; `stops` are the request's stop strings."""
+def generation(output: Output, params: SamplingParams, decoder: Decoder, latency: float) -> Generation:
+    """`output` of a request with these parameters, with its text."""
     return Generation(
-        text=text_of(output, stops, decoder),
+        text=text_of(output, params, decoder),
         token_ids=output.token_ids,
         finish_reason=output.finish_reason,
         stop_reason=output.stop_reason,
@@ -48,13 +53,42 @@ def generation(output: Output, stops: Sequence[str], decoder: Decoder, latency: 
         cached_tokens=output.cached_tokens,
         timings=output.timings,
         latency=latency,
+        logprobs=None if output.logprobs is None else logprobs_of(output.token_ids, output.logprobs, decoder),
     )
 
 
-def text_of(output: Output, stops: Sequence[str], decoder: Decoder) -> str:
-    """The output's text: ends before the first stop string or the stop token, and never within a character."""
-    ends_in_token = output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str)
+def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
+    """The output's text: ends before (or after, if asked) what stopped it, and never within a character."""
+    stopped = output.finish_reason is FinishReason.STOP
+    ends_in_token = stopped and not isinstance(output.stop_reason, str) and not params.include_stop_str_in_output
     text = decoder.decode(output.token_ids[:-1] if ends_in_token else output.token_ids, skip_special_tokens=True)
     if isinstance(output.stop_reason, str):
-        text = text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]
+        text = text[: _end(text, output.token_ids, params, decoder)]
     return text.rstrip(_REPLACEMENT)
+
+
+def _end(text: str, token_ids: Sequence[int], params: SamplingParams, decoder: Decoder) -> int:
+    """Where the text ends for the first stop string in it that was complete no sooner than min_tokens allows."""
+    early = decoder.decode(token_ids[: max(0, params.min_tokens - 1)], skip_special_tokens=True).rstrip(_REPLACEMENT)
+    places = [(text.find(stop, max(0, len(early) - len(stop) + 1)), stop) for stop in params.stop]
+    at, stop = min((place for place in places if place[0] >= 0), default=(len(text), ""))
+    return at + len(stop) if params.include_stop_str_in_output else at
+
+
+def logprobs_of(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> list[TokenLogprob]:
+    """One for each token, with the text that each token has alone."""
+
+    @cache
+    def text(token_id: int) -> str:
+        return decoder.decode([token_id], skip_special_tokens=False)
+
+    def alternatives(place: int) -> list[TopLogprob]:
+        if not given.top_token_ids:
+            return []
+        pairs = zip(given.top_token_ids[place], given.top_logprobs[place], strict=True)
+        return [TopLogprob(text(token_id), token_id, logprob) for token_id, logprob in pairs]
+
+    return [
+        TokenLogprob(text(token_id), token_id, logprob, alternatives(place))
+        for place, (token_id, logprob) in enumerate(zip(token_ids, given.logprobs, strict=True))
+    ]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model_manager.engine.interface import Ints, Longs, StepInput
+from model_manager.engine.sampling_rows import SETTINGS, SamplingRows, settings_of
 from model_manager.engine.sequence import Sequence
 
 
@@ -46,18 +47,6 @@ class Scheduled:
         return range(0) if reading is None else reading.rows(self.sequence.num_computed_tokens, self.num_tokens)
 
 
-@dataclass(frozen=True)
-class SamplingRows:
-    """How to sample each row of a step's logits; every array is [L]."""
-
-    temperature: npt.NDArray[np.float32]
-    top_k: Longs
-    top_p: npt.NDArray[np.float64]
-    seed: npt.NDArray[np.uint64]
-    index: Longs
-    """Which output token of its sequence is sampled, counted from 0."""
-
-
 class BatchTable:
     """One row for each running sequence: its tokens, its block table, its sampling parameters."""
 
@@ -67,20 +56,14 @@ class BatchTable:
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._tokens = np.zeros((num_rows, max_len), np.int32)
         self._blocks = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
-        self._temperature = np.zeros(num_rows, np.float32)
-        self._top_k = np.zeros(num_rows, np.int64)
-        self._top_p = np.ones(num_rows, np.float64)
-        self._seed = np.zeros(num_rows, np.uint64)
+        self._settings = np.zeros(num_rows, SETTINGS)
 
     def enter(self, sequence: Sequence) -> None:
         """Give a sequence that begins to run a row; it has its blocks."""
         row = sequence.row = self._free_rows.pop()
         self._tokens[row, : sequence.num_tokens] = sequence.token_ids
         self._blocks[row, : len(sequence.block_table)] = sequence.block_table
-        self._temperature[row] = sequence.params.temperature
-        self._top_k[row] = sequence.params.top_k
-        self._top_p[row] = sequence.params.top_p
-        self._seed[row] = sequence.seed
+        self._settings[row] = settings_of(sequence.params, sequence.seed, sequence.num_prompt_tokens)
 
     def leave(self, sequence: Sequence) -> None:
         """Take the row back; to be called while the sequence still has its blocks."""
@@ -133,15 +116,10 @@ class BatchTable:
         )
 
     def sampling(self, sequences: List[Sequence]) -> SamplingRows:
-        """The parameters of the sequences that sample, in the order of the logits' rows."""
-        rows, index = _columns([(sequence.row, sequence.num_output_tokens) for sequence in sequences])
-        return SamplingRows(
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            seed=self._seed[rows],
-            index=index,
-        )
+        """How to sample the next token of each of these sequences, in the order of the logits' rows."""
+        rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
+        rules = [sequence.rules for sequence in sequences]
+        return SamplingRows.of(self._settings[rows], self._tokens, rows, lengths, rules)
 
     def check_integrity(self, running: List[Sequence]) -> None:
         """Assert that exactly the running sequences have rows, which say what the sequences say."""

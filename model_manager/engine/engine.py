@@ -21,8 +21,10 @@ from model_manager.engine.sequence import Sequence, accepted
 from model_manager.engine.speculation import Policy, Speculation, drafter_of
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import NonFiniteLogits
+from model_manager.wire.errors import NonFiniteLogits, RequestError
 from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
+
+_NOT_FINITE = "the model computed NaN or infinity for a token of its prompt"
 
 
 class LLMEngine:
@@ -73,8 +75,8 @@ class LLMEngine:
     def add(self, request: Request) -> None:
         """Queue a request; tokens that it brings as output count as generated.
 
-        Raises InvalidRequest (no prompt, a token outside the vocabulary, an id that is queued or running: that one
-        goes on) and PromptTooLong.
+        Raises InvalidRequest (no prompt, a token outside the vocabulary, a parameter that this model cannot serve, an
+        id that is queued or running: that one goes on) and PromptTooLong.
         """
         self._arrivals += 1
         sequence = accepted(
@@ -162,18 +164,20 @@ class LLMEngine:
         """Give each sequence its token; those that it ends leave with an Output."""
         now = self._clock()
         self._counters.generated(now, samples.finite.count(True))
-        for sequence, token_id, finite in zip(sequences, samples.token_ids, samples.finite, strict=True):
-            if not finite or not sequence.is_sound:
-                self._fail(sequence, result)
+        for row, sequence in enumerate(sequences):
+            error = samples.error(row) if sequence.is_sound else NonFiniteLogits(_NOT_FINITE)
+            if error is not None:
+                self._fail(sequence, error, result)
                 continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
-            ending = sequence.append(token_id)
+            logprobs = samples.logprobs.get(row)
+            ending = sequence.append(samples.token_ids[row], logprobs)
             self._scheduler.sampled(sequence)
             if ending is None:
-                result.new_token_ids.setdefault(sequence.request_id, []).append(token_id)
+                result.note_progress(sequence.request_id, samples.token_ids[row], logprobs)
             else:
-                result.new_token_ids.pop(sequence.request_id, None)
+                result.forget_progress(sequence.request_id)
                 result.outputs.append(sequence.output(now))
 
     def _finish_read(self, sequences: List[Sequence], result: StepResult) -> None:
@@ -181,16 +185,19 @@ class LLMEngine:
         now = self._clock()
         for sequence in sequences:
             if not sequence.is_sound:
-                self._fail(sequence, result)
+                self._fail(sequence, NonFiniteLogits(_NOT_FINITE), result)
                 continue
             sequence.close()
             self._scheduler.sampled(sequence)
             result.outputs.append(sequence.output(now))
 
-    def _fail(self, sequence: Sequence, result: StepResult) -> None:
-        self._scheduler.distrust(sequence)
-        result.new_token_ids.pop(sequence.request_id, None)
-        error = NonFiniteLogits(f"the model computed NaN or infinity after {sequence.num_tokens} tokens")
+    def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
+        """End a sequence for what is wrong with it alone."""
+        if isinstance(error, NonFiniteLogits):
+            self._scheduler.distrust(sequence)
+        else:
+            self._scheduler.finish(sequence)
+        result.forget_progress(sequence.request_id)
         result.failures.append(Failure(sequence.request_id, error.info()))
 
     def _report_ended(self, result: StepResult) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import EngineStats, Failure, ModelInfo, Output, Request
 
 Ints = npt.NDArray[np.int32]
@@ -26,6 +27,20 @@ class StepResult:
     failures: list[Failure] = field(default_factory=list)
     new_token_ids: dict[str, list[int]] = field(default_factory=dict)
     """Tokens sampled in this step, by request, for those that go on."""
+    new_logprobs: dict[str, Logprobs] = field(default_factory=dict)
+    """Theirs, for requests that ask for them."""
+
+    def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
+        """A request has one more token and goes on."""
+        self.new_token_ids.setdefault(request_id, []).append(token_id)
+        if logprobs is not None:
+            before = self.new_logprobs.get(request_id)
+            self.new_logprobs[request_id] = logprobs if before is None else Logprobs.join([before, logprobs])
+
+    def forget_progress(self, request_id: str) -> None:
+        """A request has ended: all its tokens are in its output."""
+        self.new_token_ids.pop(request_id, None)
+        self.new_logprobs.pop(request_id, None)
 
     def add(self, answer: Output | Failure) -> None:
         """A request has ended."""

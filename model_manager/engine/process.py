@@ -156,6 +156,7 @@ class EngineLoop:
                     failures=failures,
                     progress=result.new_token_ids,
                     stats=self._engine.stats() if due else None,
+                    logprobs=result.new_logprobs,
                 )
             )
 

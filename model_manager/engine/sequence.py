@@ -12,7 +12,9 @@ from collections.abc import Container
 from model_manager.engine.acceptance import Acceptance
 from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
 from model_manager.engine.stopping import Ending, StopConditions, StopRules
+from model_manager.engine.token_rules import TokenRules
 from model_manager.wire.errors import DeadlineExceeded, InvalidRequest, PromptTooLong
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
 
 
@@ -46,6 +48,7 @@ class Sequence:
         "deadline",
         "ending",
         "first_token_at",
+        "logprobs",
         "num_blocks_seen",
         "num_committed_blocks",
         "num_computed_tokens",
@@ -56,6 +59,7 @@ class Sequence:
         "reading",
         "request_id",
         "row",
+        "rules",
         "scheduled_at",
         "seed",
         "status",
@@ -67,6 +71,7 @@ class Sequence:
         self,
         request: Request,
         conditions: StopConditions,
+        rules: TokenRules | None = None,
         *,
         now: float,
         order: int = 0,
@@ -83,12 +88,14 @@ class Sequence:
         self.reading = reading_of(request)
         self.seed = sampling_seed(request)
         self.conditions = conditions
+        self.rules = rules
         self.rank = (request.params.priority, order)
         self.overtaken = 0
         self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
         self.ending: Ending | None = None
+        self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
         self.num_computed_tokens = 0
         self.num_committed_blocks = 0
         self.block_table: list[int] = []
@@ -152,9 +159,13 @@ class Sequence:
         """The generated tokens."""
         return self.token_ids[self.num_prompt_tokens :]
 
-    def append(self, token_id: int) -> Ending | None:
-        """Take a generated token; returns (and keeps) the ending that it brings about."""
+    def append(self, token_id: int, logprobs: Logprobs | None = None) -> Ending | None:
+        """Take a generated token, with its log-probabilities where they are asked for; returns (and keeps) the ending
+        that it brings about.
+        """
         self.token_ids.append(token_id)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
         self.ending = self.conditions.after(token_id, self.num_output_tokens)
         return self.ending
 
@@ -175,6 +186,7 @@ class Sequence:
             token_ids=self.output_token_ids,
             finish_reason=self.ending.reason,
             stop_reason=self.ending.matched,
+            logprobs=self._all_logprobs(),
             prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.cached_tokens or 0,
             prompt_logprobs=reading.result() if isinstance(reading, ScoreReading) else None,
@@ -185,6 +197,10 @@ class Sequence:
                 finished=self._since_receipt(now, now),
             ),
         )
+
+    def _all_logprobs(self) -> Logprobs | None:
+        """One entry for each output token, where the request asks for them."""
+        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).first(self.num_output_tokens)
 
     def _since_receipt(self, event: float | None, now: float) -> float:
         return self._waited + (now if event is None else event) - self.added_at
@@ -233,7 +249,8 @@ def accepted(
         raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
     most = min(request.params.max_tokens, max_len - len(request.prompt_token_ids))
     conditions = stop_rules.conditions(request.params, most)
-    return Sequence(request, conditions, now=now, order=order, prefix_caching=prefix_caching)
+    rules = stop_rules.token_rules(request.params, vocab_size)
+    return Sequence(request, conditions, rules, now=now, order=order, prefix_caching=prefix_caching)
 
 
 def _check_tokens(request: Request, vocab_size: int) -> None:
@@ -242,6 +259,8 @@ def _check_tokens(request: Request, vocab_size: int) -> None:
     for name, ids in (("prompt", request.prompt_token_ids), ("output", request.output_token_ids)):
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             raise InvalidRequest(f"{name}: token ids {min(ids)} to {max(ids)}; the model's are 0 to {vocab_size - 1}")
+    if request.params.logprobs is not None and len(request.output_logprobs or ()) != len(request.output_token_ids):
+        raise InvalidRequest("output: has tokens without the log-probabilities that are asked for")
 
 
 def _check_length(request: Request, max_len: int) -> None:

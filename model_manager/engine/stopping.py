@@ -13,6 +13,7 @@ from typing import Self
 
 from tokenizers import Tokenizer
 
+from model_manager.engine.token_rules import TokenRules, token_rules
 from model_manager.wire.errors import InvalidRequest, ModelCorrupt
 from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
@@ -46,10 +47,14 @@ class StopText:
         self._prefix = 0  # tokens from here to _settled only give the decoder its context
         self._settled = 0  # text of the tokens before this is known
         self._prefix_text = ""
+        self._searched = 0  # how much of the text that is not settled was searched
         self._tail = ""  # the last characters of the settled text, one fewer than the longest string
 
     def push(self, token_id: int) -> str | None:
-        """The string that this token completes, the one that begins first if there are several."""
+        """The string that this token completes, the one that begins first if there are several.
+
+        Whoever goes on after one has it ignored: only what later tokens complete is found.
+        """
         self._ids.append(token_id)
         text = self._decode(self._prefix)
         if not text.startswith(self._prefix_text):
@@ -58,13 +63,16 @@ class StopText:
             self._restart()
             text = self._decode(0)
         fresh = text[len(self._prefix_text) :]
-        matched = self._find(self._tail + fresh.rstrip(_REPLACEMENT))
-        if matched is None:
-            self._settle(fresh)
+        matched = self._find(fresh.rstrip(_REPLACEMENT))
+        self._settle(fresh)
         return matched
 
-    def _find(self, text: str) -> str | None:
-        found = [(at, string) for string in self._strings if (at := text.find(string)) >= 0]
+    def _find(self, fresh: str) -> str | None:
+        """The first string in the tail and the text after it that ends in what was not searched before."""
+        text, known = self._tail + fresh, len(self._tail) + self._searched
+        self._searched = len(fresh)
+        places = [(text.find(string, max(0, known - len(string) + 1)), string) for string in self._strings]
+        found = [(at, string) for at, string in places if at >= 0]
         return min(found, key=lambda match: match[0])[1] if found else None
 
     def _settle(self, fresh: str) -> None:
@@ -73,7 +81,7 @@ class StopText:
             return
         text = self._tail + fresh
         self._tail = text[len(text) - self._overlap :] if self._overlap < len(text) else text
-        self._prefix, self._settled = self._settled, len(self._ids)
+        self._prefix, self._settled, self._searched = self._settled, len(self._ids), 0
         self._prefix_text = self._decode(self._prefix)
 
     def _within_character(self, text: str) -> bool:
@@ -81,7 +89,7 @@ class StopText:
 
     def _restart(self) -> None:
         """Forget what was settled: a later byte has changed the text of earlier ones."""
-        self._prefix = self._settled = 0
+        self._prefix = self._settled = self._searched = 0
         self._prefix_text = self._tail = ""
 
     def _decode(self, start: int) -> str:
@@ -92,7 +100,7 @@ class StopText:
 class StopConditions:
     """Everything that can end one sequence."""
 
-    __slots__ = ("_eos", "_stop_tokens", "_text", "max_tokens")
+    __slots__ = ("_eos", "_min_tokens", "_stop_tokens", "_text", "max_tokens")
 
     def __init__(
         self, params: SamplingParams, max_tokens: int, eos: Collection[int], tokenizer: Tokenizer | None
@@ -102,6 +110,7 @@ class StopConditions:
         Raises InvalidRequest for stop strings where there is no tokenizer.
         """
         self.max_tokens = max_tokens
+        self._min_tokens = params.min_tokens
         self._eos = () if params.ignore_eos else eos
         self._stop_tokens = params.stop_token_ids
         self._text: StopText | None = None
@@ -112,18 +121,24 @@ class StopConditions:
 
     def after(self, token_id: int, num_output_tokens: int) -> Ending | None:
         """The ending that this token brings about; to be called once for each token, in order."""
+        stopped = self._stopped(token_id)
+        if stopped is not None and num_output_tokens >= self._min_tokens:
+            return stopped
+        return Ending(FinishReason.LENGTH) if num_output_tokens >= self.max_tokens else None
+
+    def _stopped(self, token_id: int) -> Ending | None:
         if token_id in self._eos:
             return Ending(FinishReason.STOP)
         if token_id in self._stop_tokens:
             return Ending(FinishReason.STOP, token_id)
         if self._text is not None and (string := self._text.push(token_id)) is not None:
             return Ending(FinishReason.STOP, string)
-        return Ending(FinishReason.LENGTH) if num_output_tokens >= self.max_tokens else None
+        return None
 
 
 @dataclass(frozen=True)
 class StopRules:
-    """What a model brings to stopping: its end-of-sequence tokens and its tokenizer."""
+    """What a model brings to stopping, and to rules about strings: its end-of-sequence tokens and its tokenizer."""
 
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer | None
@@ -142,3 +157,7 @@ class StopRules:
     def conditions(self, params: SamplingParams, max_tokens: int) -> StopConditions:
         """The conditions of one request; raises InvalidRequest as StopConditions does."""
         return StopConditions(params, max_tokens, self.eos_token_ids, self.tokenizer)
+
+    def token_rules(self, params: SamplingParams, vocab_size: int) -> TokenRules | None:
+        """The rules of one request, None where it has none; raises InvalidRequest as token_rules.py says."""
+        return token_rules(params, self.eos_token_ids, vocab_size, self.tokenizer)

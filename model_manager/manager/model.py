@@ -30,6 +30,7 @@ from model_manager.wire.errors import (
     InvalidRequest,
     ModelLoadFailed,
 )
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import (
     Cancel,
     EngineStats,
@@ -70,6 +71,8 @@ class Entry:
     """Clients, each as often as it has sent the request; empty: an orphan, or being cancelled."""
     tokens: list[int] = field(default_factory=list)
     """Generated so far, by any engine."""
+    logprobs: list[Logprobs] = field(default_factory=list)
+    """Theirs, where they are asked for."""
     sent: bool = False
     """The engine has it."""
     progressed: bool = False
@@ -177,6 +180,8 @@ class Model:
 
     def _accept(self, client: int, request: Request, now: float) -> None:
         entry = Entry(request, arrived=now, receivers=[client], tokens=list(request.output_token_ids))
+        if request.output_logprobs is not None:
+            entry.logprobs.append(request.output_logprobs)
         self.entries[request.request_id] = self._unsent[request.request_id] = entry
         if self.state is State.IDLE:
             self._start()
@@ -249,6 +254,8 @@ class Model:
             if (entry := self.entries.get(request_id)) is not None:
                 entry.tokens.extend(tokens)
                 entry.progressed = True
+                if request_id in report.logprobs:
+                    entry.logprobs.append(report.logprobs[request_id])
         for output in report.outputs:
             self._finished(output, now)
         for failure in report.failures:
@@ -431,7 +438,12 @@ def _same(one: Request, other: Request) -> bool:
 
 
 def _as_sent(entry: Entry, now: float) -> Request:
-    return msgspec.structs.replace(entry.request, output_token_ids=list(entry.tokens), waited=now - entry.arrived)
+    return msgspec.structs.replace(
+        entry.request,
+        output_token_ids=list(entry.tokens),
+        output_logprobs=Logprobs.join(entry.logprobs) if entry.logprobs else None,
+        waited=now - entry.arrived,
+    )
 
 
 def _is_overdue(entry: Entry, now: float) -> bool:

@@ -14,7 +14,7 @@ _OVERHEAD = 512
 """Bytes that an entry takes beside its tokens, about."""
 _BYTES_PER_TOKEN = 16
 """Of a token id in a Python list, about."""
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def fingerprint(request: Request) -> bytes:
@@ -48,6 +48,8 @@ class KeptResults:
         """Keep an output, giving up old ones where the bound asks for it."""
         self._remove((key, request.request_id))
         size = _OVERHEAD + _BYTES_PER_TOKEN * len(output.token_ids)
+        for logprobs in (output.logprobs, output.prompt_logprobs):
+            size += 0 if logprobs is None else _BYTES_PER_TOKEN * logprobs.num_numbers
         self._kept[key, request.request_id] = _Kept(fingerprint(request), output, size, now)
         self.size += size
         while self.size > self._max_bytes:

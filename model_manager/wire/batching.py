@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import Output, Request
 
 MOST_TOKENS = 2**20
-"""In one message; a token id takes up to 5 bytes."""
+"""In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
 MOST_ITEMS = 4096
 
 T = TypeVar("T")
@@ -16,12 +17,26 @@ T = TypeVar("T")
 
 def request_batches(requests: Iterable[Request]) -> Iterator[list[Request]]:
     """Requests in order, as many at a time as one message takes; a single larger one comes alone."""
-    return _batches(requests, lambda request: len(request.prompt_token_ids) + len(request.output_token_ids))
+    return _batches(requests, _request_size)
 
 
 def output_batches(outputs: Iterable[Output]) -> Iterator[list[Output]]:
     """Outputs in order, as many at a time as one message takes; a single larger one comes alone."""
-    return _batches(outputs, lambda output: len(output.token_ids))
+    return _batches(
+        outputs,
+        lambda output: len(output.token_ids) + _tokens_worth(output.logprobs) + _tokens_worth(output.prompt_logprobs),
+    )
+
+
+def _request_size(request: Request) -> int:
+    params = request.params
+    listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())
+    tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+    return tokens + listed + _tokens_worth(request.output_logprobs)
+
+
+def _tokens_worth(logprobs: Logprobs | None) -> int:
+    return 0 if logprobs is None else 2 * logprobs.num_numbers
 
 
 def _batches(items: Iterable[T], tokens_of: Callable[[T], int]) -> Iterator[list[T]]:

@@ -1,8 +1,13 @@
-"""Log-probabilities of tokens as they cross processes. Knows tokens by id only."""
+"""Log-probabilities of tokens: as they cross processes, by id alone; as a user sees them, with each token's text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+
+LEAST = -9999.0
+"""Stands for the logarithm of 0, as OpenAI and vLLM write it: JSON has no infinity."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -17,3 +22,44 @@ class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
     top_token_ids: list[list[int]] = []
     """The likeliest tokens at each place, the likeliest first."""
     top_logprobs: list[list[float]] = []
+
+    @classmethod
+    def join(cls, parts: Iterable[Logprobs]) -> Logprobs:
+        """One after the other."""
+        found = list(parts)
+        return cls(
+            logprobs=[each for part in found for each in part.logprobs],
+            greedy=[each for part in found for each in part.greedy],
+            top_token_ids=[each for part in found for each in part.top_token_ids],
+            top_logprobs=[each for part in found for each in part.top_logprobs],
+        )
+
+    def first(self, count: int) -> Logprobs:
+        """Those of the first tokens."""
+        return Logprobs(
+            self.logprobs[:count], self.greedy[:count], self.top_token_ids[:count], self.top_logprobs[:count]
+        )
+
+    def __len__(self) -> int:
+        return len(self.logprobs)
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers it holds."""
+        return 2 * len(self.logprobs) + 2 * sum(map(len, self.top_token_ids))
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A token that could have stood in a place, in the names of OpenAI's answers."""
+
+    token: str
+    """Its own text; a part of a character is shown as U+FFFD."""
+    token_id: int
+    logprob: float
+
+
+class TokenLogprob(TopLogprob, frozen=True):
+    """A token that stands in its place."""
+
+    top_logprobs: list[TopLogprob]
+    """The likeliest in its place, the likeliest first; it need not be among them."""

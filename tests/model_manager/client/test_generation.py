@@ -8,6 +8,7 @@ import pytest
 
 from model_manager.client.generation import text_of
 from model_manager.wire.messages import FinishReason, Output, Timings
+from model_manager.wire.sampling import SamplingParams
 
 
 class Bytes:
@@ -38,4 +39,4 @@ def output(text: bytes, reason: FinishReason, stop: str | int | None = None) -> 
 def test_text_excludes_what_stopped_it_and_ends_in_whole_characters(
     given: Output, stops: tuple[str, ...], text: str
 ) -> None:
-    assert text_of(given, stops, Bytes()) == text
+    assert text_of(given, SamplingParams(stop=stops), Bytes()) == text

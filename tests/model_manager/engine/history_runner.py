@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from model_manager.engine.batch_table import SamplingRows
 from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
@@ -21,6 +20,7 @@ from model_manager.engine.sequence import sampling_seed
 from model_manager.engine.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import ModelInfo, Output, Request
+from tests.model_manager.engine.sampling_cases import Case, rows_of
 
 VOCAB_SIZE = 24
 EOS = 0
@@ -106,24 +106,17 @@ def reference_tokens(request: Request, max_len: int) -> list[int]:
     output: list[int] = []
     most = min(request.params.max_tokens, max_len - len(tokens))
     while len(output) < most:
-        sampled = Sampler().sample(logits_after(tokens)[None], sampling_row(request, len(output)))
-        output += sampled.token_ids
+        rows = rows_of(
+            [Case(request.params, sampling_seed(request), request.prompt_token_ids, output)],
+            eos=[EOS],
+            vocab_size=VOCAB_SIZE,
+        )
+        sampled = Sampler().sample(logits_after(tokens)[None], rows)
+        output = output + sampled.token_ids
         tokens += sampled.token_ids
         if output[-1] in request.params.stop_token_ids or (output[-1] == EOS and not request.params.ignore_eos):
             break
     return output
-
-
-def sampling_row(request: Request, index: int) -> SamplingRows:
-    """The parameters of a lone request's logits."""
-    params = request.params
-    return SamplingRows(
-        temperature=np.array([params.temperature], np.float32),
-        top_k=np.array([params.top_k]),
-        top_p=np.array([params.top_p]),
-        seed=np.array([sampling_seed(request)], np.uint64),
-        index=np.array([index]),
-    )
 
 
 class Clock:

@@ -64,7 +64,7 @@ def test_a_row_is_clean_for_the_next_one() -> None:
     table.check_integrity([])
     sequence = running(table, [2], [3], computed=0)
     table.check_integrity([sequence])
-    assert table.sampling([sequence]).temperature.tolist() == [0.0]
+    assert table.sampling([sequence]).settings["temperature"].tolist() == [0.0]
 
 
 def test_sampling_rows_are_those_of_the_sequences_asked_for() -> None:
@@ -72,12 +72,17 @@ def test_sampling_rows_are_those_of_the_sequences_asked_for() -> None:
     first = running(table, [1], [0], computed=0, temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
     second = running(table, [1], [1], computed=0, seed=8)
     second.append(4)
+    table.add_token(second)
     rows = table.sampling([second, first])
-    assert rows.temperature.tolist() == [0.0, 0.5]
-    assert rows.top_k.tolist() == [0, 3]
-    assert rows.top_p.tolist() == [1.0, 0.25]
-    assert rows.seed.tolist() == [8, 2**63 - 1]
+    assert rows.settings["temperature"].tolist() == [0.0, 0.5]
+    assert rows.settings["top_k"].tolist() == [0, 3]
+    assert rows.settings["top_p"].tolist() == [1.0, 0.25]
+    assert rows.settings["seed"].tolist() == [8, 2**63 - 1]
     assert rows.index.tolist() == [1, 0]
+    assert [rows.tokens[row, :length].tolist() for row, length in zip(rows.token_rows, rows.lengths, strict=True)] == [
+        [1, 4],
+        [1],
+    ]
 
 
 def test_drafts_follow_the_last_token_and_have_their_logits_rows() -> None:

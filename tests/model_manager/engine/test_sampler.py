@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -7,34 +9,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.batch_table import SamplingRows
 from model_manager.engine.random_numbers import uniforms
 from model_manager.engine.sampler import Sampler
+from model_manager.engine.sampling_rows import SamplingRows
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.sampling_cases import Case, case, indexed, rows_of
 
 NAN, INF = float("nan"), float("inf")
 
 
-def rows(
-    count: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 1, index: int = 0
-) -> SamplingRows:
+def rows(count: int, index: int = 0, **params: Any) -> SamplingRows:
     """Rows that differ in the index of their token only."""
-    return SamplingRows(
-        temperature=np.full(count, temperature, np.float32),
-        top_k=np.full(count, top_k),
-        top_p=np.full(count, top_p),
-        seed=np.full(count, seed, np.uint64),
-        index=np.arange(count) + index,
-    )
+    return indexed(case(**{"temperature": 1.0} | params), np.arange(count) + index)
 
 
-def joined(parts: list[SamplingRows]) -> SamplingRows:
-    return SamplingRows(*(np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])))
-
-
-def draws(logits: list[float], count: int = 20_000, **params: float) -> npt.NDArray[np.float64]:
+def draws(logits: list[float], count: int = 20_000, **params: Any) -> npt.NDArray[np.float64]:
     """How often each token is drawn."""
     batch = torch.tensor(logits).expand(count, -1)
-    sampled = Sampler().sample(batch, rows(count, **params))  # type: ignore[arg-type]
+    sampled = Sampler().sample(batch, rows(count, **params))
     frequencies: npt.NDArray[np.float64] = np.bincount(sampled.token_ids, minlength=len(logits)) / count
     return frequencies
 
@@ -101,7 +93,7 @@ def test_a_token_ruled_out_is_never_drawn() -> None:
 
 def test_greedy_and_sampled_rows_share_a_batch() -> None:
     logits = torch.tensor([[0.0, 5.0, 0.0]]).expand(200, -1)
-    mixed = joined([rows(100, temperature=0.0), rows(100, temperature=50.0)])
+    mixed = rows_of([case(seed=n, temperature=50.0 * (n >= 100)) for n in range(200)])
     tokens = Sampler().sample(logits, mixed).token_ids
     assert set(tokens[:100]) == {1}
     assert set(tokens[100:]) == {0, 1, 2}
@@ -127,35 +119,80 @@ def test_a_rows_token_does_not_depend_on_its_company(data: st.DataObject) -> Non
     count = data.draw(st.integers(1, 8))
     # bfloat16 logits are often equal
     logits = torch.from_numpy(generator.normal(scale=scale, size=(count, vocab))).bfloat16().float()
-    parts = [
-        rows(
-            1,
+    cases = [
+        case(
             temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0, 5.0])),
             top_k=data.draw(st.sampled_from([0, 1, 5, 40, 5000])),
             top_p=data.draw(st.sampled_from([1.0, 0.95, 0.5, 0.01])),
             seed=data.draw(st.integers(0, 2**63 - 1)),
-            index=data.draw(st.integers(0, 1000)),
+            output=data.draw(st.lists(st.integers(0, vocab - 1), max_size=9)),
+            prompt=data.draw(st.lists(st.integers(0, vocab - 1), max_size=9)),
+            min_p=data.draw(st.sampled_from([0.0, 0.0, 0.01, 0.3])),
+            typical_p=data.draw(st.sampled_from([1.0, 1.0, 0.9, 0.2])),
+            repetition_penalty=data.draw(st.sampled_from([1.0, 1.0, 1.3, 0.5])),
+            presence_penalty=data.draw(st.sampled_from([0.0, 0.0, 1.5, -0.5])),
+            frequency_penalty=data.draw(st.sampled_from([0.0, 0.0, 0.4, -2.0])),
+            logit_bias=data.draw(st.dictionaries(st.integers(0, vocab - 1), st.floats(-100, 100), max_size=3)),
+            allowed_token_ids=data.draw(st.none() | st.lists(st.integers(0, vocab - 1), min_size=1, max_size=9)),
         )
         for _ in range(count)
     ]
-    together = Sampler().sample(logits, joined(parts)).token_ids
-    alone = [Sampler().sample(logits[n : n + 1], part).token_ids[0] for n, part in enumerate(parts)]
+    together = Sampler().sample(logits, rows_of(cases)).token_ids
+    alone = [Sampler().sample(logits[n : n + 1], rows_of([each])).token_ids[0] for n, each in enumerate(cases)]
     assert together == alone
-    assert together == [reference(logits[n].numpy().astype(np.float64), part) for n, part in enumerate(parts)]
+    assert together == [reference(logits[n].numpy(), each) for n, each in enumerate(cases)]
 
 
-def reference(logits: npt.NDArray[np.float64], row: SamplingRows) -> int:
-    """One row, by the book: sort, cut, accumulate, invert."""
-    if row.temperature[0] == 0:
+def reference(logits: npt.NDArray[np.float32], row: Case) -> int:
+    """One row, by the book: edit, sort, cut, accumulate, invert."""
+    params = row.params
+    logits = edited(logits, row)
+    if params.temperature == 0:
         return int(logits.argmax())
-    kept = np.ones(len(logits), bool)
-    if 0 < row.top_k[0] < len(logits):
-        kept &= logits >= np.sort(logits)[-row.top_k[0]]
-    weights = np.exp((logits - logits.max()).astype(np.float32) / row.temperature[0], dtype=np.float32)
-    weights = np.where(kept, weights, 0.0).astype(np.float64)
-    if row.top_p[0] < 1:
-        descending = np.sort(weights)[::-1]
-        reached = np.searchsorted(np.cumsum(descending), row.top_p[0] * weights.sum())
-        weights[weights < descending[min(reached, len(descending) - 1)]] = 0.0
+    weights = kept(logits, params)
     cumulative = np.cumsum(weights)
-    return int(np.searchsorted(cumulative, uniforms(row.seed, row.index)[0] * cumulative[-1], side="right"))
+    seed, index = np.array([row.seed], np.uint64), np.array([len(row.output)])
+    return int(np.searchsorted(cumulative, uniforms(seed, index)[0] * cumulative[-1], side="right"))
+
+
+def edited(logits: npt.NDArray[np.float32], row: Case) -> npt.NDArray[np.float32]:
+    params, logits = row.params, logits.copy()
+    for token in {*row.prompt, *row.output}:
+        penalty = np.float32(params.repetition_penalty)
+        logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+    for token in set(row.output):
+        logits[token] -= np.float32(row.output.count(token)) * np.float32(params.frequency_penalty)
+        logits[token] -= np.float32(params.presence_penalty)
+    for token, bias in params.logit_bias.items():
+        logits[token] += np.float32(bias)
+    if params.allowed_token_ids is not None:
+        forbidden = np.ones(len(logits), bool)
+        forbidden[list(params.allowed_token_ids)] = False
+        logits[forbidden] = -INF
+    return logits
+
+
+def kept(logits: npt.NDArray[np.float32], params: SamplingParams) -> npt.NDArray[np.float64]:
+    """Weights of the tokens, 0 for those that are cut."""
+    scaled = (logits - logits.max()) / np.float32(params.temperature)
+    weights = np.exp(scaled, dtype=np.float32).astype(np.float64)
+    if 0 < params.top_k < len(logits):
+        weights[logits < np.sort(logits)[-params.top_k]] = 0.0
+    weights = share_of(weights, logits, params.top_p)
+    weights[weights < params.min_p] = 0.0
+    if params.typical_p < 1:
+        information = np.where(weights > 0, -scaled, 0.0).astype(np.float64)
+        entropy = (weights * information).sum() / weights.sum()
+        weights = share_of(weights, -np.abs(information - entropy), params.typical_p)
+    return weights
+
+
+def share_of(
+    weights: npt.NDArray[np.float64], ranks: npt.NDArray[np.floating[Any]], share: float
+) -> npt.NDArray[np.float64]:
+    if share >= 1:
+        return weights
+    ranks = np.where(weights > 0, ranks, -INF)
+    order = np.argsort(-ranks, kind="stable")
+    reached = np.searchsorted(np.cumsum(weights[order]), share * weights.sum())
+    return np.where(ranks < ranks[order[min(reached, len(order) - 1)]], 0.0, weights)

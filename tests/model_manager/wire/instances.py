@@ -25,6 +25,17 @@ _SAMPLING = st.fixed_dictionaries(
         "deadline": st.floats(0, exclude_min=True, allow_infinity=False),
         "cache_salt": st.text(max_size=256),
         "prompt_logprobs": st.integers(0, 20),
+        "min_tokens": st.just(1),
+        "min_p": st.floats(0, 1),
+        "typical_p": st.floats(0, 1, exclude_min=True),
+        "repetition_penalty": st.floats(0, 100, exclude_min=True),
+        "presence_penalty": st.floats(-2, 2),
+        "frequency_penalty": st.floats(-2, 2),
+        "logit_bias": st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100), max_size=3),
+        "allowed_token_ids": st.lists(st.integers(0, 2**31 - 1), min_size=1).map(tuple),
+        "bad_words": st.lists(st.text(min_size=1, max_size=256).filter(str.strip)).map(tuple),
+        "include_stop_str_in_output": st.booleans(),
+        "logprobs": st.integers(0, 20),
     },
 ).map(SamplingParams.parse)
 

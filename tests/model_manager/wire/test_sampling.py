@@ -45,6 +45,30 @@ INVALID = [
     ("cache_salt", "\ud800"),
     ("prompt_logprobs", -1),
     ("prompt_logprobs", 21),
+    ("min_tokens", -1),
+    ("min_tokens", 129),
+    ("min_p", -0.1),
+    ("min_p", 1.1),
+    ("min_p", math.nan),
+    ("typical_p", 0.0),
+    ("typical_p", 1.1),
+    ("repetition_penalty", 0.0),
+    ("repetition_penalty", -1.0),
+    ("repetition_penalty", math.inf),
+    ("presence_penalty", -2.1),
+    ("presence_penalty", math.nan),
+    ("frequency_penalty", 2.1),
+    ("logit_bias", {5: 100.5}),
+    ("logit_bias", {5: math.nan}),
+    ("logit_bias", {-1: 1.0}),
+    ("allowed_token_ids", ()),
+    ("allowed_token_ids", (3, -1)),
+    ("bad_words", ("",)),
+    ("bad_words", (" ",)),
+    ("bad_words", ("x" * 257,)),
+    ("bad_words", ("\ud800",)),
+    ("logprobs", -1),
+    ("logprobs", 21),
 ]
 
 
@@ -69,6 +93,12 @@ WRONG_TYPE = [
     ("priority", "high"),
     ("deadline", "soon"),
     ("cache_salt", 5),
+    ("include_stop_str_in_output", 1),
+    ("logit_bias", [1]),
+    ("logit_bias", {"x": 1.0}),
+    ("logit_bias", {"5": "much"}),
+    ("logprobs", True),
+    ("bad_words", 5),
 ]
 
 
@@ -90,6 +120,14 @@ def test_every_parameter_has_a_case_of_an_invalid_value() -> None:
 
 def test_null_is_as_if_absent_and_a_lone_stop_string_is_one() -> None:
     assert SamplingParams.parse({"seed": None, "stop": "\n", "top_p": 1}) == SamplingParams(stop=("\n",))
+    assert SamplingParams.parse({"bad_words": "no"}) == SamplingParams(bad_words=("no",))
+
+
+def test_token_ids_with_a_bias_are_keys_of_json_or_numbers() -> None:
+    expected = SamplingParams(logit_bias={5: 1.0, 7: -100.0})
+    assert SamplingParams.parse({"logit_bias": {"5": 1, "7": -100}}) == expected
+    assert SamplingParams.parse({"logit_bias": {5: 1, 7: -100}}) == expected
+    assert expected.updated({"logit_bias": {"9": 2}}) == SamplingParams(logit_bias={9: 2.0})
 
 
 def test_a_rows_own_parameters_go_on_top() -> None:

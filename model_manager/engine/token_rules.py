@@ -1,0 +1,76 @@
+"""Which tokens a request favours, allows and forbids, beside what the model thinks of them.
+
+Knows one request's token ids; the tokenizer only turns its bad words into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from model_manager.engine.interface import Ints
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """The rules of one request."""
+
+    biased: Ints
+    """Token ids whose logits `biases` is added to."""
+    biases: npt.NDArray[np.float32]
+    allowed: Ints
+    """The only token ids that may come; empty: any."""
+    endings: Ints
+    """Token ids that may not come before `min_tokens` of output."""
+    min_tokens: int
+    bad_words: tuple[tuple[int, ...], ...]
+    """Sequences of token ids that may not come."""
+
+    def banned(self, output: Ints) -> Ints:
+        """The token ids that may not follow these output tokens."""
+        words = [word[-1] for word in self.bad_words if _ends_with(output, word[:-1])]
+        early = self.endings if len(output) < self.min_tokens else self.endings[:0]
+        return np.concatenate([early, np.array(words, np.int32)]) if words else early
+
+
+def token_rules(
+    params: SamplingParams, eos_token_ids: Collection[int], vocab_size: int, tokenizer: Any
+) -> TokenRules | None:
+    """The rules of a request, None where it has none.
+
+    Raises InvalidRequest for token ids that the model does not have, and for bad words where there is no tokenizer.
+    """
+    endings = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)} if params.min_tokens else set()
+    for name, ids in (("logit_bias", params.logit_bias), ("allowed_token_ids", params.allowed_token_ids or ())):
+        if ids and max(ids) >= vocab_size:
+            raise InvalidRequest(f"{name}: has token id {max(ids)}; the model's are 0 to {vocab_size - 1}")
+    words = bad_word_tokens(params.bad_words, tokenizer) if params.bad_words else ()
+    if not (params.logit_bias or params.allowed_token_ids or endings or words):
+        return None
+    return TokenRules(
+        biased=np.array(list(params.logit_bias), np.int32),
+        biases=np.array(list(params.logit_bias.values()), np.float32),
+        allowed=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
+        endings=np.array(sorted(token for token in endings if token < vocab_size), np.int32),
+        min_tokens=params.min_tokens,
+        bad_words=tuple(word for word in words if max(word) < vocab_size),
+    )
+
+
+def bad_word_tokens(words: Collection[str], tokenizer: Any) -> tuple[tuple[int, ...], ...]:
+    """Each word's tokens at the beginning of a text and after a space, as vLLM takes them."""
+    if tokenizer is None:
+        raise InvalidRequest("bad_words: takes strings only for a model whose folder has a tokenizer.json")
+    texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
+    found = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    return tuple(dict.fromkeys(word for word in found if word))
+
+
+def _ends_with(output: Ints, beginning: tuple[int, ...]) -> bool:
+    return len(output) >= len(beginning) and tuple(output[len(output) - len(beginning) :].tolist()) == beginning
