@@ -21,8 +21,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from model_manager.wire.errors import ErrorInfo, RequestError
 from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, Generation, Lease, SharedClient
-from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt, Usage
+from transforms.client import Client, Generation, Lease, SharedClient, num_generated_tokens
+from transforms.elements import DEAD_LETTERS, Choice, Completion, DeadLetter, Prompt, Usage
 from transforms.metrics import GenerateMetrics
 from transforms.prompts import as_prompt, split_key
 from transforms.request_ids import RequestIds
@@ -161,7 +161,7 @@ def _output(value: Any, keyed: tuple[Any, ...], element: WindowedValue) -> Windo
 
 def completion_of(prompt: Prompt, generation: Generation, model: str) -> Completion:
     """What a request came to, as an element."""
-    usage = Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.token_ids))
+    usage = Usage(generation.prompt_tokens, generation.cached_tokens, num_generated_tokens(generation))
     return Completion(
         id=prompt.id,
         text=generation.text,
@@ -172,7 +172,17 @@ def completion_of(prompt: Prompt, generation: Generation, model: str) -> Complet
         latency=generation.latency,
         model=model,
         token_ids=list(generation.token_ids),
+        choices=[_choice(answer) for answer in generation.choices],
         columns=prompt.columns,
+    )
+
+
+def _choice(answer: Generation) -> Choice:
+    return Choice(
+        text=answer.text,
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+        token_ids=list(answer.token_ids),
     )
 
 

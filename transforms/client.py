@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -29,6 +29,20 @@ class Generation(Protocol):
     cached_tokens: int
     timings: Timings
     latency: float
+
+    @property
+    def choices(self) -> Sequence[Generation]:
+        """For n > 1 all answers, this one first; else none."""
+
+
+def answers_of(generation: Generation) -> Sequence[Generation]:
+    """All answers that a generation consists of, itself the first."""
+    return generation.choices or (generation,)
+
+
+def num_generated_tokens(generation: Generation) -> int:
+    """Of all its answers."""
+    return sum(len(answer.token_ids) for answer in answers_of(generation))
 
 
 class Client(Protocol):

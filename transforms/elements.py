@@ -82,8 +82,20 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
 
 
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of several answers to a prompt (n > 1)."""
+
+    text: str
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    token_ids: list[int] = []
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one prompt; with finish reason `error`, `error` says why and `text` is empty."""
+    """What became of one prompt; with finish reason `error`, `error` says why and `text` is empty.
+
+    For n > 1 text, reasons and token ids are those of the first answer, usage is of all.
+    """
 
     id: str
     text: str = ""
@@ -97,6 +109,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds from submission to result, as the worker saw them."""
     model: str = ""
     token_ids: list[int] = []
+    choices: list[Choice] = []
+    """For n > 1 all answers, the first among them."""
     columns: dict[str, Any] = {}
     """The prompt's further columns."""
     error: ErrorInfo | None = None

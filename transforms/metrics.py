@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apache_beam.metrics import Metrics
 
-from transforms.client import Generation
+from transforms.client import Generation, num_generated_tokens
 
 NAMESPACE = "millrace"
 
@@ -32,7 +32,7 @@ class GenerateMetrics:
         self._requests.inc()
         self._prompt_tokens.inc(generation.prompt_tokens)
         self._cached_tokens.inc(generation.cached_tokens)
-        self._generated_tokens.inc(len(generation.token_ids))
+        self._generated_tokens.inc(num_generated_tokens(generation))
         self._ttft.update(_ms(generation.timings.first_token))
         self._queue_time.update(_ms(generation.timings.queued))
         self._latency.update(_ms(generation.latency))

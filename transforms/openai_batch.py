@@ -13,14 +13,13 @@ from typing import Any
 from model_manager.wire.errors import InvalidRequest
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
-_SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "ignore_eos")
+_SAMPLING = ("temperature", "top_p", "top_k", "n", "seed", "stop", "stop_token_ids", "ignore_eos")
 _SCHEDULING = ("priority", "deadline", "cache_salt")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
 )
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "stream": (False,),
     "echo": (False,),

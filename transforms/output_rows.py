@@ -2,7 +2,7 @@
 
     {"id", "text", "finish_reason", ["stop_reason",] "usage": {"prompt_tokens", "cached_tokens", "completion_tokens"},
      "timings": {"queued", "first_token", "finished", "latency"}, "model", ["error": {"kind", "message"},] "columns":
-     {…}}
+     {…}, ["choices": [{"text", "finish_reason", ["stop_reason"]}, …]]}
 
 The prompt's further columns stand under `columns`, so none collides with ours. Timings are in seconds: the first three
 from the manager's receipt of the request, latency from submission to result as the worker saw it. In Parquet the schema
@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from transforms.elements import Completion, DeadLetter
+from transforms.elements import Choice, Completion, DeadLetter
 
 PARQUET_SCHEMA = pa.schema(
     [
@@ -26,6 +26,10 @@ PARQUET_SCHEMA = pa.schema(
         pa.field("text", pa.string(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),
         pa.field("stop_reason", pa.string()),
+        pa.field(
+            "choices",
+            pa.list_(pa.struct([(name, pa.string()) for name in ("text", "finish_reason", "stop_reason")])),
+        ),
         pa.field(
             "usage",
             pa.struct([(name, pa.int64()) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")]),
@@ -59,11 +63,18 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
     }
     if completion.stop_reason is not None:
         row["stop_reason"] = completion.stop_reason
+    if completion.choices:
+        row["choices"] = [_choice(choice) for choice in completion.choices]
     if completion.timings is not None:
         row["timings"] = msgspec.to_builtins(completion.timings) | {"latency": completion.latency}
     if completion.error is not None:
         row["error"] = completion.error
     return row
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    reason = {} if choice.stop_reason is None else {"stop_reason": choice.stop_reason}
+    return {"text": choice.text, "finish_reason": choice.finish_reason, **reason}
 
 
 def _dead_letter_row(letter: DeadLetter) -> dict[str, Any]:
@@ -86,7 +97,8 @@ def _groups(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
     for line in lines:
         row = msgspec.json.decode(line)
         row["columns"] = msgspec.json.encode(row["columns"]).decode()
-        row["stop_reason"] = None if row.get("stop_reason") is None else str(row["stop_reason"])
+        for answer in (row, *row.get("choices", ())):
+            answer["stop_reason"] = None if answer.get("stop_reason") is None else str(answer["stop_reason"])
         group.append(row)
         if len(group) == _ROWS_A_GROUP:
             yield group

@@ -28,6 +28,7 @@ class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
     latency: float = 0.004
+    choices: tuple[StandInGeneration, ...] = ()
 
 
 class StandInClient:
@@ -71,13 +72,17 @@ class StandInClient:
 
     def _answer(self, future: Future[Any], words: list[str], params: SamplingParams) -> None:
         try:
-            generation = self.complete(words, params)
+            generation = self._complete(words, params)
         except MillraceError as error:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
         else:
             if future.set_running_or_notify_cancel():
                 future.set_result(generation)
+
+    def _complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+        first = self.complete(words, params)
+        return first if params.n == 1 else msgspec.structs.replace(first, choices=(first,) * params.n)
 
     def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
         """Runs in a thread of the pool; what it raises is the request's failure."""

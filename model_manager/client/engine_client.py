@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from model_manager.client.choices import submit_choices
 from model_manager.client.election import MANAGER_COMMAND, Election
 from model_manager.client.generation import Decoder, Generation, generation
 from model_manager.client.ledger import Ledger, Waiter
@@ -178,22 +179,16 @@ class EngineClient:
         """A future of the prompt's Generation; waits for a credit, and returns once the request is on its way.
 
         The prompt is text, chat messages or token ids. The same id again, while it is outstanding, waits for the same
-        answer. Raises PromptTooLong or InvalidRequest at once; ModelError, EngineLost or ManagerUnavailable if the
-        model is lost while it waits; RequestAborted if the client is closed.
+        answer. For n > 1 each answer takes a credit. Raises PromptTooLong or InvalidRequest at once; ModelError,
+        EngineLost or ManagerUnavailable if the model is lost while it waits; RequestAborted if the client is closed.
         """
-        self._check_caller()
         request = Request(
             request_id=request_id,
             prompt_token_ids=self._encode(prompt),
             params=params,
             job=self._job if job is None else job,
         )
-        waiter = Waiter(since=time.monotonic())
-        link = self._register(request, waiter)
-        if link is not None:
-            link.flush()
-        waiter.future.add_done_callback(_Detaching(self, request_id))
-        return waiter.future
+        return self._send(request) if params.n == 1 else submit_choices(self._send, request)
 
     def cancel(self, request_id: str) -> None:
         """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
@@ -247,6 +242,15 @@ class EngineClient:
         if unknown is not None:
             raise InvalidRequest(f"prompt token {unknown}: takes ids of 0 to {self.info.vocab_size - 1}")
         return ids
+
+    def _send(self, request: Request) -> Future[Generation]:
+        self._check_caller()
+        waiter = Waiter(since=time.monotonic())
+        link = self._register(request, waiter)
+        if link is not None:
+            link.flush()
+        waiter.future.add_done_callback(_Detaching(self, request.request_id))
+        return waiter.future
 
     def _register(self, request: Request, waiter: Waiter) -> Link | None:
         """Enter the request; the link that is to be flushed, if the request is not on its way already."""

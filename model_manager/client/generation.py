@@ -40,6 +40,8 @@ class Generation:
     """Seconds from submit to here, as the client measured them."""
     logprobs: list[TokenLogprob] | None = None
     """Of each of `token_ids`, where they were asked for."""
+    choices: tuple[Generation, ...] = ()
+    """For n > 1 all answers, this one first."""
 
 
 def generation(output: Output, params: SamplingParams, decoder: Decoder, latency: float) -> Generation:

@@ -9,6 +9,8 @@ import enum
 import hashlib
 from collections.abc import Container
 
+import msgspec
+
 from model_manager.engine.acceptance import Acceptance
 from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
 from model_manager.engine.stopping import Ending, StopConditions, StopRules
@@ -79,8 +81,8 @@ class Sequence:
     ) -> None:
         """`now` in seconds, on the clock of every later reading; `order` grows with each arrival.
 
-        `prefix_caching`: whether blocks may be shared with any sequence of the same salt. The request's output tokens
-        count as generated already: they may end it at once.
+        `prefix_caching`: whether blocks may be shared beyond the request's family. The request's output tokens count
+        as generated already: they may end it at once.
         """
         self.request_id = request.request_id
         self.task = request.task
@@ -99,7 +101,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_committed_blocks = 0
         self.block_table: list[int] = []
-        self.cache_key = cache_key(request) if prefix_caching else b""
+        self.cache_key = cache_key(request, prefix_caching)
         self.block_digests: list[bytes] = []
         self.num_blocks_seen = 0
         self.row = -1
@@ -220,9 +222,15 @@ def deadline(request: Request, now: float) -> float | None:
     return None if seconds is None else now - request.waited + seconds
 
 
-def cache_key(request: Request) -> bytes:
-    """What must be equal, beside the tokens, for keys and values to be shared: the root of the digests of blocks."""
-    return hashlib.blake2b(request.params.cache_salt.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+def cache_key(request: Request, prefix_caching: bool) -> bytes:
+    """What must be equal, beside the tokens, for keys and values to be shared: the root of the digests of blocks.
+
+    Without prefix caching a family shares all the same, and a lone request with none (empty).
+    """
+    if not prefix_caching and not request.family:
+        return b""
+    shared = ("salt", request.params.cache_salt) if prefix_caching else ("family", request.family)
+    return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=32).digest()
 
 
 def accepted(
@@ -245,6 +253,8 @@ def accepted(
     if request.task == "score" and not 1 <= request.score_from < len(request.prompt_token_ids):
         most = len(request.prompt_token_ids) - 1
         raise InvalidRequest(f"score_from={request.score_from}: takes 1 to {most}, the index of a token after another")
+    if request.params.n != 1:
+        raise InvalidRequest(f"n={request.params.n}: an engine takes 1; its client sends a request for each answer")
     if request.request_id in known:
         raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
     most = min(request.params.max_tokens, max_len - len(request.prompt_token_ids))

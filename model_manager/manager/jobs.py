@@ -17,9 +17,13 @@ class JobCounts:
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, JobStatus] = OrderedDict()
 
-    def finished(self, job: str, output: Output) -> None:
-        """A request of the job has its output."""
+    def finished(self, job: str, output: Output, *, first: bool = True) -> None:
+        """A request of the job has its output; of further answers to a prompt only the tokens count."""
         count = self._touch(job)
+        if not first:
+            generated = count.generated_tokens + len(output.token_ids)
+            self._jobs[job] = msgspec.structs.replace(count, generated_tokens=generated)
+            return
         self._jobs[job] = msgspec.structs.replace(
             count,
             finished=count.finished + 1,

@@ -278,7 +278,7 @@ class Model:
         self._forget(entry)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self.key, entry.request, output, now)
-            self._jobs.finished(entry.request.job, output)
+            self._jobs.finished(entry.request.job, output, first=_is_first(entry.request))
         for client in entry.receivers:
             self._answer(client, output, now)
 
@@ -292,7 +292,8 @@ class Model:
         if entry is None:
             return
         self._forget(entry)
-        self._jobs.failed(entry.request.job)
+        if _is_first(entry.request):
+            self._jobs.failed(entry.request.job)
         for client in entry.receivers:
             self._answer(client, failure, now)
 
@@ -444,6 +445,11 @@ def _as_sent(entry: Entry, now: float) -> Request:
         output_logprobs=Logprobs.join(entry.logprobs) if entry.logprobs else None,
         waited=now - entry.arrived,
     )
+
+
+def _is_first(request: Request) -> bool:
+    """Whether it is a prompt's only answer, or the first of several."""
+    return request.family in ("", request.request_id)
 
 
 def _is_overdue(entry: Entry, now: float) -> bool:

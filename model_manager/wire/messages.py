@@ -65,6 +65,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """Theirs, where the parameters ask for them."""
     waited: float = 0.0
     """Seconds it had spent in the manager when this was sent."""
+    family: str = ""
+    """The id of the first of several requests for answers to one prompt (n > 1); empty for a lone one."""
     task: Task = "generate"
     score_from: int = 0
     """Of a score: the index of the prompt's first token that is scored, at least 1."""

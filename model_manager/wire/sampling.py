@@ -51,6 +51,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Generate these tokens only."""
     bad_words: tuple[str, ...] = ()
     """Never generate these strings, as the model's tokenizer writes them with and without a space before them."""
+    n: int = 1
+    """Answers to the prompt, 1 to 64, that share its keys and values; greedy ones are all equal."""
     seed: int | None = None
     """The same seed gives the same tokens in any company; without one it is derived from the request's id."""
     stop: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)
             _check(name, count, count is None or 0 <= count <= MOST_LOGPROBS, f"0 to {MOST_LOGPROBS}")
+        _check("n", self.n, 1 <= self.n <= 64, "1 to 64")
         _check("priority", self.priority, -(2**31) <= self.priority < 2**31, "-2**31 to 2**31 - 1")
         deadline = self.deadline
         _check("deadline", deadline, deadline is None or 0 < deadline < math.inf, "a finite number of seconds above 0")

@@ -10,6 +10,7 @@ from model_manager.wire.errors import ErrorInfo, InvalidRequest
 from model_manager.wire.messages import FinishReason, Timings
 from model_manager.wire.sampling import SamplingParams
 from transforms.elements import (
+    Choice,
     Completion,
     CompletionCoder,
     DeadLetter,
@@ -46,6 +47,7 @@ def test_a_completion_survives_its_coder(identity: str, said: str, further: dict
         timings=Timings(0.1, 0.2, 0.3),
         model="m",
         token_ids=tokens,
+        choices=[Choice(text=said, finish_reason=FinishReason.STOP, stop_reason="x", token_ids=tokens)],
         columns=further,
         error=ErrorInfo(kind="A", message="b"),
     )

@@ -19,7 +19,7 @@ from tests.transforms.clients import PickyClient, RecordingClient, ReversingClie
 from tests.transforms.running import check, counters, pipeline
 from transforms.async_generate import AsyncGenerateDoFn
 from transforms.client import ClientOptions, SharedClient
-from transforms.elements import Completion, DeadLetter, Prompt
+from transforms.elements import Completion, DeadLetter, Prompt, Usage
 from transforms.generate import Generate
 from transforms.stand_in import StandInClient
 
@@ -97,6 +97,13 @@ def test_the_rows_own_parameters_are_on_top_of_the_jobs() -> None:
             completions,
             lambda rows: sorted((row.text, row.finish_reason) for row in rows) == [("A", "length"), ("D E", "length")],
         )
+
+
+def test_several_answers_are_one_completion_whose_usage_is_of_all() -> None:
+    with pipeline() as p:
+        completions = p | beam.Create([Prompt(text="a b", params={"n": 3})]) | generate()
+        counted = completions | beam.Map(lambda row: ([choice.text for choice in row.choices], row.text, row.usage))
+        check(counted, lambda rows: rows == [(["A B"] * 3, "A B", Usage(2, 0, 6))])
 
 
 def test_each_result_keeps_the_timestamp_and_window_of_its_own_element() -> None:

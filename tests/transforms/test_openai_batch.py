@@ -26,6 +26,11 @@ def test_a_completion_request_becomes_a_prompt() -> None:
     assert (prompt.text, prompt.params) == ("a", {"stop": ["x"], "seed": 3, "top_p": 0.5})
 
 
+def test_several_answers_and_scheduling_are_taken_over() -> None:
+    asked = {"n": 3, "priority": 2, "deadline": 1.5, "cache_salt": "x"}
+    assert parsed({"messages": MESSAGES} | asked).params == asked
+
+
 def test_max_completion_tokens_is_max_tokens() -> None:
     assert parsed({"messages": MESSAGES, "max_completion_tokens": 9}).params == {"max_tokens": 9}
 
@@ -34,6 +39,7 @@ def test_max_completion_tokens_is_max_tokens() -> None:
     "harmless",
     [
         {"n": 1},
+        {"best_of": 1},
         {"stream": False},
         {"logprobs": False},
         {"logprobs": None},
@@ -49,7 +55,7 @@ def test_values_that_change_nothing_are_accepted(harmless: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "unsupported",
     [
-        {"n": 2},
+        {"best_of": 2},
         {"stream": True},
         {"logprobs": True},
         {"logprobs": 0},

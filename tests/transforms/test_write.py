@@ -14,7 +14,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Timestamp
 from model_manager.wire.errors import ConfigError, ErrorInfo
 from model_manager.wire.messages import FinishReason, Timings
 from tests.transforms.running import check, pipeline
-from transforms.elements import Completion, DeadLetter, Usage
+from transforms.elements import Choice, Completion, DeadLetter, Usage
 from transforms.finalize import WrittenFile
 from transforms.output_rows import PARQUET_SCHEMA
 from transforms.write import WriteCompletions
@@ -77,6 +77,25 @@ def test_rows_of_parquet_have_one_schema_whatever_is_in_them(tmp_path: Path) -> 
     assert (row["usage"]["prompt_tokens"], row["stop_reason"], row["error"]) == (3, "7", None)
     metadata = pq.ParquetFile(tmp_path / "one-00000-of-00001.parquet").metadata
     assert metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_several_answers_are_a_list_in_both_formats(tmp_path: Path) -> None:
+    choices = [
+        Choice(text="one", finish_reason=FinishReason.STOP, stop_reason=7),
+        Choice(text="two", finish_reason=FinishReason.LENGTH),
+    ]
+    for output_format in ("jsonl", "parquet"):
+        write(completion(choices=choices), output=str(tmp_path / output_format), output_format=output_format)
+    (row,) = rows(tmp_path / "jsonl-00000-of-00001.jsonl")
+    assert row["choices"] == [
+        {"text": "one", "finish_reason": "stop", "stop_reason": 7},
+        {"text": "two", "finish_reason": "length"},
+    ]
+    (row,) = pq.read_table(tmp_path / "parquet-00000-of-00001.parquet").to_pylist()
+    assert row["choices"] == [
+        {"text": "one", "finish_reason": "stop", "stop_reason": "7"},
+        {"text": "two", "finish_reason": "length", "stop_reason": None},
+    ]
 
 
 def test_dead_letters_stand_beside_the_completions_with_reason_class_and_row(tmp_path: Path) -> None:

@@ -45,6 +45,26 @@ def test_stop_tokens_end_the_shipped_engine_too(machine: Machine) -> None:
     assert stopped.text == client.tokenizer.decode(stopped.token_ids[:-1]).rstrip("\ufffd")
 
 
+def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(machine: Machine) -> None:
+    client = machine.open(command=MANAGER_COMMAND)
+    params = SamplingParams(max_tokens=5, n=3)
+    first, again = (client.submit([1, 2, 3], params, request_id="a").result(PATIENCE) for _ in range(2))
+    assert [len(choice.token_ids) for choice in first.choices] == [5, 5, 5]
+    assert [choice.text for choice in again.choices] == [choice.text for choice in first.choices]
+    (job,) = machine.status().jobs
+    assert (job.finished, job.prompt_tokens, job.generated_tokens) == (1, 3, 15)
+
+
+def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")
+    client = machine.open(command=MANAGER_COMMAND)
+    future = client.submit([1, 2, 3], SamplingParams(max_tokens=1000, n=3), request_id="a")
+    client.cancel("a")
+    with pytest.raises(RequestAborted):
+        future.result(PATIENCE)
+    eventually(lambda: machine.status().models[0].outstanding == 0)
+
+
 def test_the_same_id_twice_is_answered_twice_and_computed_once(machine: Machine) -> None:
     client = machine.open()
     futures = [client.submit([ANSWER, 5], SHORT, request_id="a") for _ in range(2)]

@@ -78,6 +78,7 @@ def test_a_stop_token_is_reported_as_the_reason() -> None:
         (request(prompt=[-1]), InvalidRequest, "token ids -1"),
         (Request("a", [1], SamplingParams(), output_token_ids=[99]), InvalidRequest, "output"),
         (request(prompt=[1] * 256), PromptTooLong, "256 tokens.*at most 256"),
+        (request(n=2), InvalidRequest, "n=2: an engine takes 1"),
         (request(stop=["x"]), InvalidRequest, "tokenizer.json"),
     ],
 )
@@ -213,6 +214,20 @@ def test_a_prompt_seen_before_reuses_its_blocks_but_for_the_last_token() -> None
     assert [first.cached_tokens, again.cached_tokens, longer.cached_tokens] == [0, 16, 24]
     stats = under_test.engine.stats()
     assert (stats.prompt_tokens, stats.cached_tokens) == (73, 40)
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_answers_to_one_prompt_share_its_blocks_even_without_prefix_caching(prefix_caching: bool) -> None:
+    under_test = EngineUnderTest(max_num_batched_tokens=64, prefix_caching=prefix_caching)
+    prompt = [1 + n % 20 for n in range(30)]
+    for name, family in (("a", "a"), ("a#1", "a"), ("a#2", "a"), ("b", "")):
+        asked = request(name, prompt, max_tokens=3, temperature=1.0)
+        under_test.engine.add(Request(name, prompt, asked.params, family=family))
+    outputs = under_test.finish()
+    assert [outputs[name].cached_tokens for name in ("a", "a#1", "a#2")] == [0, 24, 24]
+    assert outputs["b"].cached_tokens == (24 if prefix_caching else 0)
+    for name in outputs:
+        assert outputs[name].token_ids == reference_tokens(request(name, prompt, max_tokens=3, temperature=1.0), 256)
 
 
 def test_a_generated_beginning_is_reused_by_the_next_turn() -> None:

@@ -17,6 +17,7 @@ _SAMPLING = st.fixed_dictionaries(
         "temperature": st.floats(0, 100),
         "top_k": st.integers(0, 2**31),
         "top_p": st.floats(0, 1, exclude_min=True),
+        "n": st.integers(1, 64),
         "seed": st.integers(0, 2**63 - 1),
         "stop": st.lists(st.text(min_size=1, max_size=256), max_size=16).map(tuple),
         "stop_token_ids": st.lists(st.integers(0, 2**31)).map(tuple),

@@ -30,6 +30,8 @@ INVALID = [
     ("top_p", 0.0),
     ("top_p", 1.1),
     ("top_p", math.nan),
+    ("n", 0),
+    ("n", 65),
     ("seed", -1),
     ("seed", 2**63),
     ("stop", ("",)),
