@@ -1,24 +1,28 @@
-"""One model in the manager: its requests, who waits for each, what becomes of them when its engine or a client dies.
+"""One model in the manager: its requests, who waits for each, what becomes of them when an engine or a client dies.
 
 A state machine without IO or clock: each event brings the time, all that is decided goes to the outbox. Every
 request of a client that has the model open is answered exactly once, unless the model as a whole is given up.
 
     idle ──open, submit──► loading ──ready──► ready ──death──► restarting ──ready──► ready ──nothing to do──► idle
                               └──cannot load──► failed ◄──too many deaths──┘
+
+That is each engine's life, and the model's, which is ready while any of its engines is and fails with the last of them.
 """
 
 from __future__ import annotations
 
-import enum
+import logging
 import math
-from dataclasses import dataclass, field
-from heapq import nsmallest
+from collections.abc import Sequence
 
 import msgspec
 
 from model_manager.manager.credits import Credits
+from model_manager.manager.engine_pool import RUNNING, EnginePool, Slot, State
+from model_manager.manager.entry import Entry
+from model_manager.manager.gpus import Place
 from model_manager.manager.jobs import JobCounts
-from model_manager.manager.outbox import Outbox, Start, Stop, ToEngine
+from model_manager.manager.outbox import Outbox, ToEngine
 from model_manager.manager.results import KeptResults
 from model_manager.wire.batching import request_batches
 from model_manager.wire.config import ManagerConfig, ModelConfig
@@ -30,7 +34,6 @@ from model_manager.wire.errors import (
     InvalidRequest,
     ModelLoadFailed,
 )
-from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import (
     Cancel,
     EngineStats,
@@ -44,45 +47,12 @@ from model_manager.wire.messages import (
     Request,
     StepReport,
     Submit,
-    Timings,
 )
 from model_manager.wire.messages import (
     Credits as CreditsMessage,
 )
 
-
-class State(enum.StrEnum):
-    """Where a model stands."""
-
-    IDLE = "idle"
-    LOADING = "loading"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-
-
-@dataclass
-class Entry:
-    """A request that is not finished."""
-
-    request: Request
-    arrived: float
-    receivers: list[int] = field(default_factory=list)
-    """Clients, each as often as it has sent the request; empty: an orphan, or being cancelled."""
-    tokens: list[int] = field(default_factory=list)
-    """Generated so far, by any engine."""
-    logprobs: list[Logprobs] = field(default_factory=list)
-    """Theirs, where they are asked for."""
-    sent: bool = False
-    """The engine has it."""
-    progressed: bool = False
-    """This engine has generated tokens for it."""
-    cancelled: bool = False
-    """The engine was told to end it."""
-    deaths: int = 0
-    """Deaths of its engine in a row at which it was there and had come no further."""
-    orphaned: float | None = None
-    """When its last receiver died."""
+log = logging.getLogger(__name__)
 
 
 class Model:
@@ -92,18 +62,19 @@ class Model:
         self,
         config: ModelConfig,
         folder: str,
+        places: Sequence[Place],
         *,
         settings: ManagerConfig,
         outbox: Outbox,
         kept: KeptResults,
         jobs: JobCounts,
     ) -> None:
+        """An engine for each of `places`."""
         self.key = config.key
         self.config = config
-        self.folder = folder
-        self.state = State.IDLE
         self.users: set[int] = set()
         self.entries: dict[str, Entry] = {}
+        self._engines = EnginePool(config.key, folder, places, settings.lookahead, outbox)
         self._settings = settings
         self._outbox = outbox
         self._kept = kept
@@ -112,16 +83,15 @@ class Model:
         self._waiting: set[int] = set()
         self._given_up: set[int] = set()
         self._unsent: dict[str, Entry] = {}
-        self._in_engine = 0
         self._suspects: dict[str, Entry] = {}
-        self._info: ModelInfo | None = None
-        self._stats = EngineStats()
         self._restarts = 0
-        self._deaths_in_row = 0
-        self._killers_in_row = 0
         self._last_used = -math.inf
         self._unused_since = -math.inf
-        self._error: ErrorInfo | None = None
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._engines.state
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +105,7 @@ class Model:
         if self.state is State.READY:
             self._welcome()
         elif self.state in (State.IDLE, State.FAILED):
-            self._start()
+            self._engines.start()
 
     def leave(self, client: int, *, died: bool, now: float) -> None:
         """A client is gone: requests that only it waited for are orphans if it died, else they are cancelled."""
@@ -167,7 +137,7 @@ class Model:
         self._last_used = now
         kept = self._kept.find(self.key, request)
         entry = self.entries.get(request.request_id)
-        if entry is not None and not _same(entry.request, request):
+        if entry is not None and not entry.is_same_work(request):
             error = InvalidRequest(f"request_id {request.request_id!r} is taken by another prompt or parameters")
             self._answer(client, Failure(request.request_id, error.info()), now)
         elif entry is not None:
@@ -184,7 +154,7 @@ class Model:
             entry.logprobs.append(request.output_logprobs)
         self.entries[request.request_id] = self._unsent[request.request_id] = entry
         if self.state is State.IDLE:
-            self._start()
+            self._engines.start()
 
     def cancel(self, client: int, request_id: str, now: float) -> None:
         """A user wants a request no more: it is answered at once; others that wait for the same still get theirs."""
@@ -192,82 +162,74 @@ class Model:
         if entry is None or client not in entry.receivers:
             return  # answered already, and the answer is on its way
         entry.receivers.remove(client)
-        self._answer(client, _cut_short(entry, FinishReason.ABORT, now), now)
+        self._answer(client, entry.cut_short(FinishReason.ABORT, now), now)
         if not entry.receivers:
             self._abandon(entry)
 
     def _abandon(self, entry: Entry) -> None:
         """Nobody waits for it: forget it, or have the engine end it; until it has, a retry finds it here."""
         entry.orphaned = None
-        if not entry.sent:
+        if entry.engine is None:
             self._forget(entry)
         elif not entry.cancelled:
             entry.cancelled = True
-            self._outbox.add(ToEngine(self.key, Cancel(self.key, [entry.request.request_id])))
+            self._outbox.add(ToEngine(self.key, Cancel(self.key, [entry.request.request_id]), entry.engine))
 
     def _forget(self, entry: Entry) -> None:
         request_id = entry.request.request_id
         del self.entries[request_id]
         self._unsent.pop(request_id, None)
         self._suspects.pop(request_id, None)
-        self._in_engine -= entry.sent
+        self._leave_engine(entry)
+
+    def _leave_engine(self, entry: Entry) -> None:
+        if entry.engine is not None:
+            self._engines.slots[entry.engine].remove(entry)
+            entry.take_back()
 
     def _answer(self, client: int, answer: Output | Failure, now: float) -> None:
         self._credits.give_back(client, now)
         self._outbox.answer(client, self.key, answer)
 
-    # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self) -> None:
-        self.state = State.LOADING
-        self._deaths_in_row = self._killers_in_row = 0
-        self._error = None
-        self._outbox.add(Start(self.key, self.config, self.folder))
-
-    def _stop(self, state: State) -> None:
-        if self.state in (State.LOADING, State.READY, State.RESTARTING):
-            self._outbox.add(Stop(self.key))
-        self.state = state
-        self._stats = EngineStats()
-
-    def ready(self, info: ModelInfo, now: float) -> None:
-        """The engine has loaded the model."""
-        self.state = State.READY
-        self._info = info
+    def ready(self, engine: int, info: ModelInfo, now: float) -> None:
+        """An engine has loaded the model."""
+        slot = self._engines.slots[engine]
+        slot.state, slot.info = State.READY, info
         self._last_used = now
-        self._credits.set_capacity(self._capacity())
+        self._credits.set_capacity(self._engines.capacity)
         self._welcome()
 
     def _welcome(self) -> None:
-        assert self._info is not None, "ready without a description"
+        info = self._engines.info
+        assert info is not None, "ready without a description"
         for client in self._waiting:
-            self._outbox.to_client(client, ModelReady(self.key, self._info))
+            self._outbox.to_client(client, ModelReady(self.key, info))
         self._waiting.clear()
 
-    def _capacity(self) -> int:
-        assert self._info is not None, "capacity asked for before the model was loaded"
-        return math.ceil(self._info.max_num_seqs * (1 + self._settings.lookahead))
-
-    def report(self, report: StepReport, now: float) -> None:
-        """What a step of the engine brought about."""
+    def report(self, engine: int, report: StepReport, now: float) -> None:
+        """What a step of an engine brought about."""
+        slot = self._engines.slots[engine]
         for request_id, tokens in report.progress.items():
-            if (entry := self.entries.get(request_id)) is not None:
+            if (entry := slot.entries.get(request_id)) is not None:
                 entry.tokens.extend(tokens)
                 entry.progressed = True
                 if request_id in report.logprobs:
                     entry.logprobs.append(report.logprobs[request_id])
         for output in report.outputs:
-            self._finished(output, now)
+            self._finished(slot, output, now)
         for failure in report.failures:
-            self._failed(failure, now)
+            if (entry := slot.entries.get(failure.request_id)) is not None:
+                self._fail_one(entry, failure, now)
         if report.failures or any(output.finish_reason is not FinishReason.ABORT for output in report.outputs):
-            self._deaths_in_row = self._killers_in_row = 0
+            slot.deaths_in_row = slot.killers_in_row = 0
         self._last_used = now
-        self._stats = report.stats or self._stats
+        slot.stats = report.stats or slot.stats
 
-    def _finished(self, output: Output, now: float) -> None:
-        entry = self.entries.get(output.request_id)
-        if entry is None or not entry.sent:
+    def _finished(self, slot: Slot, output: Output, now: float) -> None:
+        entry = slot.entries.get(output.request_id)
+        if entry is None:
             return
         if output.finish_reason is FinishReason.ABORT and entry.receivers:
             self._resume(entry)  # a retry came for it after it was cancelled
@@ -278,93 +240,105 @@ class Model:
         self._forget(entry)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self.key, entry.request, output, now)
-            self._jobs.finished(entry.request.job, output, first=_is_first(entry.request))
+            self._jobs.finished(entry.request.job, output, first=entry.is_first)
         for client in entry.receivers:
             self._answer(client, output, now)
 
     def _resume(self, entry: Entry) -> None:
-        self._in_engine -= entry.sent
-        entry.sent = entry.cancelled = entry.progressed = False
+        self._leave_engine(entry)
         self._unsent[entry.request.request_id] = entry
 
-    def _failed(self, failure: Failure, now: float) -> None:
-        entry = self.entries.get(failure.request_id)
-        if entry is None:
-            return
+    def _fail_one(self, entry: Entry, failure: Failure, now: float) -> None:
         self._forget(entry)
-        if _is_first(entry.request):
+        if entry.is_first:
             self._jobs.failed(entry.request.job)
         for client in entry.receivers:
             self._answer(client, failure, now)
 
-    def died(self, reason: str, *, hopeless: bool, now: float) -> None:
-        """The engine ended; `hopeless` if another one would while loading. Its requests go to the next one."""
-        self._stats = EngineStats()
-        if hopeless and self.state is State.LOADING:
-            self.fail(ModelLoadFailed(f"{self.config.model}: {reason}").info(), engine_runs=False)
+    def cannot_load(self, engine: int, error: ErrorInfo) -> None:
+        """An engine says that it cannot load the model."""
+        self._give_up(self._engines.slots[engine], error)
+
+    def died(self, engine: int, reason: str, *, hopeless: bool, now: float) -> None:
+        """An engine ended; `hopeless` if another one would while loading. Its requests go to the next that has room."""
+        slot = self._engines.slots[engine]
+        slot.stats = EngineStats()
+        if hopeless and slot.state is State.LOADING:
+            slot.state = State.FAILED
+            self._give_up(slot, ModelLoadFailed(f"{self.config.model}: {reason}").info())
             return
         self._restarts += 1
-        self._deaths_in_row += 1
-        self._take_back(reason, now)
-        if max(self._deaths_in_row, self._killers_in_row) > self._settings.max_restarts:
-            lost = f"{self.config.model}: its inference process died {self._deaths_in_row} times in a row: {reason}"
-            self.fail(EngineLost(lost).info(), engine_runs=False)
+        slot.deaths_in_row += 1
+        self._take_back(slot, reason, now)
+        if max(slot.deaths_in_row, slot.killers_in_row) > self._settings.max_restarts:
+            lost = f"{self.config.model}: its inference process died {slot.deaths_in_row} times in a row: {reason}"
+            slot.state = State.FAILED
+            self._give_up(slot, EngineLost(lost).info())
         else:
-            self.state = State.LOADING if self.state is State.LOADING else State.RESTARTING
-            self._outbox.add(Start(self.key, self.config, self.folder))
+            self._engines.restart(slot)
 
-    def _take_back(self, reason: str, now: float) -> None:
-        for entry in [entry for entry in self.entries.values() if entry.sent]:
+    def _take_back(self, slot: Slot, reason: str, now: float) -> None:
+        """What the dead engine had comes before what has not been sent yet."""
+        waiting, self._unsent = self._unsent, {}
+        for entry in list(slot.entries.values()):
             # Coming further on this engine than on the last is an alibi: what kills engines is stuck where it kills.
             entry.deaths = 1 if entry.progressed else entry.deaths + 1
             self._resume(entry)
             if not entry.receivers and entry.orphaned is None:
                 self._forget(entry)
             elif entry.deaths > self._settings.max_deaths_per_request:
-                self._fail_killer(entry, reason, now)
+                self._fail_killer(slot, entry, reason, now)
             elif entry.deaths >= max(1, self._settings.max_deaths_per_request):
                 self._suspects[entry.request.request_id] = entry
-        self._unsent = {name: entry for name, entry in self.entries.items() if not entry.sent}
+        self._unsent |= waiting
 
-    def _fail_killer(self, entry: Entry, reason: str, now: float) -> None:
+    def _fail_killer(self, slot: Slot, entry: Entry, reason: str, now: float) -> None:
         error = EngineKiller(f"the inference process died {entry.deaths} times while it ran this request: {reason}")
-        self._failed(Failure(entry.request.request_id, error.info()), now)
-        self._deaths_in_row = 0
-        self._killers_in_row += 1
+        self._fail_one(entry, Failure(entry.request.request_id, error.info()), now)
+        slot.deaths_in_row = 0
+        slot.killers_in_row += 1
 
-    def fail(self, error: ErrorInfo, *, engine_runs: bool) -> None:
+    def _give_up(self, slot: Slot, error: ErrorInfo) -> None:
+        """Go on without this engine, if there is another."""
+        self._engines.end(slot, State.FAILED)
+        if not any(other.state in RUNNING for other in self._engines.slots):
+            self.fail(error)
+            return
+        log.warning("%s: engine %d is given up, others go on: %s", self.key, slot.index, error.message)
+        self._credits.set_capacity(self._engines.capacity)
+
+    def fail(self, error: ErrorInfo) -> None:
         """Give the model up: every user is told so, which is the answer to all that they wait for."""
-        if engine_runs:
-            self._stop(State.FAILED)
-        self.state = State.FAILED
-        self._error = error
+        self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
         self._given_up |= self.users
         self.users, self._waiting, self._credits = set(), set(), Credits()
-        self.entries, self._unsent, self._suspects, self._in_engine = {}, {}, {}, 0
+        self.entries, self._unsent, self._suspects = {}, {}, {}
+        for slot in self._engines.slots:
+            slot.clear()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> None:
-        """Cancel orphans whose time is up, end what is overdue; end the engine when nobody needs it."""
+        """Cancel orphans whose time is up, end what is overdue; end the engines when nobody needs them."""
         for entry in [entry for entry in self.entries.values() if entry.orphaned is not None]:
             if now - (entry.orphaned or 0.0) >= self._settings.orphan_grace:
                 self._abandon(entry)
-        for entry in [entry for entry in self._unsent.values() if _is_overdue(entry, now)]:
+        for entry in [entry for entry in self._unsent.values() if entry.is_overdue(now)]:
             self._end_overdue(entry, now)
-        if not self.entries and self._is_unneeded(now):
-            self._stop(State.FAILED if self.state is State.FAILED else State.IDLE)
-        if self._info is not None and self.state is not State.FAILED:
+        if not self.entries and self.state in RUNNING and self._is_unneeded(now):
+            self._engines.stop(State.IDLE)
+        if self._engines.info is not None:
             self._share_credits(now)
 
     def _end_overdue(self, entry: Entry, now: float) -> None:
         """What an engine has it ends itself; this waits for one, perhaps for one that is to go on with it."""
         if entry.tokens:
-            self._conclude(entry, _cut_short(entry, FinishReason.DEADLINE, now), now)
+            self._conclude(entry, entry.cut_short(FinishReason.DEADLINE, now), now)
         else:
             late = DeadlineExceeded(f"no token after deadline={entry.request.params.deadline} seconds")
-            self._failed(Failure(entry.request.request_id, late.info()), now)
+            self._fail_one(entry, Failure(entry.request.request_id, late.info()), now)
 
     def _is_unneeded(self, now: float) -> bool:
         if self.users:
@@ -374,37 +348,27 @@ class Model:
     @property
     def is_needed(self) -> bool:
         """Whether anyone uses it, or an engine of it runs."""
-        return bool(self.users or self.entries) or self.state in (State.LOADING, State.READY, State.RESTARTING)
+        return bool(self.users or self.entries) or self.state in RUNNING
 
     def pump(self, now: float) -> None:
-        """Hand over what the engine has room for, and new limits where they should not wait."""
+        """Hand over what the engines have room for, and new limits where they should not wait."""
         if self._credits.due and self.state is State.READY:
             self._share_credits(now)
-        batch = self._sendable() if self.state is State.READY and self._unsent else []
-        for entry in batch:
-            del self._unsent[entry.request.request_id]
-            entry.sent = True
-        self._in_engine += len(batch)
-        for requests in request_batches(_as_sent(entry, now) for entry in batch):
-            self._outbox.add(ToEngine(self.key, Submit(self.key, requests)))
+        for slot, entries in self._engines.assign(self._unsent, self._suspects) if self._unsent else ():
+            for entry in entries:
+                del self._unsent[entry.request.request_id]
+            for requests in request_batches(entry.as_sent(now) for entry in entries):
+                self._outbox.add(ToEngine(self.key, Submit(self.key, requests), slot.index))
 
     def _share_credits(self, now: float) -> None:
         for client, limit in self._credits.divide(now).items():
             self._outbox.to_client(client, CreditsMessage(self.key, limit))
 
-    def _sendable(self) -> list[Entry]:
-        """Suspects run alone, one after the other; after a death nothing is sent that could not run at once."""
-        assert self._info is not None, "ready without a description"
-        if self._suspects:
-            return [] if self._in_engine else [next(iter(self._suspects.values()))]
-        room = (self._info.max_num_seqs if self._deaths_in_row else self._capacity()) - self._in_engine
-        return nsmallest(room, self._unsent.values(), key=lambda entry: entry.request.params.priority)
-
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def status(self, pid: int | None) -> ModelStatus:
-        """A snapshot; `pid` of the engine."""
-        stats = self._stats
+    def status(self, pids: Sequence[int]) -> ModelStatus:
+        """A snapshot; `pids` of the engines."""
+        stats = self._engines.stats()
         if not self.entries:
             stats = msgspec.structs.replace(stats, running=0, waiting=0, tokens_per_s=0.0)
         waiting = stats.waiting + len(self._unsent)
@@ -412,19 +376,22 @@ class Model:
             key=self.key,
             model=self.config.model,
             state=self.state.value,
-            pid=pid,
+            pid=pids[0] if pids else None,
             clients=len(self.users),
             restarts=self._restarts,
             outstanding=len(self.entries),
-            info=self._info,
+            info=self._engines.info,
             stats=msgspec.structs.replace(stats, waiting=waiting),
+            num_engines=len(self._engines.slots),
         )
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the parts contradict each other (tests)."""
-        sent = [entry for entry in self.entries.values() if entry.sent]
-        assert len(sent) == self._in_engine, "the count of what the engine has is wrong"
-        assert set(self._unsent) == {name for name, entry in self.entries.items() if not entry.sent}
+        for slot in self._engines.slots:
+            slot.check_integrity()
+            sent = {name for name, entry in self.entries.items() if entry.engine == slot.index}
+            assert sent == set(slot.entries), "the account of what an engine has is wrong"
+        assert set(self._unsent) == {name for name, entry in self.entries.items() if entry.engine is None}
         assert set(self._suspects) <= set(self.entries)
         for client in self.users:
             owed = sum(entry.receivers.count(client) for entry in self.entries.values())
@@ -432,37 +399,3 @@ class Model:
         for entry in self.entries.values():
             assert set(entry.receivers) <= self.users, "a receiver is gone"
             assert entry.receivers or entry.cancelled or entry.orphaned is not None, "nobody waits, nobody ends it"
-
-
-def _same(one: Request, other: Request) -> bool:
-    return one.prompt_token_ids == other.prompt_token_ids and one.params == other.params
-
-
-def _as_sent(entry: Entry, now: float) -> Request:
-    return msgspec.structs.replace(
-        entry.request,
-        output_token_ids=list(entry.tokens),
-        output_logprobs=Logprobs.join(entry.logprobs) if entry.logprobs else None,
-        waited=now - entry.arrived,
-    )
-
-
-def _is_first(request: Request) -> bool:
-    """Whether it is a prompt's only answer, or the first of several."""
-    return request.family in ("", request.request_id)
-
-
-def _is_overdue(entry: Entry, now: float) -> bool:
-    deadline = entry.request.params.deadline
-    return deadline is not None and now - entry.arrived >= deadline
-
-
-def _cut_short(entry: Entry, reason: FinishReason, now: float) -> Output:
-    waited = now - entry.arrived
-    return Output(
-        request_id=entry.request.request_id,
-        token_ids=list(entry.tokens),
-        finish_reason=reason,
-        timings=Timings(queued=waited, first_token=waited, finished=waited),
-        prompt_tokens=len(entry.request.prompt_token_ids),
-    )

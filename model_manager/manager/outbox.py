@@ -19,26 +19,31 @@ class ToClient:
 
 @dataclass(frozen=True)
 class ToEngine:
-    """Send a message to a model's engine."""
+    """Send a message to one of a model's engines."""
 
     key: str
     message: Message
+    engine: int = 0
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start a model's engine."""
+    """Start one of a model's engines."""
 
     key: str
     config: ModelConfig
     folder: str
+    engine: int = 0
+    gpus: tuple[str, ...] = ()
+    """Those that it alone may use, as CUDA_VISIBLE_DEVICES names them."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End a model's engine; no event of it follows."""
+    """End one of a model's engines; no event of it follows."""
 
     key: str
+    engine: int = 0
 
 
 Effect = ToClient | ToEngine | Start | Stop

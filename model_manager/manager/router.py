@@ -7,18 +7,21 @@ the time that it happened, and carries out what `effects` returns.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from model_manager.manager.gpus import places
 from model_manager.manager.jobs import JobCounts
 from model_manager.manager.model import Model
 from model_manager.manager.outbox import Effect, Outbox
 from model_manager.manager.results import KeptResults
 from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import ErrorInfo, ModelError
+from model_manager.wire.errors import ConfigError, ErrorInfo, ModelError
 from model_manager.wire.messages import (
     Cancel,
     CloseModel,
     JobStatus,
+    ModelFailed,
     ModelInfo,
     ModelStatus,
     OpenModel,
@@ -43,8 +46,11 @@ class _Client:
 class Router:
     """All models of a machine."""
 
-    def __init__(self, settings: ManagerConfig, now: float) -> None:
+    def __init__(self, settings: ManagerConfig, now: float, gpus: Sequence[str] = (), cores: int = 1) -> None:
+        """`gpus` and `cores` are what the machine has for engines."""
         self._settings = settings
+        self._gpus = gpus
+        self._cores = cores
         self._outbox = Outbox()
         self._kept = KeptResults(settings.results_kept_mib * 2**20, settings.results_kept)
         self._jobs = JobCounts()
@@ -74,20 +80,27 @@ class Router:
             self._alone_since = now
 
     def open_model(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants a model."""
+        """A client wants a model; it is told so if the machine has not what its settings ask for."""
         key = message.config.key
-        model = self._models.get(key)
-        if model is None:
-            model = self._models[key] = Model(
-                message.config,
-                message.folder,
-                settings=self._settings,
-                outbox=self._outbox,
-                kept=self._kept,
-                jobs=self._jobs,
-            )
         self._clients[client].models.add(key)
+        try:
+            model = self._models.get(key) or self._new_model(message)
+        except ConfigError as error:
+            self._outbox.to_client(client, ModelFailed(key, error.info()))
+            return
+        self._models[key] = model
         model.open(client, now)
+
+    def _new_model(self, message: OpenModel) -> Model:
+        return Model(
+            message.config,
+            message.folder,
+            places(message.config, self._gpus, self._cores),
+            settings=self._settings,
+            outbox=self._outbox,
+            kept=self._kept,
+            jobs=self._jobs,
+        )
 
     def close_model(self, client: int, message: CloseModel, now: float) -> None:
         """A client is done with a model: what only it waits for is cancelled."""
@@ -129,25 +142,25 @@ class Router:
         """End a model's engine, or all; their clients are told."""
         for model in [model for model in self._models.values() if key in (None, model.key)]:
             stopped = ModelError(f"{model.config.model} was stopped by `millrace stop`")
-            model.fail(stopped.info(), engine_runs=True)
+            model.fail(stopped.info())
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def engine_ready(self, key: str, info: ModelInfo, now: float) -> None:
+    def engine_ready(self, key: str, info: ModelInfo, now: float, engine: int = 0) -> None:
         """An engine has loaded its model."""
-        self._models[key].ready(info, now)
+        self._models[key].ready(engine, info, now)
 
-    def engine_failed(self, key: str, error: ErrorInfo) -> None:
+    def engine_failed(self, key: str, error: ErrorInfo, engine: int = 0) -> None:
         """An engine cannot load its model, and says why."""
-        self._models[key].fail(error, engine_runs=True)
+        self._models[key].cannot_load(engine, error)
 
-    def engine_report(self, key: str, report: StepReport, now: float) -> None:
+    def engine_report(self, key: str, report: StepReport, now: float, engine: int = 0) -> None:
         """What a step brought about."""
-        self._models[key].report(report, now)
+        self._models[key].report(engine, report, now)
 
-    def engine_died(self, key: str, reason: str, *, hopeless: bool, now: float) -> None:
+    def engine_died(self, key: str, reason: str, *, hopeless: bool, now: float, engine: int = 0) -> None:
         """An engine ended without having been asked to; `hopeless` if another would end so too while it loads."""
-        self._models[key].died(reason, hopeless=hopeless, now=now)
+        self._models[key].died(engine, reason, hopeless=hopeless, now=now)
 
     # ── time and views ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -169,9 +182,12 @@ class Router:
         """Counts by job."""
         return self._jobs.status()
 
-    def models(self, pids: dict[str, int]) -> list[ModelStatus]:
-        """Snapshots, with the pids of their engines."""
-        return [model.status(pids.get(model.key)) for model in self._models.values()]
+    def models(self, pids: Mapping[tuple[str, int], int]) -> list[ModelStatus]:
+        """Snapshots, with the pids of their engines, which are known by key and number."""
+        return [
+            model.status([pid for (key, _), pid in sorted(pids.items()) if key == model.key])
+            for model in self._models.values()
+        ]
 
     def models_of(self, client: int) -> str:
         """Names of the models that a client uses, for lists of processes."""

@@ -14,9 +14,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 
+from model_manager.manager.gpus import visible_gpus
 from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
 from model_manager.manager.router import Router
-from model_manager.manager.supervisor import ENGINE_COMMAND, Supervisor
+from model_manager.manager.supervisor import ENGINE_COMMAND, EngineName, Supervisor
 from model_manager.wire.config import ManagerConfig
 from model_manager.wire.errors import ConfigError, ManagerUnavailable, MillraceError
 from model_manager.wire.messages import (
@@ -53,7 +54,7 @@ class Server:
     """One manager, from its first client to its end."""
 
     def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
-        self._router = Router(settings, time.monotonic())
+        self._router = Router(settings, time.monotonic(), visible_gpus(), len(os.sched_getaffinity(0)))
         self._supervisor = Supervisor(settings, self, engine_command)
         self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
         self._pids: dict[int, int] = {}
@@ -181,7 +182,7 @@ class Server:
         models = self._router.models(pids)
         names = {model.key: model.model for model in models}
         manager = ProcessStatus(os.getpid(), "manager")
-        engines = [ProcessStatus(pid, "engine", names.get(key, "")) for key, pid in pids.items()]
+        engines = [ProcessStatus(pid, "engine", names.get(key, "")) for (key, _), pid in sorted(pids.items())]
         clients = [
             ProcessStatus(pid, "client", names_used)
             for client, pid in self._pids.items()
@@ -206,23 +207,25 @@ class Server:
 
     # ── engines (the supervisor's listener) ──────────────────────────────────────────────────────────────────────────
 
-    def engine_said(self, key: str, message: EngineReady | EngineFailed | StepReport) -> None:
+    def engine_said(self, name: EngineName, message: EngineReady | EngineFailed | StepReport) -> None:
         """A message of an engine."""
         now = time.monotonic()
+        key, engine = name
         match message:
             case StepReport():
-                self._router.engine_report(key, message, now)
+                self._router.engine_report(key, message, now, engine)
             case EngineReady():
-                self._router.engine_ready(key, message.info, now)
+                self._router.engine_ready(key, message.info, now, engine)
             case EngineFailed():
                 _log.warning("%s cannot be loaded: %s", key, message.error.message)
-                self._router.engine_failed(key, message.error)
+                self._router.engine_failed(key, message.error, engine)
         self._soon()
 
-    def engine_died(self, key: str, reason: str, *, hopeless: bool) -> None:
+    def engine_died(self, name: EngineName, reason: str, *, hopeless: bool) -> None:
         """An engine is gone, unasked."""
-        _log.warning("the inference process of %s is gone: %s", key, reason)
-        self._router.engine_died(key, reason, hopeless=hopeless, now=time.monotonic())
+        key, engine = name
+        _log.warning("inference process %d of %s is gone: %s", engine, key, reason)
+        self._router.engine_died(key, reason, hopeless=hopeless, now=time.monotonic(), engine=engine)
         self._soon()
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,10 +248,10 @@ class Server:
             case ToClient(client, message):
                 if (connection := self._connections.get(client)) is not None:
                     connection.send(message)
-            case ToEngine(key, message):
-                self._supervisor.send(key, message)
-            case Start(_, config, folder):
+            case ToEngine(key, message, engine):
+                self._supervisor.send((key, engine), message)
+            case Start(key, config, folder, engine, gpus):
                 if not self._over.done():
-                    self._supervisor.start(config, folder)
-            case Stop(key):
-                self._supervisor.stop(key)
+                    self._supervisor.start((key, engine), config, folder, gpus)
+            case Stop(key, engine):
+                self._supervisor.stop((key, engine))

@@ -44,13 +44,17 @@ _STDERR_LINES = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
+EngineName = tuple[str, int]
+"""The model's key, and which of its engines."""
+
+
 class Listener(Protocol):
     """Who hears of engines."""
 
-    def engine_said(self, key: str, message: EngineReady | EngineFailed | StepReport) -> None:
+    def engine_said(self, name: EngineName, message: EngineReady | EngineFailed | StepReport) -> None:
         """A message that is no sign of life alone."""
 
-    def engine_died(self, key: str, reason: str, *, hopeless: bool) -> None:
+    def engine_died(self, name: EngineName, reason: str, *, hopeless: bool) -> None:
         """The engine ended unasked, and its process is gone; `hopeless` if it could not load the model."""
 
     def broken(self, error: BaseException) -> None:
@@ -68,13 +72,23 @@ class Death:
 class EngineProcess:
     """One inference process."""
 
-    def __init__(self, config: ModelConfig, folder: str, settings: ManagerConfig, command: Sequence[str]) -> None:
-        """Starts it. Only from the main thread: the kernel ends the engine together with the thread that made it."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        folder: str,
+        settings: ManagerConfig,
+        command: Sequence[str],
+        gpus: Sequence[str] = (),
+    ) -> None:
+        """Starts it; it sees `gpus` alone, if any are named.
+
+        Only from the main thread: the kernel ends the engine together with the thread that made it.
+        """
         self._config = config
         self._settings = settings
         ours, theirs = socket.socketpair()
         try:
-            self._process = _spawn(command, theirs, config)
+            self._process = _spawn(command, theirs, config, gpus)
         except BaseException:
             ours.close()
             raise
@@ -209,33 +223,33 @@ class EngineProcess:
 
 
 class Supervisor:
-    """The engines of all models, at most one of each at a time."""
+    """The engines of all models, at most one process for each at a time."""
 
     def __init__(self, settings: ManagerConfig, listener: Listener, command: Sequence[str] = ENGINE_COMMAND) -> None:
         self._settings = settings
         self._listener = listener
         self._command = command
-        self._engines: dict[str, EngineProcess] = {}
-        self._lives: dict[str, asyncio.Task[None]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._engines: dict[EngineName, EngineProcess] = {}
+        self._lives: dict[EngineName, asyncio.Task[None]] = {}
+        self._locks: dict[EngineName, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def pids(self) -> dict[str, int]:
-        """Of the engines, by model."""
-        return {key: engine.pid for key, engine in self._engines.items()}
+    def pids(self) -> dict[EngineName, int]:
+        """Of the engines."""
+        return {name: engine.pid for name, engine in self._engines.items()}
 
-    def start(self, config: ModelConfig, folder: str) -> None:
-        """Start the model's engine, once the one before it is gone."""
-        self._lives[config.key] = self._do(self._live(config, folder))
+    def start(self, name: EngineName, config: ModelConfig, folder: str, gpus: Sequence[str] = ()) -> None:
+        """Start an engine, once the one before it is gone; it sees `gpus` alone, if any are named."""
+        self._lives[name] = self._do(self._live(name, config, folder, gpus))
 
-    def send(self, key: str, message: Message) -> None:
-        """Send to the model's engine; dropped if it is just dying."""
-        if (engine := self._engines.get(key)) is not None:
+    def send(self, name: EngineName, message: Message) -> None:
+        """Send to an engine; dropped if it is just dying."""
+        if (engine := self._engines.get(name)) is not None:
             engine.send(message)
 
-    def stop(self, key: str) -> None:
-        """End the model's engine; nothing more is heard of it."""
-        engine, life = self._engines.pop(key, None), self._lives.pop(key, None)
+    def stop(self, name: EngineName) -> None:
+        """End an engine; nothing more is heard of it."""
+        engine, life = self._engines.pop(name, None), self._lives.pop(name, None)
         if engine is not None:
             self._do(engine.shut_down())
         elif life is not None:
@@ -243,8 +257,8 @@ class Supervisor:
 
     async def close(self) -> None:
         """End all engines and wait until their processes are gone."""
-        for key in list(self._lives):
-            self.stop(key)
+        for name in list(self._lives):
+            self.stop(name)
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -259,26 +273,28 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._listener.broken(error)
 
-    async def _live(self, config: ModelConfig, folder: str) -> None:
-        key = config.key
-        async with self._locks.setdefault(key, asyncio.Lock()):
+    async def _live(self, name: EngineName, config: ModelConfig, folder: str, gpus: Sequence[str]) -> None:
+        async with self._locks.setdefault(name, asyncio.Lock()):
             try:
-                engine = self._engines[key] = EngineProcess(config, folder, self._settings, self._command)
+                engine = self._engines[name] = EngineProcess(config, folder, self._settings, self._command, gpus)
             except OSError as error:
-                self._listener.engine_died(key, f"its process cannot be started: {error}", hopeless=True)
+                self._listener.engine_died(name, f"its process cannot be started: {error}", hopeless=True)
                 return
-            death = await engine.run(lambda message: self._hear(key, engine, message))
-        if self._engines.get(key) is engine:
-            del self._engines[key]
-            self._listener.engine_died(key, death.reason, hopeless=death.hopeless)
+            death = await engine.run(lambda message: self._hear(name, engine, message))
+        if self._engines.get(name) is engine:
+            del self._engines[name]
+            self._listener.engine_died(name, death.reason, hopeless=death.hopeless)
 
-    def _hear(self, key: str, engine: EngineProcess, message: EngineReady | EngineFailed | StepReport) -> None:
-        if self._engines.get(key) is engine:
-            self._listener.engine_said(key, message)
+    def _hear(self, name: EngineName, engine: EngineProcess, message: EngineReady | EngineFailed | StepReport) -> None:
+        if self._engines.get(name) is engine:
+            self._listener.engine_said(name, message)
 
 
-def _spawn(command: Sequence[str], theirs: socket.socket, config: ModelConfig) -> subprocess.Popen[bytes]:
+def _spawn(
+    command: Sequence[str], theirs: socket.socket, config: ModelConfig, gpus: Sequence[str]
+) -> subprocess.Popen[bytes]:
     fd = theirs.fileno()
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     threads = {} if config.num_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(config.num_threads))
     return subprocess.Popen(
         [*command, "--fd", str(fd), "--model", config.model],
@@ -286,7 +302,7 @@ def _spawn(command: Sequence[str], theirs: socket.socket, config: ModelConfig) -
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=[fd],
-        env={**os.environ, **threads},
+        env={**os.environ, **threads, **visible},
     )
 
 

@@ -69,6 +69,10 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """GiB of KV cache; by default sized from the memory there is."""
     num_threads: int | None = None
     """Threads the engine computes with on a CPU; by default, the cores this process may use."""
+    num_engines: int | None = None
+    """Inference processes that share the requests; by default one for every `tensor_parallel` GPUs, or one on a CPU."""
+    tensor_parallel: int = 1
+    """Processes, on a GPU each, among which one engine divides the model's weights and its KV cache."""
     prefix_caching: bool = True
     """Reuse the KV cache of a prompt's beginning that another request has computed."""
     speculation: Speculation = "off"
@@ -90,6 +94,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check("block_size", self.block_size, self.block_size in (8, 16, 32, 64, 128), "8, 16, 32, 64 or 128")
         gib = self.kv_cache_gib
         _check("kv_cache_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
+        _check("num_engines", self.num_engines, self.num_engines is None or 1 <= self.num_engines <= 64, "1 to 64")
+        _check("tensor_parallel", self.tensor_parallel, 1 <= self.tensor_parallel <= 64, "1 to 64")
         _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
 
         guesses = self.num_speculative_tokens
@@ -97,9 +103,10 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def key(self) -> str:
-        """One inference process serves each key: the model and the settings that change what it answers.
+        """The same engines serve all of one key: the model and the settings that change what it answers.
 
-        Capacity (kv_cache_gib, max_num_seqs, …) is not in it: who comes later shares what the first one started.
+        Capacity (kv_cache_gib, max_num_seqs, num_engines, …) is not in it: who comes later shares what the first one
+        started.
         """
         model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
         formats = (self.dtype, self.quantization, self.kv_cache_dtype)

@@ -183,12 +183,15 @@ class ModelStatus(msgspec.Struct, frozen=True):
     state: str
     """idle (unloaded until the next request), loading, ready, restarting or failed."""
     pid: int | None
+    """Of its first engine."""
     clients: int
     restarts: int
     outstanding: int
     """Requests accepted and not yet answered."""
     info: ModelInfo | None
     stats: EngineStats
+    """Of all its engines together."""
+    num_engines: int = 1
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

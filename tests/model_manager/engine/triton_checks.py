@@ -167,7 +167,7 @@ def rows_of_padding_store_nothing_and_give_zeros() -> None:
         attention = triton_attention(of, num_sms)
         step = make_step([(0, 1), (0, 1)], deal_blocks([1, 1], of.block_size, of.num_blocks), of.block_size)
         padded = replace(step, slots=np.array([step.slots[0], -1]))
-        attention.tiles = lambda _: Tiles(np.array([[0, 0, 1], [0, 1, 0]], np.int32), 2)  # type: ignore[method-assign]
+        attention.tiles = lambda _: Tiles(np.array([[0, 0, 1], [0, 1, 0]], np.int32), 2)  # type: ignore[method-assign, assignment]
         layer = attention._layers[0].fill_(5.0)
         attention.begin(padded)
         query, key, value = (torch.ones(2, heads, of.head_dim) for heads in (of.num_heads, 2, 2))

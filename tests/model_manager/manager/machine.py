@@ -104,9 +104,10 @@ class Machine:
             with contextlib.suppress(psutil.Error):
                 arguments = process.cmdline()
                 ours = {str(self.runtime), str(self.model)} & set(arguments)
-                if ours and "tests.model_manager.manager.worker" not in arguments:
+                is_worker = "tests.model_manager.manager.worker" in arguments
+                if ours and not is_worker and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+        return found
 
     def wait_until_gone(self) -> None:
         """No process, socket, lock or folder is left."""

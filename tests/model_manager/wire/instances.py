@@ -53,6 +53,8 @@ _MODEL = st.fixed_dictionaries(
         "block_size": st.sampled_from([8, 16, 32, 64, 128]),
         "kv_cache_gib": st.floats(0, exclude_min=True, allow_infinity=False),
         "num_threads": st.integers(1, 999),
+        "num_engines": st.integers(1, 64),
+        "tensor_parallel": st.integers(1, 64),
         "prefix_caching": st.booleans(),
         "backend": st.sampled_from(["torch", "fake"]),
     },

@@ -35,6 +35,8 @@ INVALID = [
     ("num_threads", 0),
     ("num_speculative_tokens", 0),
     ("num_speculative_tokens", 17),
+    ("num_engines", 0),
+    ("tensor_parallel", 0),
 ]
 WRONG_TYPE = [
     ("model", 1),
@@ -89,7 +91,7 @@ def test_every_default_is_possible() -> None:
 
 def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
     base = ModelConfig()
-    assert base.key == ModelConfig(max_num_seqs=3, kv_cache_gib=1.0, num_threads=2, block_size=8).key
+    assert base.key == ModelConfig(max_num_seqs=3, kv_cache_gib=1.0, num_threads=2, num_engines=2, block_size=8).key
     others = [
         ModelConfig(model="other"),
         ModelConfig(revision="main"),

@@ -1,0 +1,179 @@
+"""The engines of one model: which of them run, how much each has, and which gets the next request.
+
+Knows how many requests an engine has and how long they are; not what becomes of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+import msgspec
+
+from model_manager.manager.entry import Entry
+from model_manager.manager.gpus import Place
+from model_manager.manager.outbox import Outbox, Start, Stop
+from model_manager.wire.messages import EngineStats, ModelInfo
+
+
+class State(enum.StrEnum):
+    """Where an engine stands, or a model with all its engines."""
+
+    IDLE = "idle"
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+
+
+RUNNING = (State.LOADING, State.READY, State.RESTARTING)
+"""There is a process, or one is being started."""
+
+
+@dataclass
+class Slot:
+    """One engine after another, in one place."""
+
+    index: int
+    place: Place
+    state: State = State.IDLE
+    info: ModelInfo | None = None
+    stats: EngineStats = field(default_factory=EngineStats)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    """What the engine has."""
+    work: int = 0
+    """Tokens of prompts and outputs that this may yet come to."""
+    deaths_in_row: int = 0
+    killers_in_row: int = 0
+
+    @property
+    def max_num_seqs(self) -> int:
+        """What it runs at once."""
+        return self.info.max_num_seqs if self.info is not None else 0
+
+    def put(self, entry: Entry) -> None:
+        """The engine gets a request."""
+        entry.engine = self.index
+        self.entries[entry.request.request_id] = entry
+        self.work += _work(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """The engine has it no more."""
+        del self.entries[entry.request.request_id]
+        self.work -= _work(entry)
+
+    def clear(self) -> None:
+        """The engine has nothing more."""
+        self.entries, self.work = {}, 0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the account is wrong (tests)."""
+        assert self.work == sum(_work(entry) for entry in self.entries.values())
+        assert not self.entries or self.state is State.READY, "an engine that is not ready has requests"
+
+
+class EnginePool:
+    """As many slots as the model has engines."""
+
+    def __init__(self, key: str, folder: str, places: Sequence[Place], lookahead: float, outbox: Outbox) -> None:
+        """`lookahead`: requests an engine gets beyond what it can run at once, as a fraction of it."""
+        self._key = key
+        self._folder = folder
+        self._lookahead = lookahead
+        self._outbox = outbox
+        self.slots = [Slot(index, place) for index, place in enumerate(places)]
+
+    @property
+    def state(self) -> State:
+        """Of the model: ready as soon as one engine is."""
+        states = {slot.state for slot in self.slots}
+        order = (State.READY, State.RESTARTING, State.LOADING, State.FAILED)
+        return next((state for state in order if state in states), State.IDLE)
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """What the model is, once an engine has loaded it."""
+        return next((slot.info for slot in self.slots if slot.info is not None), None)
+
+    @property
+    def capacity(self) -> int:
+        """Requests that clients may have outstanding."""
+        return sum(self._most(slot) for slot in self.slots)
+
+    def start(self) -> None:
+        """Start every engine."""
+        for slot in self.slots:
+            slot.deaths_in_row = slot.killers_in_row = 0
+            slot.state = State.LOADING
+            self._start(slot)
+
+    def restart(self, slot: Slot) -> None:
+        """Start an engine where one has died."""
+        slot.state = State.LOADING if slot.state is State.LOADING else State.RESTARTING
+        self._start(slot)
+
+    def _start(self, slot: Slot) -> None:
+        self._outbox.add(Start(self._key, slot.place.config, self._folder, slot.index, slot.place.gpus))
+
+    def stop(self, state: State) -> None:
+        """End every engine that runs."""
+        for slot in self.slots:
+            self.end(slot, state)
+
+    def end(self, slot: Slot, state: State) -> None:
+        """End one engine, if it runs; IDLE until the model is wanted again, FAILED if it cannot do its work."""
+        if slot.state in RUNNING:
+            self._outbox.add(Stop(self._key, slot.index))
+        slot.state = state
+        slot.stats = EngineStats()
+        if state is State.FAILED:
+            slot.info = None
+
+    def stats(self) -> EngineStats:
+        """Of all engines together."""
+        names = [part.name for part in msgspec.structs.fields(EngineStats)]
+        return EngineStats(**{name: sum(getattr(slot.stats, name) for slot in self.slots) for name in names})
+
+    def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[Slot, list[Entry]]]:
+        """Give engines what they have room for: the most urgent first, each to the engine with the least to do.
+
+        Suspects run alone, one after the other: one engine is kept for them, which takes nothing else until it is
+        empty. The others go on.
+        """
+        ready = [slot for slot in self.slots if slot.state is State.READY]
+        given: dict[int, list[Entry]] = {}
+        if suspects and ready:
+            kept = self._kept_for(suspects, ready)
+            ready.remove(kept)
+            if not kept.entries:
+                entry = next(iter(suspects.values()))
+                kept.put(entry)
+                given[kept.index] = [entry]
+        rooms = {slot.index: self._room(slot) for slot in ready}
+        others = (entry for name, entry in unsent.items() if name not in suspects)
+        for entry in nsmallest(sum(rooms.values()), others, key=lambda entry: entry.request.params.priority):
+            slot = min((slot for slot in ready if rooms[slot.index]), key=lambda slot: slot.work)
+            rooms[slot.index] -= 1
+            slot.put(entry)
+            given.setdefault(slot.index, []).append(entry)
+        return ((self.slots[index], entries) for index, entries in given.items())
+
+    def _kept_for(self, suspects: dict[str, Entry], ready: list[Slot]) -> Slot:
+        """The engine that runs a suspect, else the one that is emptied soonest."""
+        running = [slot for slot in ready if any(name in suspects for name in slot.entries)]
+        return running[0] if running else min(ready, key=lambda slot: len(slot.entries))
+
+    def _room(self, slot: Slot) -> int:
+        """After a death nothing is sent that could not run at once."""
+        most = slot.max_num_seqs if slot.deaths_in_row else self._most(slot)
+        return max(0, most - len(slot.entries))
+
+    def _most(self, slot: Slot) -> int:
+        return math.ceil(slot.max_num_seqs * (1 + self._lookahead))
+
+
+def _work(entry: Entry) -> int:
+    return len(entry.request.prompt_token_ids) + entry.request.params.max_tokens

@@ -1,0 +1,60 @@
+"""Which GPUs there are, and which of them each engine of a model gets. Asks the driver's files, so needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one engine runs."""
+
+    config: ModelConfig
+    gpus: tuple[str, ...] = ()
+    """As CUDA_VISIBLE_DEVICES names them; none for an engine on the CPU."""
+
+
+def visible_gpus(
+    environment: Mapping[str, str] = os.environ, drivers: Path = Path("/proc/driver/nvidia/gpus")
+) -> tuple[str, ...]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES gives or takes."""
+    present = [str(index) for index, _ in enumerate(sorted(drivers.iterdir()))] if drivers.is_dir() else []
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is None or not present:
+        return tuple(present)
+    names = [name.strip() for name in named.split(",")]
+    end = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
+    return tuple(names[:end])  # CUDA too ignores what follows an entry that is none
+
+
+def places(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[Place]:
+    """One for each engine of the model: `num_engines`, or one for every `tensor_parallel` of the GPUs, or one.
+
+    Engines on the CPU divide its `cores`, unless num_threads says otherwise. Raises ConfigError, with what the machine
+    has, when there are not GPUs enough for the engines asked for.
+    """
+    if config.backend == "fake" or config.device == "cpu" or not gpus:
+        return _on_cpu(config, cores)
+    each = config.tensor_parallel
+    count = config.num_engines or max(1, len(gpus) // each)
+    if count * each > len(gpus):
+        raise ConfigError(
+            f"num_engines={count} with tensor_parallel={each} takes {count * each} GPUs: this machine has {len(gpus)}"
+        )
+    return [Place(config, tuple(gpus[index * each : (index + 1) * each])) for index in range(count)]
+
+
+def _on_cpu(config: ModelConfig, cores: int) -> list[Place]:
+    count = config.num_engines or 1
+    processes = count * config.tensor_parallel
+    if processes > 1 and config.num_threads is None:
+        config = msgspec.structs.replace(config, num_threads=max(1, cores // processes))
+    return [Place(config)] * count
