@@ -173,6 +173,7 @@ def completion_of(prompt: Prompt, generation: Generation, model: str) -> Complet
         model=model,
         token_ids=list(generation.token_ids),
         choices=[_choice(answer) for answer in generation.choices],
+        logprobs=generation.logprobs,
         columns=prompt.columns,
     )
 
@@ -183,6 +184,7 @@ def _choice(answer: Generation) -> Choice:
         finish_reason=answer.finish_reason,
         stop_reason=answer.stop_reason,
         token_ids=list(answer.token_ids),
+        logprobs=answer.logprobs,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from apache_beam.utils.shared import Shared
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.logprobs import TokenLogprob
 from model_manager.wire.messages import FinishReason, ModelInfo, Timings
 from model_manager.wire.sampling import SamplingParams
 
@@ -29,6 +30,7 @@ class Generation(Protocol):
     cached_tokens: int
     timings: Timings
     latency: float
+    logprobs: list[TokenLogprob] | None
 
     @property
     def choices(self) -> Sequence[Generation]:

@@ -12,6 +12,7 @@ import apache_beam as beam
 import msgspec
 
 from model_manager.wire.errors import ErrorInfo, InvalidRequest
+from model_manager.wire.logprobs import TokenLogprob
 from model_manager.wire.messages import FinishReason, Timings
 from model_manager.wire.sampling import SamplingParams
 
@@ -89,6 +90,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: FinishReason
     stop_reason: str | int | None = None
     token_ids: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,6 +111,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds from submission to result, as the worker saw them."""
     model: str = ""
     token_ids: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
+    """Of each of `token_ids`, where the parameters ask for them: the model's own, before any parameter changed them."""
     choices: list[Choice] = []
     """For n > 1 all answers, the first among them."""
     columns: dict[str, Any] = {}

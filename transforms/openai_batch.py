@@ -1,6 +1,7 @@
 """Rows in OpenAI's batch format, `{"custom_id", "method", "url", "body"}`, as plain rows.
 
 Source: https://platform.openai.com/docs/guides/batch. Chat completions (`messages`) and completions (`prompt`).
+The sampling parameters that vLLM's server adds are taken too, and `logprobs` and `top_logprobs` of both endpoints.
 A body parameter that would change the answer and that is not supported raises InvalidRequest by its name: none is
 dropped silently. `model` is not used (the job's model answers) and rides along, as do `method`, `url` and the
 parameters that do not change the answer.
@@ -13,7 +14,28 @@ from typing import Any
 from model_manager.wire.errors import InvalidRequest
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
-_SAMPLING = ("temperature", "top_p", "top_k", "n", "seed", "stop", "stop_token_ids", "ignore_eos")
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "min_tokens",
+    "n",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+)
+_LENGTHS = ("max_completion_tokens", "max_tokens")
+_LOGPROBS = ("logprobs", "top_logprobs")
 _SCHEDULING = ("priority", "deadline", "cache_salt")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
@@ -23,16 +45,11 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "stream": (False,),
     "echo": (False,),
-    "logprobs": (False,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
     "tools": ([],),
     "functions": ([],),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "suffix": ("",),
-    "top_logprobs": (0,),
 }
 """Values of otherwise unsupported parameters that change nothing, beside null."""
 
@@ -47,12 +64,13 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
     body = row["body"]
     _check_endpoint(row)
-    supported = {*_CONTENT, *_SAMPLING, *_SCHEDULING, *_RIDE_ALONG, "max_tokens", "max_completion_tokens"}
+    supported = {*_CONTENT, *_SAMPLING, *_SCHEDULING, *_RIDE_ALONG, *_LENGTHS, *_LOGPROBS}
     for name in sorted(body.keys() - supported):
         _check_unsupported(name, body[name])
     rest = {name: value for name, value in row.items() if name != "body"}
     rest |= {name: body[name] for name in _RIDE_ALONG & body.keys()}
-    params = {name: body[name] for name in (*_SAMPLING, *_SCHEDULING) if body.get(name) is not None} | _max_tokens(body)
+    params = {name: body[name] for name in (*_SAMPLING, *_SCHEDULING) if body.get(name) is not None}
+    params |= _max_tokens(body) | _logprobs(body)
     content = {name: body[name] for name in _CONTENT if name in body}
     return rest | content | ({"sampling_params": params} if params else {})
 
@@ -73,5 +91,15 @@ def _check_unsupported(name: str, value: Any) -> None:
 
 
 def _max_tokens(body: dict[str, Any]) -> dict[str, Any]:
-    values = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    values = [body[name] for name in _LENGTHS if body.get(name) is not None]
     return {"max_tokens": values[0]} if values else {}
+
+
+def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
+    """Chat completions ask by `logprobs: true` and say how many alternatives apart; completions ask by their number."""
+    asked, most = body.get("logprobs"), body.get("top_logprobs")
+    if most is not None and asked is not True and (most != 0 or asked is not None):
+        raise InvalidRequest(f"body.top_logprobs={most!r}: takes a number beside logprobs=true")
+    if asked is None or asked is False:
+        return {}
+    return {"logprobs": (most or 0) if asked is True else asked}

@@ -2,7 +2,8 @@
 
     {"id", "text", "finish_reason", ["stop_reason",] "usage": {"prompt_tokens", "cached_tokens", "completion_tokens"},
      "timings": {"queued", "first_token", "finished", "latency"}, "model", ["error": {"kind", "message"},] "columns":
-     {…}, ["choices": [{"text", "finish_reason", ["stop_reason"]}, …]]}
+     {…}, ["logprobs": [{"token", "token_id", "logprob", "top_logprobs": [{"token", "token_id", "logprob"}, …]}, …],]
+     ["choices": [{"text", "finish_reason", ["stop_reason",] ["logprobs"]}, …]]}
 
 The prompt's further columns stand under `columns`, so none collides with ours. Timings are in seconds: the first three
 from the manager's receipt of the request, latency from submission to result as the worker saw it. In Parquet the schema
@@ -20,6 +21,8 @@ import pyarrow.parquet as pq
 
 from transforms.elements import Choice, Completion, DeadLetter
 
+_TOP_LOGPROB = [("token", pa.string()), ("token_id", pa.int64()), ("logprob", pa.float64())]
+_LOGPROBS = pa.list_(pa.struct([*_TOP_LOGPROB, ("top_logprobs", pa.list_(pa.struct(_TOP_LOGPROB)))]))
 PARQUET_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -28,7 +31,14 @@ PARQUET_SCHEMA = pa.schema(
         pa.field("stop_reason", pa.string()),
         pa.field(
             "choices",
-            pa.list_(pa.struct([(name, pa.string()) for name in ("text", "finish_reason", "stop_reason")])),
+            pa.list_(
+                pa.struct(
+                    [
+                        *((name, pa.string()) for name in ("text", "finish_reason", "stop_reason")),
+                        ("logprobs", _LOGPROBS),
+                    ]
+                )
+            ),
         ),
         pa.field(
             "usage",
@@ -41,6 +51,7 @@ PARQUET_SCHEMA = pa.schema(
         pa.field("model", pa.string()),
         pa.field("error", pa.struct([("kind", pa.string()), ("message", pa.string())])),
         pa.field("columns", pa.string()),
+        pa.field("logprobs", _LOGPROBS),
     ]
 )
 _ROWS_A_GROUP = 10_000
@@ -67,6 +78,8 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
         row["choices"] = [_choice(choice) for choice in completion.choices]
     if completion.timings is not None:
         row["timings"] = msgspec.to_builtins(completion.timings) | {"latency": completion.latency}
+    if completion.logprobs is not None:
+        row["logprobs"] = completion.logprobs
     if completion.error is not None:
         row["error"] = completion.error
     return row
@@ -74,7 +87,8 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
 
 def _choice(choice: Choice) -> dict[str, Any]:
     reason = {} if choice.stop_reason is None else {"stop_reason": choice.stop_reason}
-    return {"text": choice.text, "finish_reason": choice.finish_reason, **reason}
+    logprobs = {} if choice.logprobs is None else {"logprobs": choice.logprobs}
+    return {"text": choice.text, "finish_reason": choice.finish_reason, **reason, **logprobs}
 
 
 def _dead_letter_row(letter: DeadLetter) -> dict[str, Any]:

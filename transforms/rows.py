@@ -11,8 +11,7 @@ Of an object these names are ours, everything else is a further column and rides
 
 - the id column, `id` by default, else `custom_id`: a string or an integer,
 - the prompt column, `prompt` by default, or `messages`,
-- SamplingParams' own field names (max_tokens, temperature, top_k, top_p, n, seed, stop, stop_token_ids, ignore_eos,
-  priority, deadline, cache_salt) and
+- SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/SAMPLING.md lists them) and
   `sampling_params`, an object of them that wins over the former; `row_params=False` leaves all of these to the columns.
 """
 

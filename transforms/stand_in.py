@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from model_manager.wire.errors import MillraceError, PromptTooLong
+from model_manager.wire.logprobs import TokenLogprob
 from model_manager.wire.messages import FinishReason, ModelInfo, Timings
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import ClientOptions
@@ -29,6 +30,7 @@ class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
     timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
     latency: float = 0.004
     choices: tuple[StandInGeneration, ...] = ()
+    logprobs: list[TokenLogprob] | None = None
 
 
 class StandInClient:
@@ -89,8 +91,13 @@ class StandInClient:
         kept = words[: params.max_tokens]
         reason = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
         token_ids = [sum(word.encode()) for word in kept]
+        certain = [TokenLogprob(word, token_id, 0.0, []) for word, token_id in zip(kept, token_ids, strict=True)]
         return StandInGeneration(
-            text=" ".join(kept).upper(), token_ids=token_ids, finish_reason=reason, prompt_tokens=len(words)
+            text=" ".join(kept).upper(),
+            token_ids=token_ids,
+            finish_reason=reason,
+            prompt_tokens=len(words),
+            logprobs=None if params.logprobs is None else certain,
         )
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from array import array
@@ -26,6 +27,7 @@ from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
 from model_manager.engine.sequence import Sequence, SequenceStatus, accepted
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import EngineStats, FinishReason, ModelInfo, Request
 
 _VOCAB_SIZE = 1000
@@ -158,8 +160,9 @@ class FakeEngine:
             return
         token_id = self._token(sequence)
         self._counters.generated(now, 1)
-        if sequence.append(token_id) is None:
-            result.new_token_ids[sequence.request_id] = [token_id]
+        logprobs = self._logprobs(sequence, token_id)
+        if sequence.append(token_id, logprobs) is None:
+            result.note_progress(sequence.request_id, token_id, logprobs)
         else:
             self._leave(sequence)
 
@@ -176,6 +179,15 @@ class FakeEngine:
             tops = -np.sort(draw((count, max(1, reading.num_top))), axis=1).astype(np.float32)
             ids = np.arange(count * reading.num_top).reshape(count, -1) % self.info.vocab_size
             reading.add(Scores(tops[:, 0], np.full(count, True), ids, tops[:, : reading.num_top]))
+
+    def _logprobs(self, sequence: Sequence, token_id: int) -> Logprobs | None:
+        """As if each next token were half as likely as the one before."""
+        count = sequence.params.logprobs
+        if count is None:
+            return None
+        ids = [(token_id + place) % self.info.vocab_size for place in range(count)]
+        logprobs = [-math.log(2) * (place + 1) for place in range(count)]
+        return Logprobs([-math.log(2)], [True], [ids] if count else [], [logprobs] if count else [])
 
     def _token(self, sequence: Sequence) -> int:
         prompt = array("q", sequence.token_ids[: sequence.num_prompt_tokens]).tobytes()

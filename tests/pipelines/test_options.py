@@ -22,6 +22,8 @@ def test_without_flags_the_defaults_hold() -> None:
 def test_flags_become_settings() -> None:
     flags = "--model org/m --dtype bfloat16 --quantization int4 --kv_cache_dtype int8 --max_num_seqs 8"
     flags += " --no-prefix_caching --max_tokens 7 --temperature 0.5"
+    flags += ' --logit_bias {"5":-100} --allowed_token_ids 5 6 --bad_words x --logprobs 2 --min_p 0.1 --min_tokens 3'
+    flags += " --include_stop_str_in_output --repetition_penalty 1.5 --typical_p 0.5"
     flags += " --stop a b --stop_token_ids 1 2 --ignore_eos --linger 2 --chat never --backend fake --no-row_params"
     options = parse([*INPUT, *flags.split()])
     assert options.model == ModelConfig(
@@ -34,7 +36,20 @@ def test_flags_become_settings() -> None:
         backend="fake",
     )
     assert options.sampling == SamplingParams(
-        max_tokens=7, temperature=0.5, stop=("a", "b"), stop_token_ids=(1, 2), ignore_eos=True
+        max_tokens=7,
+        temperature=0.5,
+        stop=("a", "b"),
+        stop_token_ids=(1, 2),
+        ignore_eos=True,
+        logit_bias={5: -100.0},
+        allowed_token_ids=(5, 6),
+        bad_words=("x",),
+        logprobs=2,
+        min_p=0.1,
+        min_tokens=3,
+        include_stop_str_in_output=True,
+        repetition_penalty=1.5,
+        typical_p=0.5,
     )
     assert (options.manager.linger, options.chat, options.row_params) == (2.0, False, False)
 
@@ -58,6 +73,7 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--runer=x"], "unknown flag --runer: did you mean --runner?"),
         ([*INPUT, "--frobnicate"], "unknown flag --frobnicate: --help lists all"),
         ([*INPUT, "--max_tokens", "many"], "argument --max_tokens: invalid int value: 'many'"),
+        ([*INPUT, "--logit_bias", "5=1"], "argument --logit_bias: invalid JSON object: '5=1'"),
         ([*INPUT, "--max_tokens", "0"], "max_tokens=0: takes at least 1"),
         ([*INPUT, "--block_size", "7"], "block_size=7: takes 8, 16, 32, 64 or 128"),
         ([*INPUT, "--linger", "-1"], "linger=-1.0: takes a finite number of 0 or more"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_manager.wire.errors import ErrorInfo, InvalidRequest
+from model_manager.wire.logprobs import TokenLogprob, TopLogprob
 from model_manager.wire.messages import FinishReason, Timings
 from model_manager.wire.sampling import SamplingParams
 from transforms.elements import (
@@ -48,6 +49,7 @@ def test_a_completion_survives_its_coder(identity: str, said: str, further: dict
         model="m",
         token_ids=tokens,
         choices=[Choice(text=said, finish_reason=FinishReason.STOP, stop_reason="x", token_ids=tokens)],
+        logprobs=[TokenLogprob(said, 7, -0.5, [TopLogprob("x", 8, -9999.0)])],
         columns=further,
         error=ErrorInfo(kind="A", message="b"),
     )

@@ -44,7 +44,6 @@ def test_max_completion_tokens_is_max_tokens() -> None:
         {"logprobs": False},
         {"logprobs": None},
         {"tools": []},
-        {"presence_penalty": 0.0},
         {"response_format": {"type": "text"}},
     ],
 )
@@ -57,18 +56,46 @@ def test_values_that_change_nothing_are_accepted(harmless: dict[str, Any]) -> No
     [
         {"best_of": 2},
         {"stream": True},
-        {"logprobs": True},
-        {"logprobs": 0},
         {"tools": [{}]},
-        {"presence_penalty": 0.1},
         {"response_format": {"type": "json_object"}},
-        {"logit_bias": {"1": 2}},
         {"something_new": 1},
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_its_name(unsupported: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"body.{next(iter(unsupported))} "):
         parsed({"messages": MESSAGES} | unsupported)
+
+
+def test_sampling_parameters_of_the_body_are_taken_also_those_that_vllm_adds() -> None:
+    given = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": -1,
+        "logit_bias": {"50": -100},
+        "min_p": 0.1,
+        "min_tokens": 2,
+    }
+    assert parsed({"messages": MESSAGES} | given).params == given
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 3}, 3),
+        ({"logprobs": 3}, 3),
+        ({"logprobs": 0}, 0),
+        ({"top_logprobs": 0}, None),
+        ({"logprobs": False}, None),
+    ],
+)
+def test_log_probabilities_are_asked_for_as_either_endpoint_does(asked: dict[str, Any], count: int | None) -> None:
+    assert parsed({"messages": MESSAGES} | asked).params.get("logprobs") == count
+
+
+def test_alternatives_without_log_probabilities_are_refused() -> None:
+    for asked in ({"top_logprobs": 2}, {"logprobs": False, "top_logprobs": 2}, {"logprobs": 5, "top_logprobs": 2}):
+        with pytest.raises(InvalidRequest, match="top_logprobs=2"):
+            parsed({"messages": MESSAGES} | asked)
 
 
 @pytest.mark.parametrize("row", [{"url": "/v1/embeddings"}, {"method": "GET"}])

@@ -12,6 +12,7 @@ from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeate
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 
 from model_manager.wire.errors import ConfigError, ErrorInfo
+from model_manager.wire.logprobs import TokenLogprob, TopLogprob
 from model_manager.wire.messages import FinishReason, Timings
 from tests.transforms.running import check, pipeline
 from transforms.elements import Choice, Completion, DeadLetter, Usage
@@ -93,9 +94,33 @@ def test_several_answers_are_a_list_in_both_formats(tmp_path: Path) -> None:
     ]
     (row,) = pq.read_table(tmp_path / "parquet-00000-of-00001.parquet").to_pylist()
     assert row["choices"] == [
-        {"text": "one", "finish_reason": "stop", "stop_reason": "7"},
-        {"text": "two", "finish_reason": "length", "stop_reason": None},
+        {"text": "one", "finish_reason": "stop", "stop_reason": "7", "logprobs": None},
+        {"text": "two", "finish_reason": "length", "stop_reason": None, "logprobs": None},
     ]
+
+
+LOGPROBS = [TokenLogprob("sa", 7, -0.5, [TopLogprob("sa", 7, -0.5), TopLogprob("b", 8, -9999.0)])]
+WRITTEN_LOGPROBS = [
+    {
+        "token": "sa",
+        "token_id": 7,
+        "logprob": -0.5,
+        "top_logprobs": [
+            {"token": "sa", "token_id": 7, "logprob": -0.5},
+            {"token": "b", "token_id": 8, "logprob": -9999.0},
+        ],
+    }
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_log_probabilities_are_written_where_there_are_some(tmp_path: Path, kind: str) -> None:
+    write(completion(logprobs=LOGPROBS), completion("b"), output=str(tmp_path / "out"), output_format=kind)
+    path = tmp_path / f"out-00000-of-00001.{kind}"
+    written = rows(path) if kind == "jsonl" else pq.read_table(path).to_pylist()
+    first, second = sorted(written, key=lambda row: str(row["id"]))
+    assert first["logprobs"] == WRITTEN_LOGPROBS
+    assert second.get("logprobs") is None
 
 
 def test_dead_letters_stand_beside_the_completions_with_reason_class_and_row(tmp_path: Path) -> None:
