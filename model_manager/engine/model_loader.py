@@ -36,7 +36,7 @@ from model_manager.engine.paged_attention import (
     register,
 )
 from model_manager.engine.plain_linears import make_linears_plain
-from model_manager.engine.quantization import CACHE_FORMATS, check_formats
+from model_manager.engine.quantization import CACHE_FORMATS, check_formats, round_linears
 from model_manager.engine.self_check import check_against_own_attention
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
@@ -69,13 +69,14 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
     kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
     model = _load_weights(checkpoint, dtype, device)
     make_linears_plain(model)
+    round_linears(model, config.quantization)
     if device.type == "cpu":
         if can_pack(dtype):
             pack_linears(model, config.max_num_seqs)
         _let_go_of_files(model)
     runner = _runner(config, checkpoint, model, dtype, device, max_model_len)
     if checkpoint.architecture not in TESTED:
-        check_against_own_attention(model, runner)
+        check_against_own_attention(model, runner, rounds_cache=config.kv_cache_dtype != "auto")
     runner.warm_up()
     info_dtype = str(dtype).removeprefix("torch.")
     info = ModelInfo(

@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from model_manager.engine.interface import StepInput
+from model_manager.engine.rounding import RoundedRows, round_rows
 from model_manager.wire.errors import ModelUnsupported
 
 IMPLEMENTATION = "millrace_paged"
@@ -177,8 +178,9 @@ class _Stored:
 
     def put(self, layer: int, slots: torch.Tensor, states: torch.Tensor) -> None:
         if self._rounded is not None:
-            states, scales = round_heads(states, self._rounded)
-            self._scales[layer].index_copy_(0, slots, scales)
+            rounded = round_rows(states, self._rounded)
+            self._scales[layer].index_copy_(0, slots, rounded.scales)
+            states = rounded.steps
         self._states[layer].view(torch.uint8)[slots] = states.contiguous().view(torch.uint8)
 
     def get(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
@@ -186,19 +188,7 @@ class _Stored:
         states = self._states[layer][slots]
         if self._rounded is None:
             return states
-        return (states.float() * self._scales[layer][slots].unsqueeze(-1)).to(self._dtype)
-
-
-def round_heads(states: torch.Tensor, rounded: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """[T, heads, dim] in steps of a scale for each token and head, [T, heads], which the largest of its values sets.
-
-    The scale is NaN where a value is not finite, so that it is not lost.
-    """
-    states = states.float()
-    most = torch.tensor(127.0 if rounded == torch.int8 else torch.finfo(rounded).max, device=states.device)
-    largest = states.abs().amax(-1) + (states * 0.0).sum(-1)
-    steps = (states * (most / largest).unsqueeze(-1)).nan_to_num(0.0).clamp(-most, most)
-    return (steps.round() if rounded == torch.int8 else steps).to(rounded), largest / most
+        return RoundedRows(states, self._scales[layer][slots]).values().to(self._dtype)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,77 @@
-"""What a model's weights and its KV cache are rounded to: which settings a device can serve.
+"""What a model's weights and its KV cache are rounded to: what a device can serve, and which layers get what.
 
-Knows no checkpoint.
+Every linear layer is rounded but the output layer: it decides directly between tokens, and where it is tied to the
+embedding, that table stays for the lookups anyway. Embeddings and norms stay in the model's dtype. Knows no checkpoint.
 """
 
 from __future__ import annotations
 
-import torch
+import logging
+from typing import Any
 
-from model_manager.wire.config import ModelConfig
+import torch
+from torch import nn
+
+from model_manager.engine.quantized_linear import Fp8Linear, Int4Linear, Int8Linear, fits_16, fits_int4
+from model_manager.engine.rounding import round_groups, round_rows
+from model_manager.wire.config import ModelConfig, Quantization
 from model_manager.wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 CACHE_FORMATS = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What each kv_cache_dtype rounds keys and values to."""
+INT4_GROUP = 32
+"""Weights that share a scale in int4; docs/QUANTIZATION.md has the accuracy of longer groups."""
+_FP8_CAPABILITY = (8, 9)
+_INT4_CAPABILITY = (8, 0)
 
 
 def check_formats(config: ModelConfig, device: torch.device) -> None:
     """Raise ConfigError, naming the setting, for a format that `device` does not serve."""
-    if config.quantization != "none":
-        raise ConfigError(f"quantization={config.quantization!r}: not on this {device.type}; takes 'none' here")
+    if config.quantization == "fp8":
+        _check_capability("quantization", config.quantization, device, _FP8_CAPABILITY)
+    if config.quantization == "int4" and device.type == "cuda":
+        _check_capability("quantization", config.quantization, device, _INT4_CAPABILITY)
     if config.kv_cache_dtype == "fp8" and device.type == "cpu":
         raise ConfigError("kv_cache_dtype='fp8': no CPU computes with it, and int8 is as small; takes 'auto' or 'int8'")
+
+
+def _check_capability(name: str, value: str, device: torch.device, needed: tuple[int, int]) -> None:
+    found = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if found is None or found < needed:
+        has = f"this GPU's is {found[0]}.{found[1]}" if found else "this is a CPU"
+        raise ConfigError(
+            f"{name}={value!r}: takes a GPU of compute capability {needed[0]}.{needed[1]} or more, and {has}; "
+            "'int8' is served everywhere"
+        )
+
+
+def round_linears(model: Any, quantization: Quantization) -> None:
+    """Replace the linear layers of `model` by rounded ones, freeing each weight as it goes."""
+    if quantization == "none":
+        return
+    output = model.get_output_embeddings()
+    left = 0
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and child is not output:
+                rounded = _rounded(child, quantization)
+                left += rounded is None
+                setattr(parent, name, rounded or child)
+    if left:
+        log.warning("%d linear layers keep their dtype: %s does not take their sizes", left, quantization)
+
+
+def _rounded(layer: nn.Linear, quantization: Quantization) -> nn.Module | None:
+    """The layer with its weight rounded, or None if its sizes do not fit."""
+    weight, bias = layer.weight.detach(), layer.bias
+    out_features, in_features = weight.shape
+    if quantization == "int4":
+        fits = fits_int4(out_features, in_features, INT4_GROUP)
+        return Int4Linear(round_groups(weight, INT4_GROUP), bias) if fits else None
+    if not fits_16(out_features, in_features) and weight.device.type == "cuda":
+        return None
+    if quantization == "int8":
+        return Int8Linear(round_rows(weight, torch.int8), bias)
+    return Fp8Linear(round_rows(weight, torch.float8_e4m3fn), bias)

@@ -23,10 +23,13 @@ _CUTS = (((0, 10), (0, 13)), ((10, 24),))
 """Positions of each sequence that a step computes."""
 _TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Difference of logits as a part of their own size; what is computed otherwise differs by about 1."""
+_ROUNDED = 0.15
 
 
-def check_against_own_attention(model: Any, runner: TorchModelRunner) -> None:
+def check_against_own_attention(model: Any, runner: TorchModelRunner, *, rounds_cache: bool) -> None:
     """Raise ModelUnsupported unless packed, paged logits equal those of `model` alone with transformers' attention.
+
+    They differ a little more if the runner rounds keys and values in its cache.
 
     Writes to the first blocks of the KV cache, whose content nobody has a use for yet.
     """
@@ -36,7 +39,8 @@ def check_against_own_attention(model: Any, runner: TorchModelRunner) -> None:
     with _own_attention(model):
         wanted = torch.stack([_last_logits(model, tokens[row][:end]) for row, end in ((0, 10), (1, 13), (0, 24))])
     error = float((got - wanted).norm() / wanted.norm())
-    if not error < _TOLERANCE[model.dtype]:
+    tolerance = max(_TOLERANCE[model.dtype], _ROUNDED if rounds_cache else 0.0)
+    if not error < tolerance:
         raise ModelUnsupported(
             f"architecture {type(model).__name__} is not served: in a batch it answers otherwise than alone with "
             f"transformers' own attention (its logits differ by {error:.1%})"

@@ -17,8 +17,8 @@ from model_manager.engine.paged_attention import (
     CacheShape,
     GatheringAttention,
     PagedAttention,
-    round_heads,
 )
+from model_manager.engine.rounding import round_rows
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -114,19 +114,6 @@ def test_a_single_token_in_an_empty_cache_attends_to_itself() -> None:
 def test_the_gathering_attention_agrees_with_dense_attention(rounded: torch.dtype | None) -> None:
     shape = _shape(heads=6, kv_heads=2, rounded=rounded)
     _check(GatheringAttention, shape, [(0, 1), (0, 40), (99, 100), (5, 50)])
-
-
-def test_a_rounded_value_is_off_by_half_a_step_of_its_token_and_head() -> None:
-    states = (
-        torch.randn(50, 3, 32, generator=torch.Generator().manual_seed(0)) * torch.logspace(-20, 20, 50)[:, None, None]
-    )
-    steps, scales = round_heads(states, torch.int8)
-    largest = states.abs().amax(-1, keepdim=True)
-    assert (steps.abs().amax(-1) == 127).all()
-    assert ((steps * scales[..., None] - states).abs() <= largest / 127 * 0.5001).all()
-    steps, scales = round_heads(states, torch.float8_e4m3fn)
-    size = states.abs().maximum(largest / 448 / 64)  # below 2 ** -6 the steps are even
-    assert ((steps.float() * scales[..., None] - states).abs() <= size / 16 * 1.0001).all()
 
 
 def test_a_token_of_zeros_is_rounded_to_zeros() -> None:
@@ -275,8 +262,7 @@ def _check(
 def _kept(states: torch.Tensor, shape: CacheShape) -> torch.Tensor:
     if shape.rounded is None:
         return states
-    steps, scales = round_heads(states, shape.rounded)
-    return steps.float() * scales.unsqueeze(-1)
+    return round_rows(states, shape.rounded).values()
 
 
 def _random(count: int, shape: CacheShape, generator: torch.Generator) -> States:
