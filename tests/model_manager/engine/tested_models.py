@@ -54,8 +54,8 @@ def qwen3() -> PreTrainedConfig:
 
 
 def qwen3_moe() -> PreTrainedConfig:
-    sizes = {"num_experts": 6, "moe_intermediate_size": 32, "norm_topk_prob": True, "mlp_only_layers": [1]}
-    return Qwen3MoeConfig(**_HEADS, **_EXPERTS, **sizes, head_dim=16, **common())
+    sizes: dict[str, Any] = {"num_experts": 6, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 16}
+    return Qwen3MoeConfig(**_HEADS, **_EXPERTS, **sizes, mlp_only_layers=[1], **common())
 
 
 def gemma() -> PreTrainedConfig:
@@ -63,7 +63,7 @@ def gemma() -> PreTrainedConfig:
 
 
 def gemma2() -> PreTrainedConfig:
-    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 40}
+    caps: dict[str, Any] = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 40}
     return Gemma2Config(**_HEADS, **caps, head_dim=32, sliding_window=24, **common())
 
 
@@ -89,7 +89,7 @@ def phi3_long() -> PreTrainedConfig:
 
 
 def gpt2() -> PreTrainedConfig:
-    sizes = {"n_layer": 3, "n_head": 4, "n_embd": 64, "n_positions": POSITIONS}
+    sizes: dict[str, Any] = {"n_layer": 3, "n_head": 4, "n_embd": 64, "n_positions": POSITIONS}
     return GPT2Config(**sizes, scale_attn_by_inverse_layer_idx=True, **common("vocab_size"))
 
 
@@ -113,7 +113,7 @@ def falcon_new_decoder() -> PreTrainedConfig:
 
 
 def granite() -> PreTrainedConfig:
-    factors = {
+    factors: dict[str, Any] = {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.5,
         "attention_multiplier": 0.1,
@@ -131,7 +131,7 @@ def smollm3() -> PreTrainedConfig:
 
 
 def gpt_oss() -> PreTrainedConfig:
-    sizes = {"num_local_experts": 4, "head_dim": 16, "sliding_window": 24}
+    sizes: dict[str, Any] = {"num_local_experts": 4, "head_dim": 16, "sliding_window": 24}
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # fmt: skip
     return GptOssConfig(**_HEADS, **_EXPERTS, **sizes, rope_parameters=rope, **common())
