@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from model_manager.wire.chat_messages import parse_messages
 from model_manager.wire.errors import InvalidRequest
 from transforms.elements import Prompt
-from transforms.messages import checked_messages
 from transforms.rows import RowShape, check_depth, parse_row
 
 
@@ -37,7 +37,7 @@ def _prompt(value: Any) -> Prompt:
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return Prompt(token_ids=value)
     if isinstance(value, list):
-        return Prompt(messages=checked_messages(value))
+        return Prompt(messages=[*parse_messages(value)])
     if isinstance(value, dict):
         return parse_row(value, RowShape(), position="")
     raise InvalidRequest(

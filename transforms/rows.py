@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 
+from model_manager.wire.chat_messages import parse_messages
 from model_manager.wire.errors import InvalidRequest
 from model_manager.wire.sampling import SamplingParams
 from transforms import openai_batch
 from transforms.elements import Messages, Prompt
-from transforms.messages import checked_messages
 
 MAX_DEPTH = 100
 SAMPLING_NAMES = frozenset(SamplingParams.__struct_fields__)
@@ -107,7 +107,7 @@ def _content(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return {"token_ids": value}
     if isinstance(value, list):
-        messages: Messages = checked_messages(value)
+        messages: Messages = [*parse_messages(value)]
         return {"messages": messages}
     raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes a string, a list of messages or of token ids")
 

@@ -2,5 +2,6 @@
 
 from model_manager.client.engine_client import EngineClient
 from model_manager.client.generation import Generation
+from model_manager.client.results import Embedding, Score
 
-__all__ = ["EngineClient", "Generation"]
+__all__ = ["Embedding", "EngineClient", "Generation", "Score"]

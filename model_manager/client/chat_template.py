@@ -21,6 +21,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from model_manager.wire.chat_messages import parse_messages
 from model_manager.wire.errors import InvalidRequest, ModelUnsupported
 
 _DEFAULT = "default"
@@ -61,47 +62,6 @@ def find_template(folder: Path, declared: object) -> str | None:
     if declared is not None and not isinstance(declared, str):
         raise ModelUnsupported(f"{folder}: its chat_template is neither text nor a list of named templates")
     return declared
-
-
-def parse_messages(messages: object) -> list[dict[str, str]]:
-    """Messages as plain {role, content} pairs; the texts of a content in parts are joined by newlines.
-
-    Raises InvalidRequest, saying which message is wrong and what it takes.
-    """
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
-        raise InvalidRequest("messages: takes a list of at least one {role, content}")
-    return [_parse_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
-
-
-def _parse_message(name: str, message: object) -> dict[str, str]:
-    if not isinstance(message, Mapping):
-        raise InvalidRequest(f"{name}: takes {{role, content}}, got {_kind(message)}")
-    given = {key: value for key, value in message.items() if value is not None}
-    if extra := sorted(map(str, given.keys() - {"role", "content"})):
-        raise InvalidRequest(f"{name}: takes role and content only, got {', '.join(extra)} too")
-    role = given.get("role")
-    if not isinstance(role, str) or not role:
-        raise InvalidRequest(f"{name}.role: takes text such as 'user', got {_kind(role)}")
-    return {"role": str(role), "content": _parse_content(f"{name}.content", given.get("content"))}
-
-
-def _parse_content(name: str, content: object) -> str:
-    if isinstance(content, str):
-        return str(content)
-    if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise InvalidRequest(f"{name}: takes text or a list of text parts, got {_kind(content)}")
-    return "\n".join(_parse_part(f"{name}[{index}]", part) for index, part in enumerate(content))
-
-
-def _parse_part(name: str, part: object) -> str:
-    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
-        return text
-    got = f"a part of type {part.get('type')!r}" if isinstance(part, Mapping) else _kind(part)
-    raise InvalidRequest(f'{name}: takes {{"type": "text", "text": "..."}}, got {got}')
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else type(value).__name__
 
 
 # ── what templates may use ───────────────────────────────────────────────────────────────────────────────────────────

@@ -1,8 +1,8 @@
-"""EngineClient: prompts in, futures of Generations out, by way of this machine's manager.
+"""EngineClient: prompts in, futures of their results out, by way of this machine's manager.
 
 One thread connects and receives, one gives signs of life; callers tokenize and send on their own threads. When the
 manager is lost, the receiving thread finds or starts another and submits again what is unanswered: a future that
-`submit` returned is always completed, with a Generation or with one of millrace's errors.
+`submit` returned is always completed, with a result or with one of millrace's errors.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 
 from model_manager.client.choices import submit_choices
 from model_manager.client.election import MANAGER_COMMAND, Election
-from model_manager.client.generation import Decoder, Generation, generation
-from model_manager.client.ledger import Ledger, Waiter
+from model_manager.client.encoding import Encoding, Prompt, PromptEncoder
+from model_manager.client.generation import Generation
+from model_manager.client.ledger import Ledger, Pending, Waiter, fail
 from model_manager.client.link import Link
+from model_manager.client.results import Embedding, Score, result_of
 from model_manager.client.tokenizing import Tokenizer
+from model_manager.client.weak_callbacks import Detaching, Forsaking
 from model_manager.store import resolve
 from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
 from model_manager.wire.errors import (
     ConfigError,
     EngineError,
-    InvalidRequest,
     ManagerUnavailable,
     MillraceError,
-    PromptTooLong,
     RequestAborted,
 )
 from model_manager.wire.messages import (
@@ -48,6 +48,7 @@ from model_manager.wire.messages import (
     ModelReady,
     OpenModel,
     Output,
+    Pooling,
     Request,
     Results,
     Submit,
@@ -61,23 +62,7 @@ MOST_RECOVERIES = 5
 _FORKED = "this client is process {}'s: a forked process opens its own"
 _LONGEST_PAUSE = 2.0
 """Seconds between two recoveries, at most."""
-
-Message = Mapping[str, Any]
-Prompt = str | Sequence[Message] | Sequence[int]
-
-
-class PromptEncoder(Decoder, Protocol):
-    """What the client needs of a tokenizer."""
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the model defines how a conversation becomes text."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of text."""
-
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation that asks for the next answer."""
+_NO_SAMPLING = SamplingParams()
 
 
 class EngineClient:
@@ -141,7 +126,7 @@ class EngineClient:
         self._election = election
         self._settings = settings
         self._job = job
-        self._chat = tokenizer.has_chat_template if chat is None else chat
+        self._encoding = Encoding(tokenizer, chat)
         self._pid = os.getpid()
         self._changed = threading.Condition()
         """Guards everything below."""
@@ -161,7 +146,7 @@ class EngineClient:
         ]
         for thread in self._threads:
             thread.start()
-        os.register_at_fork(after_in_child=_Forsaking(self))
+        os.register_at_fork(after_in_child=Forsaking(self))
 
     def __enter__(self) -> Self:
         return self
@@ -182,13 +167,40 @@ class EngineClient:
         answer. For n > 1 each answer takes a credit. Raises PromptTooLong or InvalidRequest at once; ModelError,
         EngineLost or ManagerUnavailable if the model is lost while it waits; RequestAborted if the client is closed.
         """
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=self._encode(prompt),
-            params=params,
-            job=self._job if job is None else job,
-        )
+        ids = self._encoding.prompt(prompt, self.info, room=1)
+        request = Request(request_id, ids, params, job=self._job if job is None else job)
         return self._send(request) if params.n == 1 else submit_choices(self._send, request)
+
+    def score(
+        self,
+        prompt: Prompt,
+        continuation: str | Sequence[int],
+        params: SamplingParams = _NO_SAMPLING,
+        *,
+        request_id: str,
+    ) -> Future[Score]:
+        """A future of the log-probabilities of a continuation of the prompt; otherwise as `submit`.
+
+        Of the parameters only those count that are not of sampling: priority and cache_salt. Encoding.continued says
+        which tokens are scored.
+        """
+        ids, first = self._encoding.continued(prompt, continuation, self.info)
+        return self._send(Request(request_id, ids, params, job=self._job, task="score", score_from=first))
+
+    def embed(
+        self,
+        prompt: Prompt,
+        params: SamplingParams = _NO_SAMPLING,
+        *,
+        request_id: str,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+    ) -> Future[Embedding]:
+        """A future of the prompt's vector; otherwise as `score`."""
+        ids = self._encoding.prompt(prompt, self.info)
+        return self._send(
+            Request(request_id, ids, params, job=self._job, task="embed", pooling=pooling, normalize=normalize)
+        )
 
     def cancel(self, request_id: str) -> None:
         """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
@@ -209,7 +221,7 @@ class EngineClient:
             link.enqueue(CloseModel(self._config.key))
             link.flush()
             link.close()
-        _fail(waiters, self._final)
+        fail(waiters, self._final)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -222,34 +234,13 @@ class EngineClient:
 
     # ── submitting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _encode(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            chat = [{"role": "user", "content": prompt}]
-            ids = self.tokenizer.encode_chat(chat) if self._chat else self.tokenizer.encode(prompt)
-        elif all(isinstance(part, int) for part in prompt):
-            ids = self._checked_ids([part for part in prompt if isinstance(part, int)])
-        else:
-            ids = self.tokenizer.encode_chat([part for part in prompt if not isinstance(part, int)])
-        if not ids:
-            raise InvalidRequest("the prompt is empty")
-        if len(ids) >= self.info.max_model_len:
-            positions = f"{self.info.name} has {self.info.max_model_len} positions"
-            raise PromptTooLong(f"the prompt has {len(ids)} tokens, {positions}, and one is for the output")
-        return ids
-
-    def _checked_ids(self, ids: list[int]) -> list[int]:
-        unknown = next((token for token in ids if not 0 <= token < self.info.vocab_size), None)
-        if unknown is not None:
-            raise InvalidRequest(f"prompt token {unknown}: takes ids of 0 to {self.info.vocab_size - 1}")
-        return ids
-
-    def _send(self, request: Request) -> Future[Generation]:
+    def _send(self, request: Request) -> Future[Any]:
         self._check_caller()
         waiter = Waiter(since=time.monotonic())
         link = self._register(request, waiter)
         if link is not None:
             link.flush()
-        waiter.future.add_done_callback(_Detaching(self, request.request_id))
+        waiter.future.add_done_callback(Detaching(self, request.request_id))
         return waiter.future
 
     def _register(self, request: Request, waiter: Waiter) -> Link | None:
@@ -279,7 +270,11 @@ class EngineClient:
             self._wanted = True
             self._changed.notify_all()
 
-    def _cancel(self, request_id: str, only: Future[Generation] | None) -> None:
+    def detach(self, request_id: str, future: Future[Any]) -> None:
+        """The holder of that future has cancelled it; its request ends, unless others wait for the same."""
+        self._cancel(request_id, only=future)
+
+    def _cancel(self, request_id: str, only: Future[Any] | None) -> None:
         with self._changed:
             gone = self._ledger.cancel(request_id, only)
             link = self._link if gone is not None and self._ready else None
@@ -287,7 +282,7 @@ class EngineClient:
                 link.enqueue(Cancel(self._config.key, [request_id]))
         if link is not None:
             link.flush()
-        _fail(gone or [], RequestAborted("cancelled"))
+        fail(gone or [], RequestAborted("cancelled"))
 
     def _wait_until_ready(self) -> None:
         with self._changed:
@@ -372,20 +367,20 @@ class EngineClient:
             self._changed.notify_all()
         for answer, pending in answered:
             if isinstance(answer, Output):
-                self._deliver(answer, pending.waiters, pending.request.params)
+                self._deliver(answer, pending)
             else:
-                _fail(pending.waiters, answer.error.exception())
+                fail(pending.waiters, answer.error.exception())
 
-    def _deliver(self, output: Output, waiters: Iterable[Waiter], params: SamplingParams) -> None:
+    def _deliver(self, output: Output, pending: Pending) -> None:
         if output.finish_reason is FinishReason.ABORT:
-            _fail(waiters, RequestAborted("cancelled"))
+            fail(pending.waiters, RequestAborted("cancelled"))
             return
         now = time.monotonic()
-        for waiter in waiters:
+        for waiter in pending.waiters:
             try:
-                result = generation(output, params, self.tokenizer, now - waiter.since)
+                result = result_of(output, pending.request, self.tokenizer, now - waiter.since)
             except Exception as error:  # a tokenizer's, about these tokens alone
-                _fail([waiter], error)
+                fail([waiter], error)
             else:
                 if waiter.future.set_running_or_notify_cancel():
                     waiter.future.set_result(result)
@@ -413,7 +408,7 @@ class EngineClient:
             if for_good and self._final is None:
                 self._final = error
             self._changed.notify_all()
-        _fail(waiters, error)
+        fail(waiters, error)
 
     # ── the watching thread ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -425,38 +420,7 @@ class EngineClient:
             if link is not None:
                 link.check(interval)
 
-    def _forsake(self) -> None:
+    def forsake(self) -> None:
         """In a forked process: the connection is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
-
-
-class _Forsaking:
-    """Has a client let go of its connection in a forked process; keeps no client alive."""
-
-    def __init__(self, client: EngineClient) -> None:
-        self._client = weakref.ref(client)
-
-    def __call__(self) -> None:
-        client = self._client()
-        if client is not None:
-            client._forsake()
-
-
-class _Detaching:
-    """A future that its holder cancels takes its request along, unless others wait for the same."""
-
-    def __init__(self, client: EngineClient, request_id: str) -> None:
-        self._client = weakref.ref(client)
-        self._request_id = request_id
-
-    def __call__(self, future: Future[Generation]) -> None:
-        client = self._client()
-        if future.cancelled() and client is not None:
-            client._cancel(self._request_id, only=future)
-
-
-def _fail(waiters: Iterable[Waiter], error: BaseException) -> None:
-    for waiter in waiters:
-        if waiter.future.set_running_or_notify_cancel():
-            waiter.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""What a request came to, as text. Knows no socket and no model, only the tokenizer's `decode`."""
+"""What a generation came to, as text. Knows no socket and no model, only the tokenizer's `decode`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Protocol
 
 from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
-from model_manager.wire.messages import FinishReason, Output, Timings
+from model_manager.wire.messages import FinishReason, Output, Request, Timings
 from model_manager.wire.sampling import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -42,12 +42,15 @@ class Generation:
     """Of each of `token_ids`, where they were asked for."""
     choices: tuple[Generation, ...] = ()
     """For n > 1 all answers, this one first."""
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Of the prompt's tokens but the first, where they were asked for."""
 
 
-def generation(output: Output, params: SamplingParams, decoder: Decoder, latency: float) -> Generation:
-    """`output` of a request with these parameters, with its text."""
+def generation(output: Output, request: Request, decoder: Decoder, latency: float) -> Generation:
+    """`output` of that request, with its text."""
+    of_prompt = output.prompt_logprobs
     return Generation(
-        text=text_of(output, params, decoder),
+        text=text_of(output, request.params, decoder),
         token_ids=output.token_ids,
         finish_reason=output.finish_reason,
         stop_reason=output.stop_reason,
@@ -56,6 +59,7 @@ def generation(output: Output, params: SamplingParams, decoder: Decoder, latency
         timings=output.timings,
         latency=latency,
         logprobs=None if output.logprobs is None else logprobs_of(output.token_ids, output.logprobs, decoder),
+        prompt_logprobs=None if of_prompt is None else logprobs_of(request.prompt_token_ids[1:], of_prompt, decoder),
     )
 
 

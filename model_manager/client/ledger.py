@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
-from model_manager.client.generation import Generation
 from model_manager.wire.errors import InvalidRequest
 from model_manager.wire.messages import Request
 
 
 @dataclass(eq=False)
 class Waiter:
-    """Someone's future for a request; `since` on the clock of the client."""
+    """Someone's future for a request's result; `since` on the clock of the client."""
 
     since: float
-    future: Future[Generation] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=Future)
+
+
+def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
+    """Their futures raise the error, but for those that were cancelled."""
+    for waiter in waiters:
+        if waiter.future.set_running_or_notify_cancel():
+            waiter.future.set_exception(error)
 
 
 @dataclass
@@ -39,14 +47,13 @@ class Ledger:
     def join(self, request: Request, waiter: Waiter) -> bool:
         """Wait for a request that is outstanding already; False if it is not.
 
-        Raises InvalidRequest if the id stands for another prompt or other parameters.
+        Raises InvalidRequest if the id stands for other work.
         """
         pending = self._pending.get(request.request_id)
         if pending is None or not pending.waiters:
             return False
-        known = pending.request
-        if (known.prompt_token_ids, known.params) != (request.prompt_token_ids, request.params):
-            raise InvalidRequest(f"request_id {request.request_id!r} is outstanding for another prompt or parameters")
+        if pending.request.work() != request.work():
+            raise InvalidRequest(f"request_id {request.request_id!r} is outstanding for other work")
         pending.waiters.append(waiter)
         return True
 
@@ -71,7 +78,7 @@ class Ledger:
             return None
         return self._pending.pop(request_id)
 
-    def cancel(self, request_id: str, only: Future[Generation] | None = None) -> list[Waiter] | None:
+    def cancel(self, request_id: str, only: Future[Any] | None = None) -> list[Waiter] | None:
         """Take away all waiters, or that of one future; None while others wait, else those to be told."""
         pending = self._pending.get(request_id)
         if pending is None or not pending.waiters:

@@ -60,8 +60,14 @@ class Tokenizer:
         return self._special_tokens.get("eos_token")
 
     @property
+    def first_token_id(self) -> int | None:
+        """The token to put before a text that has nothing before it: the one that begins a text, else ends one."""
+        name = self.bos_token or self.eos_token
+        return None if name is None else self._encoder.token_to_id(name)
+
+    @property
     def has_chat_template(self) -> bool:
-        """Whether `encode_chat` can be used."""
+        """Whether conversations can be encoded."""
         return self._template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -75,15 +81,19 @@ class Tokenizer:
             raise InvalidRequest(f"prompt: is not text that can be encoded: {error}") from None
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer begins.
+    def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation as text, up to where the assistant's answer begins; to be encoded without special tokens.
 
-        The template alone writes special tokens, so a BOS is never doubled. Raises InvalidRequest for messages that
-        are malformed or that the template rejects, and where the model has no template.
+        The template alone writes those, so a BOS is never doubled. Raises InvalidRequest for messages that are
+        malformed or that the template rejects, and where the model has no template.
         """
         if self._template is None:
             raise InvalidRequest("messages: this model has no chat template; give it a prompt instead")
-        return self.encode(self._template.render(messages), add_special_tokens=False)
+        return self._template.render(messages)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer begins; raises what `chat_text` does."""
+        return self.encode(self.chat_text(messages), add_special_tokens=False)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids; bytes that are no UTF-8 become U+FFFD."""

@@ -39,9 +39,8 @@ class Entry:
         self.cancelled = self.progressed = False
 
     def is_same_work(self, request: Request) -> bool:
-        """Whether a request of the same id stands for the same prompt and parameters."""
-        mine = self.request
-        return mine.prompt_token_ids == request.prompt_token_ids and mine.params == request.params
+        """Whether a request of the same id stands for the same work."""
+        return self.request.work() == request.work()
 
     def as_sent(self, now: float) -> Request:
         """The request for an engine, with the tokens there are."""

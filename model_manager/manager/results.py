@@ -11,15 +11,22 @@ import msgspec
 from model_manager.wire.messages import Output, Request
 
 _OVERHEAD = 512
-"""Bytes that an entry takes beside its tokens, about."""
-_BYTES_PER_TOKEN = 16
+"""Bytes that an entry takes beside its numbers, about."""
+_BYTES_PER_NUMBER = 16
 """Of a token id in a Python list, about."""
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def fingerprint(request: Request) -> bytes:
-    """The same for the same prompt and parameters only."""
-    return hashlib.blake2b(_encoder.encode((request.prompt_token_ids, request.params)), digest_size=16).digest()
+    """The same for the same work only."""
+    return hashlib.blake2b(_encoder.encode(request.work()), digest_size=16).digest()
+
+
+def _size(output: Output) -> int:
+    """Bytes that an output takes, about."""
+    numbers = len(output.token_ids)
+    numbers += sum(each.num_numbers for each in (output.logprobs, output.prompt_logprobs) if each is not None)
+    return _OVERHEAD + _BYTES_PER_NUMBER * numbers + len(output.embedding or b"")
 
 
 @dataclass(frozen=True)
@@ -47,16 +54,14 @@ class KeptResults:
     def add(self, key: str, request: Request, output: Output, now: float) -> None:
         """Keep an output, giving up old ones where the bound asks for it."""
         self._remove((key, request.request_id))
-        size = _OVERHEAD + _BYTES_PER_TOKEN * len(output.token_ids)
-        for logprobs in (output.logprobs, output.prompt_logprobs):
-            size += 0 if logprobs is None else _BYTES_PER_TOKEN * logprobs.num_numbers
+        size = _size(output)
         self._kept[key, request.request_id] = _Kept(fingerprint(request), output, size, now)
         self.size += size
         while self.size > self._max_bytes:
             self._remove(next(iter(self._kept)))
 
     def find(self, key: str, request: Request) -> Output | None:
-        """The output of the same id, prompt and parameters."""
+        """The output of the same id and work."""
         kept = self._kept.get((key, request.request_id))
         return kept.output if kept is not None and kept.fingerprint == fingerprint(request) else None
 

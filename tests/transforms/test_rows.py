@@ -34,9 +34,9 @@ def test_prompts_are_text_messages_or_token_ids() -> None:
     assert parsed({"prompt": messages}).messages == messages
 
 
-def test_text_parts_of_a_message_are_joined() -> None:
+def test_text_parts_of_a_message_are_joined_by_newlines() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert parsed({"messages": [{"role": "user", "content": parts}]}).messages == [{"role": "user", "content": "ab"}]
+    assert parsed({"messages": [{"role": "user", "content": parts}]}).messages == [{"role": "user", "content": "a\nb"}]
 
 
 def test_further_columns_ride_along_whatever_their_names() -> None:
@@ -73,6 +73,7 @@ def test_columns_can_be_named() -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"content": "b"}]}, "role"),
         ({"messages": [{"role": "user"}]}, "content"),
+        ({"messages": [{"role": "user", "content": "b", "name": "n"}]}, "got name too"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
         ({"prompt": "a", "id": [1]}, "`id`"),
         ({"prompt": "a", "id": True}, "`id`"),

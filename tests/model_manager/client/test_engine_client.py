@@ -17,7 +17,7 @@ from model_manager.client.election import MANAGER_COMMAND
 from model_manager.client.status import read_status
 from model_manager.wire.config import ManagerConfig
 from model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
-from model_manager.wire.messages import FinishReason
+from model_manager.wire.messages import FinishReason, Pooling
 from model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
@@ -63,6 +63,37 @@ def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.Monke
     with pytest.raises(RequestAborted):
         future.result(PATIENCE)
     eventually(lambda: machine.status().models[0].outstanding == 0)
+
+
+def test_continuations_are_scored_and_prompts_embedded(machine: Machine) -> None:
+    client = machine.open(command=MANAGER_COMMAND)
+    scores = [client.score([7, 8, 9], text, request_id=text) for text in ("a b", "c")]
+    again = client.score([7, 8, 9], "c", request_id="c")
+    ids = client.tokenizer.encode("a b", add_special_tokens=False)
+    assert scores[0].result(PATIENCE).token_ids == ids
+    assert len(scores[0].result().logprobs) == len(scores[0].result().greedy) == len(ids)
+    assert scores[0].result().prompt_tokens == 3 + len(ids)
+    assert again.result(PATIENCE).logprobs == scores[1].result(PATIENCE).logprobs
+    pooled: tuple[Pooling, ...] = ("last", "mean")
+    vectors = [client.embed([7, 8, 9], request_id=p, pooling=p).result(PATIENCE).vector for p in pooled]
+    assert [float((vector**2).sum()) for vector in vectors] == pytest.approx([1.0, 1.0])
+    (job,) = machine.status().jobs
+    assert (job.finished, job.generated_tokens) == (4, 0)
+
+
+def test_prompt_logprobs_come_with_a_generation(machine: Machine) -> None:
+    params = SamplingParams(max_tokens=2, prompt_logprobs=3)
+    generation = machine.open(command=MANAGER_COMMAND).submit([7, 8, 9], params, request_id="a").result(PATIENCE)
+    assert generation.prompt_logprobs is not None
+    assert [(each.token_id, len(each.top_logprobs)) for each in generation.prompt_logprobs] == [(8, 3), (9, 3)]
+
+
+def test_an_id_means_one_task(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")
+    client = machine.open(command=MANAGER_COMMAND)
+    client.embed([1, 2, 3], request_id="a")
+    with pytest.raises(InvalidRequest, match="'a' is outstanding for other work"):
+        client.embed([1, 2, 3], request_id="a", pooling="mean")
 
 
 def test_the_same_id_twice_is_answered_twice_and_computed_once(machine: Machine) -> None:
@@ -112,8 +143,12 @@ def test_text_goes_through_the_chat_template_unless_told_not_to(machine: Machine
         if not chatting.tokenizer.has_chat_template:
             pytest.skip("the embedded model has no chat template")
         messages = [{"role": "user", "content": "hello"}]
-        assert chatting._encode("hello") == chatting._encode(messages) == plain._encode(messages)
-        assert plain._encode("hello") == plain.tokenizer.encode("hello")
+        assert (
+            chatting._encoding.prompt("hello", plain.info)
+            == chatting._encoding.prompt(messages, plain.info)
+            == plain._encoding.prompt(messages, plain.info)
+        )
+        assert plain._encoding.prompt("hello", plain.info) == plain.tokenizer.encode("hello")
 
 
 def test_cancelling_fails_the_future_at_once_and_the_id_can_be_used_again(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from model_manager.manager.jobs import JobCounts
 from model_manager.manager.results import KeptResults
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import FinishReason, Output, Request, Timings
 from model_manager.wire.sampling import SamplingParams
 
@@ -27,6 +31,30 @@ def test_a_result_is_found_by_model_id_prompt_and_parameters() -> None:
     assert kept.find("m", request("b")) is None
     assert kept.find("m", request("a", prompt=2)) is None
     assert kept.find("m", request("a", max_tokens=6)) is None
+
+
+def test_another_task_is_other_work() -> None:
+    def asked(**fields: Any) -> Request:
+        return Request("a", [1, 2, 3], SamplingParams(), **fields)
+
+    tasks: list[dict[str, Any]] = [{"task": "score", "score_from": 1}, {"task": "score", "score_from": 2}]
+    tasks += [{"task": "embed"}, {"task": "embed", "pooling": "mean"}, {"task": "embed", "normalize": False}]
+    for task in tasks:
+        kept = KeptResults(10_000, 60)
+        kept.add("m", asked(**task, job="one", waited=3.0), output("a"), 0.0)
+        assert [kept.find("m", asked(**other)) is not None for other in tasks] == [other is task for other in tasks]
+        assert kept.find("m", asked()) is None
+
+
+def test_vectors_and_scores_count_by_their_size() -> None:
+    scores = Logprobs(logprobs=[0.0] * 100, greedy=[True] * 100, top_token_ids=[[1] * 5] * 100)
+    sizes = []
+    for fields in ({}, {"embedding": b"1234" * 1000}, {"prompt_logprobs": scores}):
+        kept = KeptResults(100_000, 60)
+        kept.add("m", request("a"), structs.replace(output("a"), **fields), 0.0)
+        sizes.append(kept.size)
+    assert sizes[1] - sizes[0] == 4000
+    assert sizes[2] - sizes[0] == 16 * 100 * (2 + 2 * 5)
 
 
 def test_old_results_expire() -> None:

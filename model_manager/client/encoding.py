@@ -1,0 +1,118 @@
+"""From what a caller asks to the token ids of a request, checked against the loaded model. Knows no manager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from model_manager.client.generation import Decoder
+from model_manager.wire.errors import InvalidRequest, PromptTooLong
+from model_manager.wire.messages import ModelInfo
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+class PromptEncoder(Decoder, Protocol):
+    """What the client needs of a tokenizer."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model defines how a conversation becomes text."""
+
+    @property
+    def first_token_id(self) -> int | None:
+        """The token that may stand before a text that has nothing before it."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of text."""
+
+    def chat_text(self, messages: Sequence[Message]) -> str:
+        """The text of a conversation that asks for the next answer, special tokens and all."""
+
+
+class Encoding:
+    """Prompts and continuations as token ids of one model."""
+
+    def __init__(self, tokenizer: PromptEncoder, chat: bool | None) -> None:
+        """`chat`: whether plain text is one user turn of a conversation; None is if the model has a template."""
+        self._tokenizer = tokenizer
+        self._chat = tokenizer.has_chat_template if chat is None else chat
+
+    def prompt(self, prompt: Prompt, info: ModelInfo, *, room: int = 0) -> list[int]:
+        """Token ids of text, chat messages or token ids, which leave `room` positions.
+
+        Raises InvalidRequest or PromptTooLong.
+        """
+        ids = self._ids(prompt, info)
+        _check_length(ids, info, room)
+        return ids
+
+    def continued(self, prompt: Prompt, continuation: str | Sequence[int], info: ModelInfo) -> tuple[list[int], int]:
+        """Token ids of a prompt and its continuation, and the index of the first that is scored.
+
+        Both as text are tokenized as one text, as the model would see it, and what is scored begins with the first
+        token that the context alone does not begin with. So a token that spans the boundary (" the" of "on " and "the")
+        is scored as a whole, and nothing of the continuation goes unscored. lm-evaluation-harness, which moves spaces
+        over the boundary and then counts the context's tokens, gives the same wherever no token spans it.
+        A continuation that is, or comes to, token ids is appended to the context's.
+
+        Raises InvalidRequest or PromptTooLong.
+        """
+        context = self._ids(prompt, info)
+        if isinstance(continuation, str) and (text := self._text(prompt)) is not None:
+            ids = self._tokenizer.encode(text[0] + continuation, add_special_tokens=text[1])
+        elif isinstance(continuation, str):
+            ids = context + self._tokenizer.encode(continuation, add_special_tokens=False)
+        else:
+            ids = context + _checked_ids([*continuation], info)
+        first = _common_length(context, ids)
+        if first == len(ids):
+            raise InvalidRequest("the continuation is empty: it adds no token to its context")
+        if first == 0:
+            ids, first = self._with_first(ids), 1
+        _check_length(ids, info, room=0)
+        return ids, first
+
+    def _ids(self, prompt: Prompt, info: ModelInfo) -> list[int]:
+        text = self._text(prompt)
+        if text is not None:
+            ids = self._tokenizer.encode(text[0], add_special_tokens=text[1])
+        else:
+            ids = _checked_ids([part for part in prompt if isinstance(part, int)], info)
+        if not ids:
+            raise InvalidRequest("the prompt is empty")
+        return ids
+
+    def _text(self, prompt: Prompt) -> tuple[str, bool] | None:
+        """A prompt's text, and whether the tokenizer is to add special tokens; None if it is token ids."""
+        if isinstance(prompt, str):
+            if not self._chat:
+                return prompt, True
+            prompt = [{"role": "user", "content": prompt}]
+        messages = [part for part in prompt if not isinstance(part, int)]
+        return (self._tokenizer.chat_text(messages), False) if messages else None
+
+    def _with_first(self, ids: list[int]) -> list[int]:
+        first = self._tokenizer.first_token_id
+        if first is None:
+            raise InvalidRequest("the first token has nothing before it, and the model has no token that begins a text")
+        return [first, *ids]
+
+
+def _checked_ids(ids: list[int], info: ModelInfo) -> list[int]:
+    unknown = next((token for token in ids if not 0 <= token < info.vocab_size), None)
+    if unknown is not None:
+        raise InvalidRequest(f"prompt token {unknown}: takes ids of 0 to {info.vocab_size - 1}")
+    return ids
+
+
+def _check_length(ids: list[int], info: ModelInfo, room: int) -> None:
+    if len(ids) + room > info.max_model_len:
+        more = f", and {'one is' if room == 1 else f'{room} are'} for the output" if room else ""
+        raise PromptTooLong(f"the prompt has {len(ids)} tokens, {info.name} has {info.max_model_len} positions{more}")
+
+
+def _common_length(one: list[int], other: list[int]) -> int:
+    """How many tokens both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
