@@ -6,6 +6,8 @@ from setuptools import find_packages, setup
 
 NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3"]  # Beam imports pandas wherever it finds itself in IPython
 
+BENCH = ["matplotlib>=3.10,<4"]
+
 setup(
     name="millrace",
     version="0.1.0",
@@ -33,8 +35,10 @@ setup(
         "transformers>=5.20,<6",
     ],
     extras_require={
+        "bench": BENCH,
         "notebook": NOTEBOOK,
         "dev": [
+            *BENCH,
             *NOTEBOOK,
             "gcp-storage-emulator",
             "hypothesis",

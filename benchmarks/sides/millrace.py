@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkpoint_sizes import kv_bytes_per_token, weight_bytes
 from benchmarks.sides import Unsupported
 from benchmarks.workload import Item
 
@@ -29,9 +30,26 @@ class MillraceEngine:
 
         config = ModelConfig.parse(settings(folder, dtype))
         try:
-            self._engine = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
+            self._engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
         except ConfigError as error:
             raise Unsupported(str(error)) from error
+
+        self._folder = folder
+
+    def memory(self) -> dict[str, float]:
+        """As the checkpoint counts: each weight once, in the bytes that it is held in."""
+        info = self._engine.info
+        itemsize = 2 if info.dtype in ("bfloat16", "float16") else 4
+        blocks = self._engine._blocks._untouched  # those below it were written at some time
+        return {
+            "weights_mb": weight_bytes(self._folder, itemsize, 1 if info.quantization == "int8" else itemsize) / 2**20,
+            "kv_mb": blocks * info.block_size * kv_bytes_per_token(self._folder, info.kv_cache_dtype) / 2**20,
+        }
+
+    @property
+    def runner(self) -> Any:
+        """The engine's ModelRunner."""
+        return self._engine._runner
 
     def run(self, items: list[Item]) -> list[int]:
         from model_manager.wire.messages import Request
