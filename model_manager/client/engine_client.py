@@ -96,6 +96,8 @@ class EngineClient:
         folder = resolve(config.model, config.revision).absolute()
         if Path(config.model).expanduser().is_dir():
             config = msgspec.structs.replace(config, model=str(folder))  # the same one from wherever it is named
+        if config.draft_model is not None:
+            config = msgspec.structs.replace(config, draft_model=str(resolve(config.draft_model).absolute()))
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
         tokenizer = Tokenizer.load(folder)

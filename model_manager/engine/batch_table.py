@@ -6,7 +6,7 @@ Knows tokens, positions and blocks; not why a sequence gets the tokens it gets.
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,11 @@ class Scheduled:
         """Whether its last token is among them."""
         return self.num_tokens - len(self.drafts) == self.sequence.num_remaining_tokens
 
+    @property
+    def num_logits(self) -> int:
+        """Of how many of its last tokens the next one's logits are wanted."""
+        return 1 + len(self.drafts) if self.samples else 0
+
     def followed_by(self, drafts: List[int]) -> Scheduled:
         """The same, and drafts."""
         return Scheduled(self.sequence, self.num_tokens + len(drafts), tuple(drafts))
@@ -45,6 +50,20 @@ class Scheduled:
         """Which of them have their final hidden states read."""
         reading = self.sequence.reading
         return range(0) if reading is None else reading.rows(self.sequence.num_computed_tokens, self.num_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions `start` to `end - 1` of a running sequence and the drafts behind it, for a draft model to compute."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def reaches_end(self) -> bool:
+        """Whether the logits of its last position are wanted: nothing that is known follows."""
+        return self.end >= self.sequence.num_tokens
 
 
 class BatchTable:
@@ -96,13 +115,26 @@ class BatchTable:
         for scheduled in batch:
             if scheduled.drafts:
                 self.add_drafts(scheduled.sequence, scheduled.drafts)
-        rows, starts, counts = _columns([(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens) for s in batch])
+        rows, starts, counts, wanted = _columns(
+            [(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens, s.num_logits) for s in batch]
+        )
+        return replace(
+            self._pack(rows, starts, counts, wanted), hidden_rows=_rows_read(batch, np.cumsum(counts) - counts)
+        )
+
+    def pack_spans(self, spans: List[Span]) -> StepInput:
+        """The same of a draft model's step."""
+        columns = [(s.sequence.row, s.start, s.end - s.start, int(s.reaches_end)) for s in spans]
+        return self._pack(*_columns(columns))
+
+    def _pack(self, rows: Longs, starts: Longs, counts: Longs, wanted: Longs) -> StepInput:
+        """`counts` tokens from `starts` on of the sequences in `rows`, with logits of the last `wanted` of each."""
         ends = np.cumsum(counts)
         positions = np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1])
         row_of = np.repeat(rows, counts)
         blocks = self._blocks[row_of, positions // self._block_size].astype(np.int64)
         most_blocks = -(-int((starts + counts).max()) // self._block_size)
-        query_starts = np.zeros(len(batch) + 1, np.int32)
+        query_starts = np.zeros(len(rows) + 1, np.int32)
         query_starts[1:] = ends
         return StepInput(
             token_ids=self._tokens[row_of, positions].astype(np.int64),
@@ -111,13 +143,14 @@ class BatchTable:
             query_starts=query_starts,
             context_lens=(starts + counts).astype(np.int32),
             block_tables=self._blocks[rows, :most_blocks],
-            logits_rows=_last_rows(ends, np.array([len(s.drafts) + 1 if s.samples else 0 for s in batch])),
-            hidden_rows=_rows_read(batch, ends - counts),
+            logits_rows=_last_rows(ends, wanted),
         )
 
-    def sampling(self, sequences: List[Sequence]) -> SamplingRows:
-        """How to sample the next token of each of these sequences, in the order of the logits' rows."""
-        rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
+    def sampling(self, sequences: List[Sequence], ahead: int = 0) -> SamplingRows:
+        """How to sample the next token of each of these sequences, or of the one `ahead`
+        drafts further on, in the order of the logits' rows.
+        """
+        rows, lengths = _columns([(sequence.row, sequence.num_tokens + ahead) for sequence in sequences])
         rules = [sequence.rules for sequence in sequences]
         return SamplingRows.of(self._settings[rows], self._tokens, rows, lengths, rules)
 

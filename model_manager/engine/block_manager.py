@@ -106,7 +106,7 @@ class BlockManager:
             if self._references[block] == 0:
                 self._release(block)
         sequence.block_table = []
-        sequence.num_computed_tokens = sequence.num_committed_blocks = 0
+        sequence.num_computed_tokens = sequence.num_committed_blocks = sequence.num_draft_computed_tokens = 0
 
     def distrust(self, sequence: Sequence) -> None:
         """Take every block of the sequence out of the prefix cache: what it computed from them was not finite."""

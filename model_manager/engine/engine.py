@@ -42,9 +42,13 @@ class LLMEngine:
         config: ModelConfig,
         stop_rules: StopRules,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        draft_runner: ModelRunner | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """`policy` is when to speculate; by default what suits the device."""
+        """`draft_runner` is of a smaller model to guess tokens with, over as many blocks; `policy` is when to
+        speculate, by default what suits the device.
+        """
         self.info = info
         self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self._runner = runner
@@ -66,7 +70,7 @@ class LLMEngine:
         self._prefix_caching = config.prefix_caching
         self._counters = EngineCounters(clock)
         self._speculation = Speculation(
-            drafter_of(config, self._table),
+            drafter_of(config, self._table, draft_runner),
             policy or Policy.of(config.num_speculative_tokens, info.device),
             self._scheduler,
             self._counters,

@@ -35,6 +35,17 @@ class CachePlan:
     """Most tokens of one sequence; below the model's own where the cache holds fewer."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """Memory that a second model beside the first takes."""
+
+    weight_bytes: int = 0
+    bytes_per_block: int = 0
+
+
+NO_ROOM = Room()
+
+
 def plan_cache(
     config: ModelConfig,
     *,

@@ -26,6 +26,7 @@ from model_manager.engine.cpu_attention import CpuAttention, supports
 from model_manager.engine.cuda import cuda_attention
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
 from model_manager.engine.interface import ModelRunner
+from model_manager.engine.kv_memory import NO_ROOM, CachePlan, Room
 from model_manager.engine.linear import can_pack, pack_linears
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.paged_attention import (
@@ -53,8 +54,11 @@ class LoadedModel:
     info: ModelInfo
 
 
-def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
-    """Load the checkpoint in `folder` as `config` asks; returns once a step has run.
+def load_model(
+    config: ModelConfig, folder: Path, *, beside: Room = NO_ROOM, num_blocks: int | None = None
+) -> LoadedModel:
+    """Load the checkpoint in `folder` as `config` asks; returns once a step has run. `beside` is left free for another
+    model, whose cache has as many blocks; `num_blocks`, by default all that fit, is what this one's cache has.
 
     Raises ModelError (which says what about the model or the machine is wrong) or ConfigError (which names the
     setting). float32 by default where the processor does not compute the checkpoint's own format fast.
@@ -74,7 +78,7 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
         if can_pack(dtype):
             pack_linears(model, config.max_num_seqs)
         _let_go_of_files(model)
-    runner = _runner(config, checkpoint, model, dtype, device, max_model_len)
+    runner = _runner(config, checkpoint, model, dtype, device, max_model_len, beside, num_blocks)
     if checkpoint.architecture not in TESTED:
         check_against_own_attention(model, runner, rounds_cache=config.kv_cache_dtype != "auto")
     runner.warm_up()
@@ -96,6 +100,19 @@ def load_model(config: ModelConfig, folder: Path) -> LoadedModel:
         kv_cache_dtype=info_dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
     return LoadedModel(runner, info)
+
+
+def room_for(config: ModelConfig, folder: Path) -> Room:
+    """What the checkpoint in `folder` will take, without loading its weights; raises as load_model does."""
+    checkpoint = read_checkpoint(folder)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, checkpoint.stored_dtype, device)
+    _register()
+    with torch.device("meta"):
+        model = checkpoint.model_class._from_config(checkpoint.config, attn_implementation=IMPLEMENTATION)
+    layout = probe_attention(model, torch.device("meta"))
+    shape = _cache_shape(config, layout, dtype, num_blocks=0)
+    return Room(_weight_bytes(checkpoint, dtype, device), shape.bytes_per_block)
 
 
 def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
@@ -128,8 +145,7 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
 
     Raises ModelCorrupt unless every weight is there, ModelDoesNotFit if memory ran out after all.
     """
-    register()
-    falcon.register()
+    _register()
     try:
         with _quiet_transformers():
             model, report = checkpoint.model_class.from_pretrained(
@@ -148,6 +164,12 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
         if _is_out_of_memory(error):
             raise ModelDoesNotFit(f"{checkpoint.folder}: memory ran out while the weights were loaded") from None
         raise ModelCorrupt(f"{checkpoint.folder}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
+
+
+def _register() -> None:
+    """Make our attention known to transformers' models."""
+    register()
+    falcon.register()
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -179,16 +201,15 @@ def _runner(
     dtype: torch.dtype,
     device: torch.device,
     max_model_len: int,
+    beside: Room,
+    num_blocks: int | None,
 ) -> TorchModelRunner:
     layout = probe_attention(model, device)
     shape = _cache_shape(config, layout, dtype, num_blocks=0)
-    plan = kv_memory.plan_cache(
-        config,
-        bytes_per_block=shape.bytes_per_block,
-        max_model_len=max_model_len,
-        free=_free_memory(device),
-        reserve=_activation_bytes(config, checkpoint, layout, dtype),
-        share=kv_memory.SHARE_OF_GPU if device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
+    plan = (
+        _plan(config, checkpoint, layout, shape, device, max_model_len, beside)
+        if num_blocks is None
+        else CachePlan(num_blocks, max_model_len)
     )
     shape = _cache_shape(config, layout, dtype, plan.num_blocks)
     log.info("KV cache: %d blocks of %d tokens", plan.num_blocks, config.block_size)
@@ -201,6 +222,25 @@ def _runner(
         num_blocks=plan.num_blocks,
         block_size=config.block_size,
         eos_token_ids=checkpoint.eos_token_ids,
+    )
+
+
+def _plan(
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    layout: AttentionLayout,
+    shape: CacheShape,
+    device: torch.device,
+    max_model_len: int,
+    beside: Room,
+) -> CachePlan:
+    return kv_memory.plan_cache(
+        config,
+        bytes_per_block=shape.bytes_per_block + beside.bytes_per_block,
+        max_model_len=max_model_len,
+        free=_free_memory(device),
+        reserve=_activation_bytes(config, checkpoint, layout, shape.dtype) + beside.weight_bytes,
+        share=kv_memory.SHARE_OF_GPU if device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
     )
 
 

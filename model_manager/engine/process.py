@@ -96,13 +96,13 @@ def load_engine(start: StartEngine) -> Engine:
     # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from model_manager.engine.draft_loading import load_with_draft
     from model_manager.engine.engine import LLMEngine
-    from model_manager.engine.model_loader import load_model
     from model_manager.engine.stopping import StopRules
 
-    loaded = load_model(start.config, Path(start.folder))
+    loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
     stop_rules = StopRules.load(Path(start.folder), loaded.info.eos_token_ids)
-    return LLMEngine(loaded.runner, loaded.info, start.config, stop_rules)
+    return LLMEngine(loaded.runner, loaded.info, start.config, stop_rules, draft_runner=draft_runner)
 
 
 class EngineLoop:

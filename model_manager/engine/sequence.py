@@ -32,7 +32,8 @@ class Sequence:
     """One request's state.
 
     `token_ids` holds prompt and output; the first `num_computed_tokens` of them have their keys and values in the
-    blocks of `block_table`. A running sequence always has at least one token that is not computed yet.
+    blocks of `block_table`; `num_draft_computed_tokens` is the same of a draft model's cache, drafts included. A
+    running sequence always has at least one token that is not computed yet.
 
     `rank` is its place in line, smaller first; `overtaken` counts those behind it that began to run before it.
     Sequences share blocks if their `cache_key` is the same; one whose key is empty shares with none.
@@ -54,6 +55,7 @@ class Sequence:
         "num_blocks_seen",
         "num_committed_blocks",
         "num_computed_tokens",
+        "num_draft_computed_tokens",
         "num_prompt_tokens",
         "overtaken",
         "params",
@@ -99,6 +101,7 @@ class Sequence:
         self.ending: Ending | None = None
         self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
         self.num_computed_tokens = 0
+        self.num_draft_computed_tokens = 0
         self.num_committed_blocks = 0
         self.block_table: list[int] = []
         self.cache_key = cache_key(request, prefix_caching)

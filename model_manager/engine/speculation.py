@@ -16,7 +16,8 @@ import numpy as np
 
 from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.counters import EngineCounters
-from model_manager.engine.interface import Longs
+from model_manager.engine.draft_model import DraftModel
+from model_manager.engine.interface import Longs, ModelRunner
 from model_manager.engine.prompt_lookup import PromptLookup
 from model_manager.engine.scheduler import Scheduler
 from model_manager.engine.sequence import Sequence, SequenceStatus
@@ -71,8 +72,10 @@ class Turn:
         return logits if len(self.rows) == len(logits) else logits[self.rows]
 
 
-def drafter_of(config: ModelConfig, table: BatchTable) -> Drafter | None:
-    """What the settings ask for."""
+def drafter_of(config: ModelConfig, table: BatchTable, draft_runner: ModelRunner | None) -> Drafter | None:
+    """What the settings ask for; `draft_runner` is the draft model's, if they ask for one."""
+    if draft_runner is not None:
+        return DraftModel(draft_runner, table, max_tokens=config.max_num_batched_tokens)
     return PromptLookup(table) if config.speculation == "prompt_lookup" else None
 
 

@@ -24,7 +24,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
 KvCacheDtype = Literal["auto", "int8", "fp8"]
 Backend = Literal["torch", "fake"]
-Speculation = Literal["off", "prompt_lookup"]
+Speculation = Literal["off", "prompt_lookup", "draft_model"]
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,9 +77,12 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Reuse the KV cache of a prompt's beginning that another request has computed."""
     speculation: Speculation = "off"
     """Guess tokens and check several in one step, the output staying the same (docs/SPECULATION.md): from what the
-    sequence has said before."""
+    sequence has said before, or with draft_model."""
     num_speculative_tokens: int = 2
     """Most tokens guessed for a sequence in one step; fewer, or none, where the guessing does not pay."""
+    draft_model: str | None = None
+    """A smaller model of the same vocabulary, named like model: what guesses where speculation is draft_model. A client
+    fetches it too, and passes on the folder it is in."""
     backend: Backend = "torch"
     """`fake` answers at once with tokens derived from the prompt: no weights, no torch (tests, dry runs)."""
 
@@ -100,6 +103,9 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         guesses = self.num_speculative_tokens
         _check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
+        draft, asked = self.draft_model, self.speculation == "draft_model"
+        _check("draft_model", draft, (draft is not None) == asked, "a model if speculation is draft_model, else none")
+        _check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
 
     @property
     def key(self) -> str:

@@ -34,6 +34,7 @@ INVALID = [
     ("kv_cache_gib", math.inf),
     ("num_threads", 0),
     ("num_speculative_tokens", 0),
+    ("draft_model", "org/small"),
     ("num_speculative_tokens", 17),
     ("num_engines", 0),
     ("tensor_parallel", 0),
