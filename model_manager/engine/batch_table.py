@@ -147,9 +147,7 @@ class BatchTable:
         )
 
     def sampling(self, sequences: List[Sequence], ahead: int = 0) -> SamplingRows:
-        """How to sample the next token of each of these sequences, or of the one `ahead`
-        drafts further on, in the order of the logits' rows.
-        """
+        """How to sample the next token of each of these sequences, or the one `ahead` drafts on, in that order."""
         rows, lengths = _columns([(sequence.row, sequence.num_tokens + ahead) for sequence in sequences])
         rules = [sequence.rules for sequence in sequences]
         return SamplingRows.of(self._settings[rows], self._tokens, rows, lengths, rules)

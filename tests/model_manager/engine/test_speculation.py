@@ -72,6 +72,11 @@ MIXED: list[dict[str, Any]] = [
     {"ignore_eos": False, "temperature": 0.4},
     {"max_tokens": 3},
     {"stop": ["ab", "ch", "tu"], "temperature": 0.5},
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.4, "temperature": 0.8},
+    {"min_tokens": 12, "ignore_eos": False, "temperature": 0.6},
+    {"logit_bias": {4: 2.0}, "bad_words": ["c"], "min_p": 0.1, "temperature": 1.0},
+    {"logprobs": 2, "temperature": 0.3},
 ]
 
 
@@ -112,7 +117,7 @@ def answered(num_drafts: int) -> tuple[list[tuple[Any, ...]], int]:
 
 
 def described(output: Output) -> tuple[Any, ...]:
-    return output.token_ids, output.finish_reason, output.stop_reason
+    return output.token_ids, output.finish_reason, output.stop_reason, output.logprobs
 
 
 @pytest.mark.parametrize("at", [3, 4, 5, 6])
