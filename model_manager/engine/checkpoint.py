@@ -6,6 +6,7 @@ Reads headers only, safetensors only, and never runs code that comes with a mode
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,18 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, GenerationConfig
 
 from model_manager.engine.architectures import model_class
+from model_manager.engine.stored_formats import refusal
 from model_manager.store.contents import weight_files
 from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_QUANTIZED = {
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,12 @@ class Checkpoint:
     """Of transformers."""
     config: Any
     stored_dtype: torch.dtype
-    """The format of most of its weights."""
+    """The format of most of its weights; of a quantized one, of those that are not."""
+    stored_bytes: int
     num_parameters: int
+    """Of a quantized one, as many numbers as its files hold."""
+    quantization: dict[str, Any] | None
+    """How its weights are quantized, as config.json says."""
     eos_token_ids: list[int]
 
     @property
@@ -44,17 +57,21 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
     config = _read_config(folder)
     found = model_class(config)
-    if getattr(config, "quantization_config", None):
-        raise ModelUnsupported("quantized checkpoints are not supported; use one in float32, bfloat16 or float16")
+    quantized = vars(config).pop("quantization_config", None)  # or transformers would load the weights its own way
+    if quantized and (reason := refusal(quantized)):
+        raise ModelUnsupported(f"{folder}: {reason}")
+    formats = _DTYPES | (_QUANTIZED if quantized else {})
     counts: Counter[torch.dtype] = Counter()
     for file in weight_files(folder):
-        counts += _count_parameters(file)
+        counts += _count_parameters(file, formats)
     return Checkpoint(
         folder=folder,
         model_class=found,
         config=config,
-        stored_dtype=max(counts, key=lambda dtype: counts[dtype]),
+        stored_dtype=max(_DTYPES.values(), key=lambda dtype: counts[dtype]),
+        stored_bytes=sum(count * dtype.itemsize for dtype, count in counts.items()),
         num_parameters=counts.total(),
+        quantization=quantized,
         eos_token_ids=_eos_token_ids(folder, config),
     )
 
@@ -73,16 +90,16 @@ def _read_config(folder: Path) -> Any:
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
 
 
-def _count_parameters(file: Path) -> Counter[torch.dtype]:
+def _count_parameters(file: Path, formats: Mapping[str, torch.dtype]) -> Counter[torch.dtype]:
     """Parameters by format, from the header; opening also checks that the file is as long as its header says."""
     counts: Counter[torch.dtype] = Counter()
     try:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
                 stored = tensors.get_slice(name)
-                if stored.get_dtype() not in _DTYPES:
-                    raise ModelUnsupported(f"{file}: {name} is stored as {stored.get_dtype()}; takes {[*_DTYPES]}")
-                counts[_DTYPES[stored.get_dtype()]] += torch.Size(stored.get_shape()).numel()
+                if stored.get_dtype() not in formats:
+                    raise ModelUnsupported(f"{file}: {name} is stored as {stored.get_dtype()}; takes {[*formats]}")
+                counts[formats[stored.get_dtype()]] += torch.Size(stored.get_shape()).numel()
     except (SafetensorError, OSError) as error:
         raise ModelCorrupt(f"{file} is damaged: {_first_line(error)}") from None
     if not counts:

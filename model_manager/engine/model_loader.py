@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +37,17 @@ from model_manager.engine.paged_attention import (
     register,
 )
 from model_manager.engine.plain_linears import make_linears_plain
-from model_manager.engine.quantization import CACHE_FORMATS, check_formats, round_linears
+from model_manager.engine.quantization import (
+    CACHE_FORMATS,
+    check_formats,
+    in_force,
+    keeps,
+    put_in,
+    round_linears,
+)
+from model_manager.engine.quantized_checkpoint import read_weights
 from model_manager.engine.self_check import check_against_own_attention
+from model_manager.engine.stored_formats import Weight
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
@@ -71,7 +80,8 @@ def load_model(
     torch.set_num_threads(config.num_threads or usable_cores())
     max_model_len = longest_context(checkpoint.config, config.max_model_len)
     kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
-    model = _load_weights(checkpoint, dtype, device)
+    source = _source(checkpoint, dtype, keeps(config.quantization, device))
+    model = _load_weights(checkpoint, source, dtype, device)
     make_linears_plain(model)
     round_linears(model, config.quantization)
     if device.type == "cpu":
@@ -96,7 +106,7 @@ def load_model(
         block_size=runner.block_size,
         eos_token_ids=runner.eos_token_ids,
         load_seconds=time.monotonic() - started,
-        quantization=config.quantization,
+        quantization=in_force(config.quantization, source.kept),
         kv_cache_dtype=info_dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
     return LoadedModel(runner, info)
@@ -116,9 +126,11 @@ def room_for(config: ModelConfig, folder: Path) -> Room:
 
 
 def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
-    """Bytes of the weights once loaded; on a CPU a tied output layer is packed beside the embedding."""
+    """Bytes of the weights once loaded, at least; on a CPU a tied output layer is packed beside the embedding."""
     config = checkpoint.config
     packed_again = config.vocab_size * config.hidden_size if config.tie_word_embeddings and device.type == "cpu" else 0
+    if checkpoint.quantization is not None:
+        return int(checkpoint.stored_bytes + packed_again * dtype.itemsize)
     return int(checkpoint.num_parameters + packed_again) * dtype.itemsize
 
 
@@ -140,7 +152,28 @@ def _quiet_transformers() -> Iterator[None]:
         logging_of.enable_progress_bar()
 
 
-def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+@dataclass(frozen=True)
+class _Source:
+    """Where transformers is to take a model's weights from."""
+
+    arguments: dict[str, Any]
+    """Of from_pretrained."""
+    kept: dict[str, Weight]
+    """Weights that stay quantized, by layer."""
+
+
+def _source(checkpoint: Checkpoint, dtype: torch.dtype, keep: Callable[[Weight], bool]) -> _Source:
+    """The folder; or of a quantized checkpoint, what its files hold."""
+    if checkpoint.quantization is None:
+        return _Source({"pretrained_model_name_or_path": checkpoint.folder}, {})
+    with torch.device("meta"):
+        model = checkpoint.model_class(checkpoint.config)
+    linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    stored = read_weights(checkpoint.folder, checkpoint.quantization, dtype, linears, keep)
+    return _Source({"pretrained_model_name_or_path": None, "state_dict": stored.state}, stored.kept)
+
+
+def _load_weights(checkpoint: Checkpoint, source: _Source, dtype: torch.dtype, device: torch.device) -> Any:
     """The transformers model, in eval mode, its attention ours.
 
     Raises ModelCorrupt unless every weight is there, ModelDoesNotFit if memory ran out after all.
@@ -149,7 +182,7 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
     try:
         with _quiet_transformers():
             model, report = checkpoint.model_class.from_pretrained(
-                checkpoint.folder,
+                **source.arguments,
                 config=checkpoint.config,
                 dtype=dtype,
                 attn_implementation=IMPLEMENTATION,
@@ -159,6 +192,7 @@ def _load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
                 output_loading_info=True,
             )
         _check_report(checkpoint.folder, report)
+        put_in(model, source.kept, device)
         return model.eval().requires_grad_(False).to(device)
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, MemoryError) as error:
         if _is_out_of_memory(error):

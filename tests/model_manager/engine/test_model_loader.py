@@ -238,7 +238,7 @@ def _remote_code(folder: Path) -> None:
 
 
 def _quantized(folder: Path) -> None:
-    _edit(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    _edit(folder / "config.json", quantization_config={"quant_method": "hqq", "bits": 4})
 
 
 def _no_weights(folder: Path) -> None:
@@ -311,7 +311,7 @@ def _shard_elsewhere(folder: Path) -> None:
         (_other_architecture, ModelUnsupported, "Qwen2ForSequenceClassification is not served: transformers"),
         (_no_architecture, ModelUnsupported, "architecture unnamed"),
         (_remote_code, ModelUnsupported, "no code of a model's own is run"),
-        (_quantized, ModelUnsupported, "quantized"),
+        (_quantized, ModelUnsupported, "weights quantized by hqq are not read; takes gptq, awq,"),
         (_no_weights, ModelUnsupported, "no weights in safetensors format"),
         (_pickled_weights, ModelUnsupported, "only pytorch_model.bin"),
         (_weights_of_another_name, ModelUnsupported, "only other.safetensors"),
