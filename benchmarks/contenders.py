@@ -66,5 +66,6 @@ ENGINES = {
 PIPELINES = {
     "millrace-pipeline": Contender("beam:MillracePipeline", (*OURS, "apache-beam"), DTYPES),
     "beam-runinference-8": Contender("beam:RunInferencePipeline", (*THEIRS, "apache-beam")),
+    "beam-runinference": Contender("beam:RunInferencePipeline", (*THEIRS, "apache-beam"), arguments=(None,)),
 }
 CONTENDERS = ENGINES | PIPELINES | {"fake": Contender("fake:Fake", (), DTYPES, environment=FAKE)}

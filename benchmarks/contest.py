@@ -137,7 +137,7 @@ def report(rows: list[Row], baseline: str) -> None:
         base = rates.get((row.match, baseline))
         ratio = f"{row.tokens_per_s / base:6.2f}x" if base else " " * 7
         where = f"{row.match.shape:9} {row.match.workload:8} {row.match.dtype:9}"
-        print(f"{where} {row.engine:24} {row.tokens_per_s:8.1f} tokens/s {ratio}  {row.peak_rss_mb:6.0f} MB")
+        print(f"{where} {row.engine:24} {row.tokens_per_s:8.1f} tokens/s {ratio}  {row.peak_rss_mb or 0:6.0f} MB")
     for match in dict.fromkeys(row.match for row in rows):
         ours, bound = rates.get((match, "millrace")), rates.get((match, GEMM_BOUND))
         if ours and bound:

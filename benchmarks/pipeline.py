@@ -11,7 +11,7 @@ from benchmarks.contest import parse_arguments, report, run
 
 def main() -> None:
     """Run the sides that `--engines` names; the last line is JSON."""
-    default = "millrace-pipeline,millrace,beam-runinference-8"
+    default = "millrace-pipeline,millrace,beam-runinference-8,beam-runinference"
     report(run(parse_arguments(__doc__ or "", tuple(CONTENDERS), default)), baseline="beam-runinference-8")
 
 

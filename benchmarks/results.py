@@ -30,7 +30,7 @@ class Row:
     engine: str
     tokens_per_s: float
     rounds: list[float]
-    peak_rss_mb: float
+    peak_rss_mb: float | None
     """MB of 2^20: the peak of the process and all that it started."""
     load_s: float | None = None
     first_token_s: float | None = None

@@ -48,10 +48,11 @@ class MillracePipeline:
 
 
 class StaticHandler(ModelHandler[Item, PredictionResult, Any]):
-    """`model.generate` over each batch that RunInference forms, at most STATIC_BATCH prompts."""
+    """`model.generate` over each batch that RunInference forms: of `batch_size` prompts, or as it does by default."""
 
-    def __init__(self, folder: Path, dtype: str) -> None:
-        super().__init__(max_batch_size=STATIC_BATCH, min_batch_size=STATIC_BATCH)
+    def __init__(self, folder: Path, dtype: str, batch_size: int | None) -> None:
+        sizes = {} if batch_size is None else {"max_batch_size": batch_size, "min_batch_size": batch_size}
+        super().__init__(**sizes)
         self._folder, self._dtype, self._shared = folder, dtype, Shared()
 
     def load_model(self) -> Any:
@@ -68,8 +69,11 @@ class StaticHandler(ModelHandler[Item, PredictionResult, Any]):
 class RunInferencePipeline:
     """Create → RunInference with the handler above → count, on the DirectRunner."""
 
+    def __init__(self, batch_size: int | None = STATIC_BATCH) -> None:
+        self._batch_size = batch_size
+
     def load(self, folder: Path, dtype: str) -> None:
-        self._handler = StaticHandler(folder, dtype)
+        self._handler = StaticHandler(folder, dtype, self._batch_size)
         self._model = self._handler.load_model()
 
     def run(self, items: list[Item]) -> list[int]:

@@ -13,7 +13,7 @@ from benchmarks.workload import Item
 def settings(folder: Path, dtype: str) -> dict[str, Any]:
     """The fields of ModelConfig, all else at its default: int8 is of weights and KV cache, over bfloat16 if there is.
 
-    No prompt of a workload begins as another does, so the prefix cache could only cost.
+    The prefix cache is off: a round's prompts are those of the round before, which it would find there.
     """
     formats = {"quantization": "int8", "kv_cache_dtype": "int8"} if dtype == "int8" else {"dtype": dtype}
     return {"model": str(folder), "prefix_caching": False, **formats}
@@ -30,7 +30,7 @@ class MillraceEngine:
 
         config = ModelConfig.parse(settings(folder, dtype))
         try:
-            self._engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
+            self.engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
         except ConfigError as error:
             raise Unsupported(str(error)) from error
 
@@ -38,9 +38,9 @@ class MillraceEngine:
 
     def memory(self) -> dict[str, float]:
         """As the checkpoint counts: each weight once, in the bytes that it is held in."""
-        info = self._engine.info
+        info = self.engine.info
         itemsize = 2 if info.dtype in ("bfloat16", "float16") else 4
-        blocks = self._engine._blocks._untouched  # those below it were written at some time
+        blocks = self.engine._blocks.num_touched
         return {
             "weights_mb": weight_bytes(self._folder, itemsize, 1 if info.quantization == "int8" else itemsize) / 2**20,
             "kv_mb": blocks * info.block_size * kv_bytes_per_token(self._folder, info.kv_cache_dtype) / 2**20,
@@ -49,7 +49,7 @@ class MillraceEngine:
     @property
     def runner(self) -> Any:
         """The engine's ModelRunner."""
-        return self._engine._runner
+        return self.engine._runner
 
     def run(self, items: list[Item]) -> list[int]:
         from model_manager.wire.messages import Request
@@ -57,8 +57,8 @@ class MillraceEngine:
 
         for i, item in enumerate(items):
             params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)
-            self._engine.add(Request(request_id=str(i), prompt_token_ids=item.prompt_token_ids, params=params))
+            self.engine.add(Request(request_id=str(i), prompt_token_ids=item.prompt_token_ids, params=params))
         counts = {}
-        while self._engine.has_work():
-            counts.update({output.request_id: len(output.token_ids) for output in self._engine.step().outputs})
+        while self.engine.has_work():
+            counts.update({output.request_id: len(output.token_ids) for output in self.engine.step().outputs})
         return [counts[str(i)] for i in range(len(items))]

@@ -1,0 +1,90 @@
+"""README's tables of figures, from the files that keep them.
+
+    python -m benchmarks.table           # writes them into README.md
+    python -m benchmarks.table --check   # exits with 1 if README.md holds others
+
+A table stands between `<!-- benchmarks/results/NAME.json -->` and `<!-- end -->`. Nothing in it is written by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.contenders import DTYPES, GEMM_BOUND
+from benchmarks.results import Row, read
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+_BLOCK = re.compile(r"(<!-- (benchmarks/results/[\w-]+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def rendered(text: str, root: Path = ROOT) -> str:
+    """`text` with each block as its file under `root` gives it."""
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{tables(read(root / match[2]))}\n{match[3]}", text)
+
+
+def tables(rows: list[Row]) -> str:
+    """One table for each shape and workload, then what they were taken with; ends with a line break."""
+
+    def place(row: Row) -> tuple[str, str]:
+        return row.match.shape, row.match.workload
+
+    parts = [_table(*where, list(group)) for where, group in itertools.groupby(sorted(rows, key=place), key=place)]
+    return "\n".join([*parts, _circumstances(rows)])
+
+
+def _table(shape: str, workload: str, rows: list[Row]) -> str:
+    cells = {(row.engine, row.match.dtype): row for row in rows}
+    dtypes = [dtype for dtype in DTYPES if any(row.match.dtype == dtype for row in rows)]
+    engines = list(dict.fromkeys(row.engine for row in rows))
+    best = {dtype: max(row.tokens_per_s for row in _measured(rows) if row.match.dtype == dtype) for dtype in dtypes}
+    lines = [[f"{shape}, {workload}: tokens/s", *dtypes], ["---", *("---" for _ in dtypes)]]
+    for engine in engines:
+        lines.append([engine, *(_cell(cells.get((engine, dtype)), best[dtype]) for dtype in dtypes)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _measured(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row.engine != GEMM_BOUND] or list(rows)
+
+
+def _cell(row: Row | None, best: float) -> str:
+    if row is None:
+        return "–"
+    rate = f"{row.tokens_per_s:,.0f}"
+    spread = f" ({min(row.rounds):,.0f}–{max(row.rounds):,.0f})" if len(row.rounds) > 1 else ""
+    rate = f"**{rate}**" if row.tokens_per_s == best else rate
+    memory = "" if row.peak_rss_mb is None else f", {row.peak_rss_mb:,.0f} MB"
+    return f"{rate}{spread}{memory}"
+
+
+def _circumstances(rows: list[Row]) -> str:
+    rounds = sorted({len(row.rounds) for row in rows})
+    versions = sorted({f"{name} {version}" for row in rows for name, version in row.versions.items()})
+    machines = sorted({row.machine for row in rows if row.machine})
+    days = sorted({row.taken for row in rows if row.taken})
+    times = " or ".join(map(str, rounds))
+    said = [
+        f"Medians of {times} interleaved rounds (lowest–highest), peak memory of all processes",
+        *(f"on {machine}" for machine in machines),
+        *([", ".join(versions)] if versions else []),
+        *([f"taken {', '.join(days)}"] if days else []),
+    ]
+    return "; ".join(said) + ".\n"
+
+
+def main() -> None:
+    """Write README's tables, or check them."""
+    now = README.read_text(encoding="utf-8")
+    then = rendered(now)
+    if sys.argv[1:] == ["--check"]:
+        raise SystemExit(0 if now == then else "README.md's tables are not those of benchmarks/results")
+    README.write_text(then, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
