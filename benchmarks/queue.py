@@ -1,0 +1,112 @@
+"""What a long queue costs: tokens a second of the engine without a model, with 100 and with 10,000 requests waiting.
+
+python -m benchmarks.queue [--waiting 100,10000] [--shared 0] [--rounds 5] [--steps 300]
+
+The runner computes nothing, so all time is the engine's own: scheduling, packing, sampling. Rounds of the queues
+alternate, and each one's fastest counts, in processor time, which other work on the machine disturbs less. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import torch
+
+from model_manager.engine.engine import LLMEngine
+from model_manager.engine.interface import StepInput, StepOutput
+from model_manager.engine.stopping import StopRules
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.messages import ModelInfo, Request
+from model_manager.wire.sampling import SamplingParams
+
+_VOCAB = 64
+
+
+class IdleRunner:
+    """A ModelRunner (interface.py) whose logits are always the same."""
+
+    vocab_size = _VOCAB
+    max_model_len = 2048
+    num_blocks = 8192
+    block_size = 16
+    eos_token_ids: list[int] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._logits = torch.zeros(512, _VOCAB)
+
+    def execute(self, step: StepInput) -> StepOutput:
+        return StepOutput(logits=self._logits[: len(step.logits_rows)], hidden=None)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._logits[: len(hidden)]
+
+
+class Queue:
+    """An engine with so many requests waiting at all times."""
+
+    def __init__(self, waiting: int, shared: int) -> None:
+        self._waiting = waiting
+        self._requests = requests(shared)
+        runner = IdleRunner()
+        info = ModelInfo("idle", "", "", "", "cpu", _VOCAB, runner.max_model_len, 64, runner.num_blocks, 16, [], 0.0)
+        config = ModelConfig()
+        self._engine = LLMEngine(runner, info, config, StopRules(frozenset(), None))
+        self._refill()
+
+    def run(self, steps: int) -> float:
+        """Tokens generated a second of this process's own time, the adding of requests not counted."""
+        tokens, seconds = 0, 0.0
+        for _ in range(steps):
+            started = time.process_time()
+            result = self._engine.step()
+            seconds += time.process_time() - started
+            tokens += len(result.new_token_ids) + len(result.outputs)
+            self._refill()
+        return tokens / seconds
+
+    def _refill(self) -> None:
+        for _ in range(self._waiting - self._engine.stats().waiting):
+            self._engine.add(next(self._requests))
+
+
+def requests(shared: int) -> Iterator[Request]:
+    """Prompts of 16 to 150 tokens of their own after `shared` common ones, outputs of 4 to 100 tokens."""
+    rnd = random.Random(1)
+    for number in itertools.count():
+        own = [rnd.randrange(_VOCAB) for _ in range(rnd.randint(16, 150))]
+        yield Request(str(number), [7] * shared + own, SamplingParams(max_tokens=rnd.randint(4, 100)))
+
+
+def main() -> None:
+    """Measure; the last line is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--waiting", default="100,10000", help="lengths of the queue")
+    parser.add_argument("--shared", type=int, default=0, help="tokens that all prompts begin with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=300, help="of a round")
+    options = parser.parse_args()
+    queues = {waiting: Queue(waiting, options.shared) for waiting in map(int, options.waiting.split(","))}
+    rates: dict[int, list[float]] = {waiting: [] for waiting in queues}
+    filled_mb = _rss_mb()
+    for _ in range(options.rounds):
+        for waiting, queue in queues.items():
+            rates[waiting].append(queue.run(options.steps))
+            print(f"{waiting:>7,} waiting: {rates[waiting][-1]:>9,.0f} tokens/s, {_rss_mb():,.0f} MB", flush=True)
+    best = {waiting: max(measured) for waiting, measured in rates.items()}
+    figures = {"tokens_per_s": best, "rss_mb_filled": filled_mb, "rss_mb_after": _rss_mb(), "shared": options.shared}
+    print(json.dumps(figures))
+
+
+def _rss_mb() -> float:
+    return round(float(psutil.Process().memory_info().rss) / 2**20, 1)
+
+
+if __name__ == "__main__":
+    main()
