@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300, help="of a round")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other count as time
     queues = {waiting: Queue(waiting, options.shared) for waiting in map(int, options.waiting.split(","))}
     rates: dict[int, list[float]] = {waiting: [] for waiting in queues}
     filled_mb = _rss_mb()
