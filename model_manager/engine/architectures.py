@@ -17,24 +17,36 @@ from model_manager.wire.errors import ConfigError, ModelUnsupported
 log = logging.getLogger(__name__)
 
 TESTED = (
+    "CohereForCausalLM",
+    "DeepseekV3ForCausalLM",
     "FalconForCausalLM",
     "GPT2LMHeadModel",
+    "GPTBigCodeForCausalLM",
     "GPTNeoXForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "GemmaForCausalLM",
+    "Glm4ForCausalLM",
     "GptOssForCausalLM",
     "GraniteForCausalLM",
+    "GraniteMoeForCausalLM",
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "MixtralForCausalLM",
     "OPTForCausalLM",
     "Olmo2ForCausalLM",
+    "Olmo3ForCausalLM",
+    "OlmoForCausalLM",
+    "OlmoeForCausalLM",
     "Phi3ForCausalLM",
+    "PhiForCausalLM",
     "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
     "SmolLM3ForCausalLM",
+    "StableLmForCausalLM",
+    "Starcoder2ForCausalLM",
 )
 """Those whose greedy outputs are tested token for token against transformers' own generation."""
 

@@ -22,7 +22,7 @@ class PagedFalconAttention(modeling_falcon.FalconAttention):
         """[1, T, hidden_size] to the same."""
         query, key, value = (states.transpose(1, 2) for states in self._split(self.query_key_value(hidden_states)))
         query, key = modeling_falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
-        attended, _ = attend_paged(self, query, key, value, None, scaling=self.inv_norm_factor)
+        attended, _ = attend_paged(self, query, key, value, scaling=self.inv_norm_factor)
         return self.dense(attended.flatten(2)), None
 
     def _split(self, fused: torch.Tensor) -> tuple[torch.Tensor, ...]:

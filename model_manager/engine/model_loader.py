@@ -238,7 +238,7 @@ def _runner(
     beside: Room,
     num_blocks: int | None,
 ) -> TorchModelRunner:
-    layout = probe_attention(model, device)
+    layout = probe_attention(model, device, max_model_len)
     shape = _cache_shape(config, layout, dtype, num_blocks=0)
     plan = (
         _plan(config, checkpoint, layout, shape, device, max_model_len, beside)

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.paged_attention import PagedAttention, connect
+
+
+@dataclass
+class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """A decoder's output with whatever field some architecture's head looks for."""
+
+    router_logits: Any = None
 
 
 class DecoderTap:
@@ -33,7 +41,7 @@ class DecoderTap:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._given is not None:
-            return BaseModelOutputWithPast(last_hidden_state=self._given)
+            return _DecoderOutput(last_hidden_state=self._given)
         output = self._forward(*args, **kwargs)
         self._noted = output.last_hidden_state
         return output

@@ -89,7 +89,7 @@ def attend_paged(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | None = None,
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -101,8 +101,8 @@ def attend_paged(
 
     Raises ModelUnsupported for a mask or an option that it does not know; a first step shows whether a model has one.
     """
-    if mask is not None or others.get("is_causal") is False or others.keys() - _WITHOUT_EFFECT:
-        _refuse_options(module, mask, others)
+    if attention_mask is not None or others.get("is_causal") is False or others.keys() - _WITHOUT_EFFECT:
+        _refuse_options(module, attention_mask, others)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     options = AttentionOptions(scale, sliding_window or None, softcap, s_aux)
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))

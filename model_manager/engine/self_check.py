@@ -21,9 +21,10 @@ from model_manager.wire.errors import ModelUnsupported
 _LENGTHS = (24, 13)
 _CUTS = (((0, 10), (0, 13)), ((10, 24),))
 """Positions of each sequence that a step computes."""
-_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""Difference of logits as a part of their own size; what is computed otherwise differs by about 1."""
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""Difference of a row's logits as a part of their size; what is computed otherwise differs by a few percent to 1."""
 _ROUNDED = 0.15
+"""The same where the KV cache is held in fewer bits."""
 
 
 def check_against_own_attention(model: Any, runner: TorchModelRunner, *, rounds_cache: bool) -> None:
@@ -33,18 +34,33 @@ def check_against_own_attention(model: Any, runner: TorchModelRunner, *, rounds_
 
     Writes to the first blocks of the KV cache, whose content nobody has a use for yet.
     """
-    generator = np.random.default_rng(0)
-    tokens = [generator.integers(0, runner.vocab_size, length) for length in _LENGTHS]
-    got = torch.cat([runner.execute(step).logits for step in _steps(tokens, runner.block_size)])
-    with _own_attention(model):
-        wanted = torch.stack([_last_logits(model, tokens[row][:end]) for row, end in ((0, 10), (1, 13), (0, 24))])
-    error = float((got - wanted).norm() / wanted.norm())
-    tolerance = max(_TOLERANCE[model.dtype], _ROUNDED if rounds_cache else 0.0)
-    if not error < tolerance:
+    try:
+        error = _difference(model, runner)
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as failure:
+        reason = f"a first batch through it ended in {type(failure).__name__}: {failure}".partition("\n")[0]
+        raise ModelUnsupported(f"architecture {type(model).__name__} is not served: {reason}") from failure
+    if not error < max(_TOLERANCE[model.dtype], _ROUNDED if rounds_cache else 0.0):
         raise ModelUnsupported(
             f"architecture {type(model).__name__} is not served: in a batch it answers otherwise than alone with "
             f"transformers' own attention (its logits differ by {error:.1%})"
         )
+
+
+def _difference(model: Any, runner: TorchModelRunner) -> float:
+    """Of our logits from transformers', as a part of their size: the worst of the cuts, each by its median row.
+
+    The median, because rounding sends some token of a mixture of experts to another expert.
+    """
+    generator = np.random.default_rng(0)
+    tokens = [generator.integers(0, runner.vocab_size, length) for length in _LENGTHS]
+    with _own_attention(model):
+        wanted = [_all_logits(model, ids) for ids in tokens]
+    medians = []
+    for step, spans in zip(_steps(tokens, runner.block_size), _CUTS, strict=True):
+        rows = runner.execute(step).logits.split([end - start for start, end in spans])
+        for got, alone, (start, end) in zip(rows, wanted, spans, strict=False):
+            medians.append(((got - alone[start:end]).norm(dim=-1) / alone[start:end].norm(dim=-1)).median())
+    return float(torch.stack(medians).max())
 
 
 def _steps(tokens: list[np.ndarray[Any, Any]], block_size: int) -> Iterator[StepInput]:
@@ -62,7 +78,7 @@ def _steps(tokens: list[np.ndarray[Any, Any]], block_size: int) -> Iterator[Step
             query_starts=np.array([0, *ends], np.int32),
             context_lens=np.array([end for _, end in spans], np.int32),
             block_tables=tables[: len(spans)],
-            logits_rows=(ends - 1).astype(np.int64),
+            logits_rows=np.arange(ends[-1]),
         )
 
 
@@ -77,8 +93,8 @@ def _own_attention(model: Any) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def _last_logits(model: Any, tokens: np.ndarray[Any, Any]) -> torch.Tensor:
-    """[vocab_size] after one sequence alone, without a cache."""
+def _all_logits(model: Any, tokens: np.ndarray[Any, Any]) -> torch.Tensor:
+    """[length, vocab_size] of one sequence alone, without a cache."""
     ids = torch.from_numpy(tokens).unsqueeze(0).to(model.device)
-    logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0, -1]
+    logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
     return logits.float()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoModelForCausalLM,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     LlamaConfig,
     OPTConfig,
     PreTrainedConfig,
@@ -54,8 +54,8 @@ ALL = (llama_gqa, llama_one_kv_head, qwen2, qwen2_sliding_window, opt, opt_350m_
 def write(folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32, shard: str = "1GB") -> Any:
     """Save a model of `config` in `folder` and return it, ready to generate."""
     torch.manual_seed(len(config.model_type))
-    auto: Any = AutoModelForCausalLM
-    model: Any = auto.from_config(config)
+    classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    model: Any = classes[type(config)](config)
     # normalising after each part, as opt-350m does, lets wide weights drown the input: it would repeat one token
     embeddings, others = (0.25, 0.5) if getattr(config, "do_layer_norm_before", True) else (1.0, 0.1)
     with torch.no_grad():

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedConfig
 
 from model_manager.engine.engine import LLMEngine
-from model_manager.engine.model_loader import load_model
+from model_manager.engine.model_loader import LoadedModel, load_model
 from model_manager.engine.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import FinishReason, Output, Request
 from model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine.batches import deal_blocks, make_step
+from tests.model_manager.engine.tested_models import MODELS, ModelCase
 
 _LENGTHS = (1, 5, 16, 33, 64, 100, 17, 48)
-_OUTPUTS = (60, 70, 30, 35, 12, 40, 1, 50)
+_OUTPUTS = (24, 40, 20, 30, 12, 25, 1, 30)
 
 
 class _Golden:
-    """A checkpoint, the prompts, and what transformers generates for each."""
+    """A checkpoint, loaded, the prompts, and what transformers generates for each."""
 
-    def __init__(self, folder: Path, config: PreTrainedConfig) -> None:
+    def __init__(self, folder: Path, case: ModelCase) -> None:
         self.folder = folder
-        model = random_checkpoints.write(folder, config)
+        model = random_checkpoints.write(folder, case.make())
+        assert type(model).__name__ == case.architecture
         generator = torch.Generator().manual_seed(7)
         self.prompts: list[list[int]] = [
             torch.randint(2, random_checkpoints.VOCAB, (length,), generator=generator).tolist() for length in _LENGTHS
@@ -38,11 +43,22 @@ class _Golden:
             for prompt, count in zip(self.prompts, _OUTPUTS, strict=True)
         ]
 
-    def engine(self, **settings: Any) -> LLMEngine:
-        defaults: dict[str, Any] = {"model": "golden", "num_threads": 1, "kv_cache_gib": 0.05, "prefix_caching": False}
-        config = ModelConfig(**defaults | settings)
-        loaded = load_model(config, self.folder)
-        return LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(), None))
+        self._loaded = self._load(block_size=8)
+
+    def engine(self, *, block_size: int = 8, num_blocks: int | None = None, **settings: Any) -> LLMEngine:
+        """A new engine on the model that is loaded once; on a fresh one for another block size."""
+        loaded = self._loaded if block_size == 8 else self._load(block_size)
+        runner: Any = copy(loaded.runner)
+        runner.num_blocks = num_blocks or runner.num_blocks
+        config = _config(block_size, **settings)
+        return LLMEngine(runner, loaded.info, config, StopRules(frozenset(), None))
+
+    @property
+    def runner(self) -> Any:
+        return self._loaded.runner
+
+    def _load(self, block_size: int) -> LoadedModel:
+        return load_model(_config(block_size), self.folder)
 
     def request(self, index: int, **params: Any) -> Request:
         name = f"{index}{'-sampled' if params else ''}"
@@ -53,10 +69,21 @@ class _Golden:
         return [self.request(index) for index in range(len(_LENGTHS))]
 
 
-@pytest.fixture(scope="module", params=random_checkpoints.ALL, ids=lambda make: make.__name__)
-def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Golden:
-    make: Callable[[], PreTrainedConfig] = request.param
-    return _Golden(tmp_path_factory.mktemp("golden"), make())
+def _config(block_size: int, **settings: Any) -> ModelConfig:
+    defaults: dict[str, Any] = {"model": "golden", "num_threads": 1, "kv_cache_gib": 0.01, "prefix_caching": False}
+    return ModelConfig(block_size=block_size, **defaults | settings)
+
+
+def _golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Golden:
+    return _Golden(tmp_path_factory.mktemp("golden"), request.param)
+
+
+def _name(case: ModelCase) -> str:
+    return case.make.__name__
+
+
+golden = pytest.fixture(scope="module", params=[case for case in MODELS if case.every_case], ids=_name)(_golden)
+any_golden = pytest.fixture(scope="module", params=[case for case in MODELS if not case.every_case], ids=_name)(_golden)
 
 
 def _finish(engine: LLMEngine, arrivals: Iterable[Request] = ()) -> dict[str, Output]:
@@ -99,9 +126,8 @@ def test_all_at_once(golden: _Golden) -> None:
     _check(golden, _finish(engine))
 
 
-@pytest.mark.parametrize("block_size", [8, 64])
-def test_arriving_one_by_one(golden: _Golden, block_size: int) -> None:
-    engine = golden.engine(block_size=block_size)
+def test_arriving_one_by_one_on_blocks_of_another_size(golden: _Golden) -> None:
+    engine = golden.engine(block_size=64)
     _check(golden, _finish(engine, golden.requests()))
 
 
@@ -111,7 +137,7 @@ def test_with_prompts_computed_in_small_chunks(golden: _Golden) -> None:
 
 
 def test_with_a_cache_so_small_that_sequences_are_preempted(golden: _Golden) -> None:
-    engine = golden.engine(kv_cache_gib=_gib_for(golden, tokens=256), block_size=8)
+    engine = golden.engine(num_blocks=16)
     for request in golden.requests():
         engine.add(request)
     _check(golden, _finish(engine))
@@ -154,7 +180,21 @@ def test_going_on_from_tokens_that_an_engine_now_dead_had_generated(golden: _Gol
     _check(golden, _finish(engine))
 
 
-def _gib_for(golden: _Golden, tokens: int) -> float:
-    """The setting that gives a cache of so many tokens."""
-    info = golden.engine(kv_cache_gib=0.001).info
-    return 0.001 * tokens / (info.num_blocks * info.block_size) * 1.0001
+def test_all_of_that_at_once(any_golden: _Golden) -> None:
+    """Arriving one by one, in chunks, preempted, then the longest twice more with what the prefix cache has kept."""
+    engine = any_golden.engine(num_blocks=16, max_num_seqs=6, max_num_batched_tokens=20, prefix_caching=True)
+    _check(any_golden, _finish(engine, any_golden.requests()))
+    assert engine.stats().preemptions > 0
+    for _ in range(2):
+        output = _finish(engine, [any_golden.request(5)])["5"]
+        assert output.token_ids == any_golden.outputs[5]
+    assert output.cached_tokens > 0
+    assert any(len(set(output)) > len(output) // 3 for output in any_golden.outputs)
+
+
+def test_the_output_head_alone_computes_the_same_logits(golden: _Golden) -> None:
+    """Of some model's head there is more than one product: scales, soft caps."""
+    runner = golden.runner
+    step = make_step([(0, 9)], deal_blocks([9], 8, runner.num_blocks), 8, [golden.prompts[2]])
+    output = runner.execute(replace(step, hidden_rows=np.array([8])))
+    torch.testing.assert_close(runner.logits(output.hidden), output.logits)
