@@ -120,7 +120,8 @@ def room_for(config: ModelConfig, folder: Path) -> Room:
     _register()
     with torch.device("meta"):
         model = checkpoint.model_class._from_config(checkpoint.config, attn_implementation=IMPLEMENTATION)
-    layout = probe_attention(model, torch.device("meta"))
+    max_model_len = longest_context(checkpoint.config, config.max_model_len)
+    layout = probe_attention(model, torch.device("meta"), max_model_len)
     shape = _cache_shape(config, layout, dtype, num_blocks=0)
     return Room(_weight_bytes(checkpoint, dtype, device), shape.bytes_per_block)
 
