@@ -14,6 +14,8 @@ Millions of prompts through a language model: an Apache Beam pipeline with its o
 
 commands:
   run           complete the prompts of files (millrace run --help)
+  score         score given continuations of the prompts of files
+  embed         turn the prompts of files into vectors
   ps [--json]   what runs on this machine: models, jobs, processes
   stop [MODEL]  end a model's engine, or everything
 
@@ -47,6 +49,18 @@ def _run(arguments: Sequence[str]) -> int:
     return generate(arguments)
 
 
+def _score(arguments: Sequence[str]) -> int:
+    from pipelines.score import main as score
+
+    return score(arguments)
+
+
+def _embed(arguments: Sequence[str]) -> int:
+    from pipelines.embed import main as embed
+
+    return embed(arguments)
+
+
 def _ps(arguments: Sequence[str]) -> int:
     from pipelines.processes import ps
 
@@ -59,7 +73,13 @@ def _stop(arguments: Sequence[str]) -> int:
     return stop(arguments)
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": _run, "ps": _ps, "stop": _stop}
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "score": _score,
+    "embed": _embed,
+    "ps": _ps,
+    "stop": _stop,
+}
 
 
 def _unknown(command: str) -> int:

@@ -18,7 +18,7 @@ from model_manager.wire.messages import Status
 from pipelines.edge import interruptible
 from pipelines.local_runner import local_runner, runs_here
 from pipelines.logs import logs_at
-from pipelines.options import GenerateOptions
+from pipelines.options import JobOptions
 from pipelines.progress import Speed, shown_progress
 from pipelines.summary import Times, outcome_of, print_summary
 from transforms.count import RowCount, count_rows
@@ -26,7 +26,7 @@ from transforms.output_files import OutputFiles, output_and_format
 from transforms.resume import count_completed
 
 
-def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> int:
+def run_job(options: JobOptions, build: Callable[[beam.Pipeline], Any]) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
     with logs_at(options.log_level) as stderr:
         here = runs_here(options.beam)
@@ -37,7 +37,7 @@ def run_job(options: GenerateOptions, build: Callable[[beam.Pipeline], Any]) -> 
         return _run_here(pipeline, options, stderr) if here else _run_elsewhere(pipeline)
 
 
-def _run_here(pipeline: beam.Pipeline, options: GenerateOptions, stderr: TextIO) -> int:
+def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> int:
     files = OutputFiles(output_and_format(options.output, options.output_format)[0])
     kept = files.current("completions") if options.if_exists == "resume" else []
     speed, started = Speed(None if options.quiet else _total(options)), time.monotonic()
@@ -63,13 +63,13 @@ def _what_is_kept(files: OutputFiles) -> str:
     return f"--resume goes on from what is in {files.temporary}"
 
 
-def _progress(options: GenerateOptions, speed: Speed, stderr: TextIO) -> Any:
+def _progress(options: JobOptions, speed: Speed, stderr: TextIO) -> Any:
     if options.quiet:
         return nullcontext()
     return shown_progress(_read_status, options.job, speed, Console(file=stderr))
 
 
-def _total(options: GenerateOptions) -> RowCount:
+def _total(options: JobOptions) -> RowCount:
     total = count_rows(options.input, options.input_format)
     if options.if_exists != "resume":
         return total

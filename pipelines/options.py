@@ -1,4 +1,4 @@
-"""The flags of `millrace run`, parsed once into frozen settings; whatever is not ours is Beam's."""
+"""The flags of `millrace run`, `score` and `embed`, parsed once into frozen settings; what is not ours is Beam's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import ConfigError, InvalidRequest
+from model_manager.wire.messages import Pooling, Task
 from model_manager.wire.sampling import SamplingParams
 from pipelines.beam_flags import beam_options
 from pipelines.flag_parser import FlagParser
@@ -21,11 +22,23 @@ from transforms.output_files import IfExists
 
 _MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_COMMANDS: dict[Task, tuple[str, str]] = {
+    "generate": ("run", "Complete every prompt of the input files, and write the completions."),
+    "score": ("score", "Give the log-probabilities of every prompt's continuations."),
+    "embed": ("embed", "Give every prompt as a vector."),
+}
+_OWN_FLAGS: dict[Task, tuple[str, ...]] = {
+    "generate": (),
+    "score": ("continuations_column",),
+    "embed": ("pooling", "normalize"),
+}
+_OF_EVERY_TASK = ("priority", "deadline", "cache_salt")
+"""Parameters that are not of sampling."""
 _CHAT = {"auto": None, "always": True, "never": False}
 
 
 @dataclass(frozen=True)
-class GenerateOptions:
+class JobOptions:
     """Everything that a job is told."""
 
     input: list[str]
@@ -46,13 +59,19 @@ class GenerateOptions:
     verbose: bool
     log_level: str
     beam: PipelineOptions
+    continuations_column: str = "continuations"
+    """Of scores."""
+    pooling: Pooling = "last"
+    """Of embeddings."""
+    normalize: bool = True
+    """Of embeddings."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Names the job's requests in the manager."""
 
 
-def parse(arguments: Sequence[str]) -> GenerateOptions:
+def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
     """Raises ConfigError, one sentence, for anything wrong; `--help` prints and exits 0."""
-    parser, names = _parser()
+    parser, names = _parser(task)
     known, rest = parser.parse_known_args(list(arguments))
     own_flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     beam = beam_options(rest, own_flags)
@@ -60,7 +79,7 @@ def parse(arguments: Sequence[str]) -> GenerateOptions:
         raise ConfigError("--input is missing: takes one or more files or globs")
     if known.overwrite and known.resume:
         raise ConfigError("--overwrite and --resume exclude each other")
-    return GenerateOptions(
+    return JobOptions(
         input=[pattern for patterns in known.input for pattern in patterns],
         input_format=known.input_format,
         prompt_column=known.prompt_column,
@@ -79,6 +98,7 @@ def parse(arguments: Sequence[str]) -> GenerateOptions:
         verbose=known.verbose,
         log_level="info" if known.verbose and known.log_level == "warning" else known.log_level,
         beam=beam,
+        **{name: getattr(known, name) for name in _OWN_FLAGS[task]},
     )
 
 
@@ -89,26 +109,29 @@ def _sampling(fields: dict[str, Any]) -> SamplingParams:
         raise ConfigError(str(error)) from None
 
 
-def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
+def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
+    command, description = _COMMANDS[task]
     parser = FlagParser(
-        prog="millrace run",
+        prog=f"millrace {command}",
         usage="%(prog)s --input GLOB … [--output PREFIX] [--model MODEL] [flags]",
-        description="Complete every prompt of the input files, and write the completions.",
+        description=description,
         epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
         allow_abbrev=False,
     )
     _add_input(parser.add_argument_group("input"))
+    _add_task(parser.add_argument_group("task"), task)
     _add_output(parser.add_argument_group("output"))
     model = parser.add_argument_group("model")
     names = {"model": add_settings(model, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))}
     model.add_argument(
         "--chat",
         choices=list(_CHAT),
-        default="auto",
+        default="never" if task == "embed" else "auto",
         help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
     )
     sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
-    names["sampling"] = add_settings(sampling, SamplingParams)
+    left_out = set() if task == "generate" else set(SamplingParams.__struct_fields__) - set(_OF_EVERY_TASK)
+    names["sampling"] = add_settings(sampling, SamplingParams, leave_out=left_out)
     engine = parser.add_argument_group("engine")
     names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, "backend"})
     engine.add_argument("--backend", default=None, help=argparse.SUPPRESS)
@@ -116,6 +139,24 @@ def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
     names["manager"] = add_settings(parser.add_argument_group("manager (times in seconds)"), ManagerConfig)
     _add_run(parser.add_argument_group("run"))
     return parser, names
+
+
+def _add_task(group: Any, task: Task) -> None:
+    if task == "score":
+        group.add_argument(
+            "--continuations_column",
+            default=JobOptions.continuations_column,
+            metavar="NAME",
+            help="A string, or a list of strings or of lists of token ids. Default: continuations.",
+        )
+    if task == "embed":
+        poolings = list(get_args(Pooling))
+        group.add_argument(
+            "--pooling", choices=poolings, default="last", help="The last token's state, or the mean. Default: last."
+        )
+        group.add_argument(
+            "--normalize", action=argparse.BooleanOptionalAction, default=True, help="To length 1. Default: True."
+        )
 
 
 def _add_input(group: Any) -> None:

@@ -114,7 +114,7 @@ def _dead_letters(outcome: Outcome) -> str:
 
 
 def _examples(files: list[str]) -> list[str]:
-    return [f"  {row['id']}: {_short(row['text'])}" for row in _rows(files, _EXAMPLES)]
+    return [f"  {row['id']}: {_short(row['text'])}" for row in _rows(files, _EXAMPLES) if row.get("text") is not None]
 
 
 def _short(text: str) -> str:
@@ -128,6 +128,8 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
         return []
     with FileSystems.open(files[0], compression_type=CompressionTypes.UNCOMPRESSED) as stream:
         if files[0].endswith(".parquet"):
-            batch = next(pq.ParquetFile(stream).iter_batches(batch_size=count, columns=["id", "text"]), None)
+            file = pq.ParquetFile(stream)
+            shown = [name for name in ("id", "text") if name in file.schema_arrow.names]
+            batch = next(file.iter_batches(batch_size=count, columns=shown), None)
             return list(batch.to_pylist()) if batch is not None else []
         return [msgspec.json.decode(line) for line in islice(stream, count)]

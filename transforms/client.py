@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from apache_beam.utils.shared import Shared
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.logprobs import TokenLogprob
-from model_manager.wire.messages import FinishReason, ModelInfo, Timings
+from model_manager.wire.messages import FinishReason, ModelInfo, Pooling, Timings
 from model_manager.wire.sampling import SamplingParams
 
 
@@ -31,6 +31,7 @@ class Generation(Protocol):
     timings: Timings
     latency: float
     logprobs: list[TokenLogprob] | None
+    prompt_logprobs: list[TokenLogprob] | None
 
     @property
     def choices(self) -> Sequence[Generation]:
@@ -47,18 +48,51 @@ def num_generated_tokens(generation: Generation) -> int:
     return sum(len(answer.token_ids) for answer in answers_of(generation))
 
 
+class ContinuationResult(Protocol):
+    """The score of one continuation, a value a token."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    greedy: list[bool]
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    latency: float
+
+
+class EmbeddingResult(Protocol):
+    """A prompt's vector."""
+
+    vector: Iterable[Any]
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    latency: float
+
+
+Content = str | list[dict[str, Any]] | list[int]
+
+
 class Client(Protocol):
-    """Completes prompts; used by many threads."""
+    """Completes, scores and embeds prompts; used by many threads."""
 
     info: ModelInfo
 
-    def submit(
-        self, prompt: str | list[dict[str, Any]] | list[int], params: SamplingParams, *, request_id: str
-    ) -> Future[Any]:
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:
         """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.
 
         The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
         """
+
+    def score(
+        self, prompt: Content, continuations: Sequence[str | list[int]], params: SamplingParams, *, request_id: str
+    ) -> Future[Any]:
+        """As `submit`; a future of a ContinuationResult for each continuation."""
+
+    def embed(
+        self, prompt: Content, params: SamplingParams, *, request_id: str, pooling: Pooling, normalize: bool
+    ) -> Future[Any]:
+        """As `submit`; a future of an EmbeddingResult."""
 
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model."""

@@ -6,6 +6,7 @@ They are plain values: nothing here knows of files, engines or processes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import apache_beam as beam
@@ -61,9 +62,9 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """An id for prompts without one: the same in any process for equal content and parameters."""
         return hashlib.sha256(_deterministic.encode((self.content, self.params))).hexdigest()[:24]
 
-    def digest(self, job: str, params: SamplingParams) -> bytes:
-        """A hash of everything that its completion in this job depends on, and its id."""
-        return hashlib.sha256(_deterministic.encode((job, self.id, self.content, params))).digest()
+    def digest(self, job: str, params: SamplingParams, task: Sequence[Any] = ()) -> bytes:
+        """A hash of everything that its result in this job depends on, and its id; `task` is what is asked of it."""
+        return hashlib.sha256(_deterministic.encode((job, self.id, self.content, params, *task))).digest()
 
     def row(self) -> Any:
         """The row as it was read; else one that reads as this prompt again."""
@@ -113,6 +114,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
     """Of each of `token_ids`, where the parameters ask for them: the model's own, before any parameter changed them."""
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Likewise of the prompt's tokens but the first."""
     choices: list[Choice] = []
     """For n > 1 all answers, the first among them."""
     columns: dict[str, Any] = {}
@@ -141,7 +144,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _deterministic = msgspec.json.Encoder(order="deterministic")
 
 
-class _StructCoder(beam.coders.Coder):
+class StructCoder(beam.coders.Coder):
     """JSON with sorted keys: equal values have equal bytes, so they may also be keys; no pickle."""
 
     struct: ClassVar[type[msgspec.Struct]]
@@ -165,19 +168,19 @@ class _StructCoder(beam.coders.Coder):
         return hash(type(self))
 
 
-class PromptCoder(_StructCoder):
+class PromptCoder(StructCoder):
     """Deterministic coder of Prompt."""
 
     struct = Prompt
 
 
-class CompletionCoder(_StructCoder):
+class CompletionCoder(StructCoder):
     """Deterministic coder of Completion."""
 
     struct = Completion
 
 
-class DeadLetterCoder(_StructCoder):
+class DeadLetterCoder(StructCoder):
     """Deterministic coder of DeadLetter."""
 
     struct = DeadLetter

@@ -5,21 +5,17 @@ completions = prompts | Generate("org/model", SamplingParams(max_tokens=128))
 
 from __future__ import annotations
 
-import uuid
+from concurrent.futures import Future
 from typing import Any
-
-import apache_beam as beam
-from apache_beam.transforms.display import DisplayDataItem
-from apache_beam.typehints import typehints
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.sampling import SamplingParams
-from transforms.async_generate import AsyncGenerateDoFn, OnFailure
-from transforms.client import ClientOptions, Opener, SharedClient, open_engine_client
-from transforms.elements import DEAD_LETTERS, Completion, DeadLetter
+from transforms.client import Client, Generation, Opener, num_generated_tokens, open_engine_client
+from transforms.elements import Choice, Completion, Prompt, Usage
+from transforms.model_transform import ModelTransform
 
 
-class Generate(beam.PTransform):
+class Generate(ModelTransform):
     """A Completion for each prompt, as each finishes; keyed input `(key, prompt)` comes back keyed.
 
     A prompt is text, a Prompt, a list of chat messages, a list of token ids, or a mapping with the columns of a JSONL
@@ -49,46 +45,56 @@ class Generate(beam.PTransform):
         `job` names the requests in the manager, where progress is counted; by default a new name.
         `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
         """
-        super().__init__()
-        self._model = ModelConfig(model=model) if isinstance(model, str) else model
-        self._params = params or SamplingParams()
-        self._fail_fast = fail_fast
-        self._handles_exceptions = False
-        self.job = job or uuid.uuid4().hex
-        """Fixed with the graph, so that a bundle's retry has the same."""
-        self._options = ClientOptions(self._model, manager=manager, job=self.job, chat=chat)
-        self._open_client = open_client
-
-    def with_exception_handling(self) -> Generate:
-        """Give `(completions, dead_letters)`; no request fails the job, unless `fail_fast`."""
-        self._handles_exceptions = True
-        return self
-
-    @property
-    def _on_failure(self) -> OnFailure:
-        if self._fail_fast:
-            return "raise"
-        return "dead_letter" if self._handles_exceptions else "emit"
-
-    def expand(self, prompts: Any) -> Any:
-        client = SharedClient(self._options, self._open_client)
-        dofn = AsyncGenerateDoFn(client, self._params, self.job, self._on_failure)
-        outputs = prompts | "Generate" >> beam.ParDo(dofn).with_outputs(DEAD_LETTERS, main="completions")
-        completions, dead_letters = outputs.completions, outputs[DEAD_LETTERS]
-        completions.element_type = _like(prompts.element_type, Completion)
-        dead_letters.element_type = _like(prompts.element_type, DeadLetter)
-        return (completions, dead_letters) if self._handles_exceptions else completions
-
-    def display_data(self) -> dict[str, Any]:
-        shown = {"model": self._model.model, "backend": self._model.backend, "on_failure": self._on_failure}
-        shown |= {name: str(getattr(self._params, name)) for name in self._params.__struct_fields__}
-        return {name: DisplayDataItem(value) for name, value in shown.items()} | {
-            "job": DisplayDataItem(self.job, label="Job of the requests")
-        }
+        super().__init__(
+            _Generating(),
+            model,
+            params,
+            manager=manager,
+            chat=chat,
+            fail_fast=fail_fast,
+            job=job,
+            open_client=open_client,
+        )
 
 
-def _like(given: Any, value: type) -> Any:
-    """The type of the output: keyed as the input is; Any where nothing is known of that."""
-    if isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2:
-        return typehints.KV[given.tuple_types[0], value]
-    return typehints.Any if given is typehints.Any else value
+class _Generating:
+    result = Completion
+
+    def asked(self, _prompt: Prompt) -> tuple[()]:
+        return ()
+
+    def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
+        return client.submit(prompt.content, params, request_id=request_id)
+
+    def element(self, prompt: Prompt, result: Any, model: str) -> Completion:
+        return completion_of(prompt, result, model)
+
+
+def completion_of(prompt: Prompt, generation: Generation, model: str) -> Completion:
+    """What a request came to, as an element."""
+    usage = Usage(generation.prompt_tokens, generation.cached_tokens, num_generated_tokens(generation))
+    return Completion(
+        id=prompt.id,
+        text=generation.text,
+        finish_reason=generation.finish_reason,
+        stop_reason=generation.stop_reason,
+        usage=usage,
+        timings=generation.timings,
+        latency=generation.latency,
+        model=model,
+        token_ids=list(generation.token_ids),
+        choices=[_choice(answer) for answer in generation.choices],
+        logprobs=generation.logprobs,
+        prompt_logprobs=generation.prompt_logprobs,
+        columns=prompt.columns,
+    )
+
+
+def _choice(answer: Generation) -> Choice:
+    return Choice(
+        text=answer.text,
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+        token_ids=list(answer.token_ids),
+        logprobs=answer.logprobs,
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from apache_beam.metrics import Metrics
 
-from transforms.client import Generation, num_generated_tokens
+from transforms.elements import Completion
+from transforms.task_elements import Embedded, Scored
 
 NAMESPACE = "millrace"
 
 
-class GenerateMetrics:
+class RequestMetrics:
     """Updated on the bundle's own thread, where Beam takes them."""
 
     def __init__(self) -> None:
@@ -27,15 +28,16 @@ class GenerateMetrics:
         self._requests.inc()
         self._failures.inc()
 
-    def finished(self, generation: Generation) -> None:
+    def finished(self, result: Completion | Scored | Embedded) -> None:
         """A request and what it took."""
         self._requests.inc()
-        self._prompt_tokens.inc(generation.prompt_tokens)
-        self._cached_tokens.inc(generation.cached_tokens)
-        self._generated_tokens.inc(num_generated_tokens(generation))
-        self._ttft.update(_ms(generation.timings.first_token))
-        self._queue_time.update(_ms(generation.timings.queued))
-        self._latency.update(_ms(generation.latency))
+        self._prompt_tokens.inc(result.usage.prompt_tokens)
+        self._cached_tokens.inc(result.usage.cached_tokens)
+        self._generated_tokens.inc(result.usage.completion_tokens)
+        self._latency.update(_ms(result.latency))
+        if result.timings is not None:
+            self._ttft.update(_ms(result.timings.first_token))
+            self._queue_time.update(_ms(result.timings.queued))
 
 
 def _ms(seconds: float) -> int:

@@ -18,9 +18,9 @@ from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import ConfigError, ErrorInfo, InvalidRequest, RequestError
 from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
-from transforms.async_generate import completion_of
 from transforms.client import Client, ClientOptions, Opener, open_engine_client
 from transforms.elements import Completion, Prompt
+from transforms.generate import completion_of
 from transforms.prompts import as_prompt
 
 

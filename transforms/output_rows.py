@@ -5,14 +5,16 @@
      {…}, ["logprobs": [{"token", "token_id", "logprob", "top_logprobs": [{"token", "token_id", "logprob"}, …]}, …],]
      ["choices": [{"text", "finish_reason", ["stop_reason",] ["logprobs"]}, …]]}
 
-The prompt's further columns stand under `columns`, so none collides with ours. Timings are in seconds: the first three
-from the manager's receipt of the request, latency from submission to result as the worker saw it. In Parquet the schema
-is fixed, and `columns` is a string of JSON.
+`prompt_logprobs` are as `logprobs`. Of Score, `scores` stands in the place of the text, and of Embed, `embedding`:
+docs/TASKS.md has their fields. The prompt's further columns stand under `columns`, so none collides with ours. Timings
+are in seconds: the first three from the manager's receipt of the request, latency from submission to result as the
+worker saw it. In Parquet the schemas are fixed, and `columns` is a string of JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, BinaryIO
 
 import msgspec
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms.elements import Choice, Completion, DeadLetter
+from transforms.task_elements import Embedded, Scored
 
 _TOP_LOGPROB = [("token", pa.string()), ("token_id", pa.int64()), ("logprob", pa.float64())]
 _LOGPROBS = pa.list_(pa.struct([*_TOP_LOGPROB, ("top_logprobs", pa.list_(pa.struct(_TOP_LOGPROB)))]))
@@ -52,15 +55,55 @@ PARQUET_SCHEMA = pa.schema(
         pa.field("error", pa.struct([("kind", pa.string()), ("message", pa.string())])),
         pa.field("columns", pa.string()),
         pa.field("logprobs", _LOGPROBS),
+        pa.field("prompt_logprobs", _LOGPROBS),
     ]
 )
+
+
+def _task_schema(result: pa.Field) -> pa.Schema:
+    """That of completions, with another result."""
+    kept = ("finish_reason", "usage", "timings", "model", "error", "columns")
+    return pa.schema([PARQUET_SCHEMA.field("id"), result, *(PARQUET_SCHEMA.field(name) for name in kept)])
+
+
+_SCORES = [
+    ("continuation", pa.string()),
+    ("logprob", pa.float64()),
+    ("is_greedy", pa.bool_()),
+    ("num_tokens", pa.int64()),
+    ("token_ids", pa.list_(pa.int64())),
+    ("token_logprobs", pa.list_(pa.float64())),
+]
+SCORED_SCHEMA = _task_schema(pa.field("scores", pa.list_(pa.struct(_SCORES))))
+EMBEDDED_SCHEMA = _task_schema(pa.field("embedding", pa.list_(pa.float32())))
 _ROWS_A_GROUP = 10_000
 
 
-def json_line(element: Completion | DeadLetter) -> bytes:
+def json_line(element: Completion | Scored | Embedded | DeadLetter) -> bytes:
     """One line, with its end."""
-    row = _completion_row(element) if isinstance(element, Completion) else _dead_letter_row(element)
-    return msgspec.json.encode(row) + b"\n"
+    return msgspec.json.encode(_row(element)) + b"\n"
+
+
+def _row(element: Completion | Scored | Embedded | DeadLetter) -> dict[str, Any]:
+    if isinstance(element, Completion):
+        return _completion_row(element)
+    return _dead_letter_row(element) if isinstance(element, DeadLetter) else _task_row(element)
+
+
+def _task_row(result: Scored | Embedded) -> dict[str, Any]:
+    found = {"scores": result.scores} if isinstance(result, Scored) else {"embedding": result.embedding}
+    row = {"id": result.id, **found, "finish_reason": result.finish_reason}
+    return row | _common(result) | {"columns": result.columns}
+
+
+def _common(result: Completion | Scored | Embedded) -> dict[str, Any]:
+    """What every result may have."""
+    row: dict[str, Any] = {"usage": result.usage, "model": result.model}
+    if result.timings is not None:
+        row["timings"] = msgspec.to_builtins(result.timings) | {"latency": result.latency}
+    if result.error is not None:
+        row["error"] = result.error
+    return row
 
 
 def _completion_row(completion: Completion) -> dict[str, Any]:
@@ -68,20 +111,16 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
         "id": completion.id,
         "text": completion.text,
         "finish_reason": completion.finish_reason,
-        "usage": completion.usage,
-        "model": completion.model,
         "columns": completion.columns,
     }
+    row |= _common(completion)
     if completion.stop_reason is not None:
         row["stop_reason"] = completion.stop_reason
     if completion.choices:
         row["choices"] = [_choice(choice) for choice in completion.choices]
-    if completion.timings is not None:
-        row["timings"] = msgspec.to_builtins(completion.timings) | {"latency": completion.latency}
-    if completion.logprobs is not None:
-        row["logprobs"] = completion.logprobs
-    if completion.error is not None:
-        row["error"] = completion.error
+    for name in ("logprobs", "prompt_logprobs"):
+        if (logprobs := getattr(completion, name)) is not None:
+            row[name] = logprobs
     return row
 
 
@@ -97,13 +136,20 @@ def _dead_letter_row(letter: DeadLetter) -> dict[str, Any]:
 
 
 def write_parquet(lines: Iterable[bytes], stream: BinaryIO) -> int:
-    """Lines of completions → a Parquet file; returns how many."""
+    """Lines of results, all of one kind, → a Parquet file; returns how many."""
+    groups = _groups(lines)
+    first = next(groups, [])
+    schema = _schema_of(first[0]) if first else PARQUET_SCHEMA
     count = 0
-    with pq.ParquetWriter(stream, PARQUET_SCHEMA, compression="zstd") as writer:
-        for rows in _groups(lines):
-            writer.write_table(pa.Table.from_pylist(rows, PARQUET_SCHEMA))
+    with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for rows in chain([first], groups):
+            writer.write_table(pa.Table.from_pylist(rows, schema))
             count += len(rows)
     return count
+
+
+def _schema_of(row: dict[str, Any]) -> pa.Schema:
+    return SCORED_SCHEMA if "scores" in row else EMBEDDED_SCHEMA if "embedding" in row else PARQUET_SCHEMA
 
 
 def _groups(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
@@ -111,6 +157,9 @@ def _groups(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
     for line in lines:
         row = msgspec.json.decode(line)
         row["columns"] = msgspec.json.encode(row["columns"]).decode()
+        for score in row.get("scores", ()):
+            if not isinstance(score["continuation"], str):  # token ids
+                score["continuation"] = msgspec.json.encode(score["continuation"]).decode()
         for answer in (row, *row.get("choices", ())):
             answer["stop_reason"] = None if answer.get("stop_reason") is None else str(answer["stop_reason"])
         group.append(row)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
 
 from model_manager.wire.sampling import SamplingParams
 from transforms.elements import Prompt
@@ -11,7 +13,7 @@ _REMEMBERED = 100_000
 
 
 class RequestIds:
-    """Ids of one bundle: a hash of job, prompt and parameters, and how often the same came before in the bundle.
+    """Ids of one bundle: a hash of job, prompt, parameters and task, and how often the same came before in the bundle.
 
     Only so many prompts are remembered; equal ones that lie farther apart get the same id, and so the same answer.
     """
@@ -21,9 +23,9 @@ class RequestIds:
         self._remembered = remembered
         self._seen: OrderedDict[bytes, int] = OrderedDict()
 
-    def of(self, prompt: Prompt, params: SamplingParams) -> str:
-        """The id of this occurrence of the prompt."""
-        digest = prompt.digest(self._job, params)[:16]
+    def of(self, prompt: Prompt, params: SamplingParams, task: Sequence[Any] = ()) -> str:
+        """The id of this occurrence of the prompt; `task` is what is asked of it, if that is not its completion."""
+        digest = prompt.digest(self._job, params, task)[:16]
         occurrence = self._seen.pop(digest, 0)
         self._seen[digest] = occurrence + 1
         if len(self._seen) > self._remembered:

@@ -20,6 +20,7 @@ from transforms.elements import Completion, DeadLetter
 from transforms.files import is_local
 from transforms.output_files import Kind, OutputFiles
 from transforms.output_rows import json_line
+from transforms.task_elements import Embedded, Scored
 
 _MAX_OPEN_WINDOWS = 64
 
@@ -47,7 +48,9 @@ class WriteShards(beam.DoFn):
         self._abandon()
         self._closed: list[tuple[Any, Shard]] = []
 
-    def process(self, element: Completion | DeadLetter, window: Any = beam.DoFn.WindowParam) -> None:
+    def process(
+        self, element: Completion | Scored | Embedded | DeadLetter, window: Any = beam.DoFn.WindowParam
+    ) -> None:
         if window not in self._open:
             self._make_room()
             path = self._files.temporary_shard(self._run, self._kind, uuid.uuid4().hex)

@@ -6,6 +6,7 @@ It answers each prompt with its words in capitals, one token a word, in a thread
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -13,9 +14,9 @@ import msgspec
 
 from model_manager.wire.errors import MillraceError, PromptTooLong
 from model_manager.wire.logprobs import TokenLogprob
-from model_manager.wire.messages import FinishReason, ModelInfo, Timings
+from model_manager.wire.messages import FinishReason, ModelInfo, Pooling, Timings
 from model_manager.wire.sampling import SamplingParams
-from transforms.client import ClientOptions
+from transforms.client import ClientOptions, Content
 
 
 class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +30,31 @@ class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
     latency: float = 0.004
+    prompt_logprobs: list[TokenLogprob] | None = None
     choices: tuple[StandInGeneration, ...] = ()
     logprobs: list[TokenLogprob] | None = None
+
+
+class StandInScore(msgspec.Struct, frozen=True, kw_only=True):
+    """Likewise of a continuation."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    greedy: list[bool]
+    prompt_tokens: int
+    cached_tokens: int = 0
+    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
+    latency: float = 0.004
+
+
+class StandInEmbedding(msgspec.Struct, frozen=True, kw_only=True):
+    """Likewise of a prompt as a vector."""
+
+    vector: list[float]
+    prompt_tokens: int
+    cached_tokens: int = 0
+    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
+    latency: float = 0.004
 
 
 class StandInClient:
@@ -57,30 +81,72 @@ class StandInClient:
 
     def submit(
         self,
-        prompt: str | list[dict[str, Any]] | list[int],
+        prompt: Content,
         params: SamplingParams,
         *,
         request_id: str,  # noqa: ARG002
     ) -> Future[Any]:
         """See Client."""
+        words = self._checked(prompt)
+        return self._start(lambda: self._complete(words, params))
+
+    def score(
+        self,
+        prompt: Content,
+        continuations: Sequence[str | list[int]],
+        params: SamplingParams,  # noqa: ARG002
+        *,
+        request_id: str,  # noqa: ARG002
+    ) -> Future[Any]:
+        """See Client: a word's log-probability is minus its length, and none but "yes" is the likeliest."""
+        words = self._checked(prompt)
+        return self._start(lambda: [self._scored(words, _words(continuation)) for continuation in continuations])
+
+    def embed(
+        self,
+        prompt: Content,
+        params: SamplingParams,  # noqa: ARG002
+        *,
+        request_id: str,  # noqa: ARG002
+        pooling: Pooling,
+        normalize: bool,
+    ) -> Future[Any]:
+        """See Client: the vector says how many words there are, and what was asked for."""
+        words = self._checked(prompt)
+        vector = [float(len(words)), float(pooling == "mean"), float(normalize)]
+        return self._start(lambda: StandInEmbedding(vector=vector, prompt_tokens=len(words)))
+
+    def _checked(self, prompt: Content) -> list[str]:
         words = _words(prompt)
         if len(words) >= self.info.max_model_len:
             raise PromptTooLong(f"{len(words)} tokens leave none of the model's {self.info.max_model_len} positions")
+        return words
+
+    def _start(self, make: Callable[[], Any]) -> Future[Any]:
         self._credits.acquire()
         future: Future[Any] = Future()
         future.add_done_callback(lambda _: self._credits.release())
-        self._pool.submit(self._answer, future, words, params)
+        self._pool.submit(self._finish, future, make)
         return future
 
-    def _answer(self, future: Future[Any], words: list[str], params: SamplingParams) -> None:
+    def _scored(self, context: list[str], words: list[str]) -> StandInScore:
+        self.complete(context, SamplingParams())
+        return StandInScore(
+            token_ids=[sum(word.encode()) for word in words],
+            logprobs=[-float(len(word)) for word in words],
+            greedy=[word == "yes" for word in words],
+            prompt_tokens=len(context) + len(words),
+        )
+
+    def _finish(self, future: Future[Any], make: Callable[[], Any]) -> None:
         try:
-            generation = self._complete(words, params)
+            result = make()
         except MillraceError as error:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
         else:
             if future.set_running_or_notify_cancel():
-                future.set_result(generation)
+                future.set_result(result)
 
     def _complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
         first = self.complete(words, params)
@@ -105,7 +171,7 @@ class StandInClient:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _words(prompt: str | list[dict[str, Any]] | list[int]) -> list[str]:
+def _words(prompt: Content) -> list[str]:
     if isinstance(prompt, str):
         return prompt.split()
     return [word for item in prompt for word in (item["content"] if isinstance(item, dict) else str(item)).split()]

@@ -6,17 +6,14 @@ The engine shares the prompt's keys and values among them. Knows requests and fu
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
 import msgspec
 
 from model_manager.client.generation import Generation
+from model_manager.client.joined import Send, submit_joined
 from model_manager.wire.messages import Request
-
-Send = Callable[[Request], Future[Generation]]
 
 
 def submit_choices(send: Send, request: Request) -> Future[Generation]:
@@ -24,16 +21,11 @@ def submit_choices(send: Send, request: Request) -> Future[Generation]:
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
     """
-    joined = _Joined(request.params.n)
-    for choice in choice_requests(request):
-        if joined.future.done():
-            break
-        try:
-            joined.add(send(choice))
-        except BaseException:
-            joined.cancel()
-            raise
-    return joined.future
+    return submit_joined(send, choice_requests(request), _with_choices)
+
+
+def _with_choices(answers: list[Generation]) -> Generation:
+    return replace(answers[0], choices=tuple(answers))
 
 
 def choice_requests(request: Request) -> list[Request]:
@@ -61,45 +53,3 @@ def choice_seed(seed: int | None, index: int) -> int | None:
         return seed
     digest = hashlib.blake2b(seed.to_bytes(8, "little") + index.to_bytes(8, "little"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-class _Joined:
-    """The futures of a family, and the one that they come to."""
-
-    def __init__(self, count: int) -> None:
-        self.future: Future[Generation] = Future()
-        self._missing = count
-        self._decided = False
-        self._children: list[Future[Generation]] = []
-        self._lock = threading.Lock()
-        self.future.add_done_callback(lambda future: self.cancel() if future.cancelled() else None)
-
-    def add(self, child: Future[Generation]) -> None:
-        self._children.append(child)
-        child.add_done_callback(self._ended)
-        if self.future.done():  # since this child was sent
-            self.cancel()
-
-    def cancel(self) -> None:
-        """Those that are done stay as they are."""
-        for child in self._children.copy():
-            child.cancel()
-
-    def _ended(self, child: Future[Generation]) -> None:
-        if child.cancelled():
-            return
-        error = child.exception()
-        with self._lock:
-            self._missing -= 1
-            decides = not self._decided and (error is not None or not self._missing)
-            self._decided |= decides
-        if decides and self.future.set_running_or_notify_cancel():
-            self._decide(error)
-
-    def _decide(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.future.set_exception(error)
-            self.cancel()
-        else:
-            answers = tuple(each.result() for each in self._children)
-            self.future.set_result(replace(answers[0], choices=answers))

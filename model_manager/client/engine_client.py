@@ -22,6 +22,7 @@ from model_manager.client.choices import submit_choices
 from model_manager.client.election import MANAGER_COMMAND, Election
 from model_manager.client.encoding import Encoding, Prompt, PromptEncoder
 from model_manager.client.generation import Generation
+from model_manager.client.joined import submit_joined
 from model_manager.client.ledger import Ledger, Pending, Waiter, fail
 from model_manager.client.link import Link
 from model_manager.client.results import Embedding, Score, result_of
@@ -32,6 +33,7 @@ from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
 from model_manager.wire.errors import (
     ConfigError,
     EngineError,
+    InvalidRequest,
     ManagerUnavailable,
     MillraceError,
     RequestAborted,
@@ -176,18 +178,33 @@ class EngineClient:
     def score(
         self,
         prompt: Prompt,
-        continuation: str | Sequence[int],
+        continuations: Sequence[str | Sequence[int]],
         params: SamplingParams = _NO_SAMPLING,
         *,
         request_id: str,
-    ) -> Future[Score]:
-        """A future of the log-probabilities of a continuation of the prompt; otherwise as `submit`.
+    ) -> Future[list[Score]]:
+        """A future of the log-probabilities of each continuation of the prompt; otherwise as `submit`.
 
-        Of the parameters only those count that are not of sampling: priority and cache_salt. Encoding.continued says
-        which tokens are scored.
+        Each takes a credit; their common beginning is computed once where the prefix cache is on. Of the parameters
+        only those count that are not of sampling: priority, deadline and cache_salt. Encoding.continued says which
+        tokens are scored.
         """
-        ids, first = self._encoding.continued(prompt, continuation, self.info)
-        return self._send(Request(request_id, ids, params, job=self._job, task="score", score_from=first))
+        encoded = [self._encoding.continued(prompt, continuation, self.info) for continuation in continuations]
+        if not encoded:
+            raise InvalidRequest("continuations: takes at least one")
+        requests = [
+            Request(
+                f"{request_id}#{index}" if index else request_id,
+                ids,
+                params.unsampled(),
+                job=self._job,
+                family=request_id,
+                task="score",
+                score_from=first,
+            )
+            for index, (ids, first) in enumerate(encoded)
+        ]
+        return submit_joined(self._send, requests, list)
 
     def embed(
         self,
@@ -201,7 +218,15 @@ class EngineClient:
         """A future of the prompt's vector; otherwise as `score`."""
         ids = self._encoding.prompt(prompt, self.info)
         return self._send(
-            Request(request_id, ids, params, job=self._job, task="embed", pooling=pooling, normalize=normalize)
+            Request(
+                request_id,
+                ids,
+                params.unsampled(),
+                job=self._job,
+                task="embed",
+                pooling=pooling,
+                normalize=normalize,
+            )
         )
 
     def cancel(self, request_id: str) -> None:

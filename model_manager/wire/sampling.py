@@ -125,6 +125,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for text in self.bad_words:
             _check("bad_words", text, bool(text.strip()), "strings with more than spaces")
 
+    def unsampled(self) -> Self:
+        """Those of them that are not of sampling, for what generates nothing."""
+        return type(self)(priority=self.priority, deadline=self.deadline, cache_salt=self.cache_salt)
+
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
         """From a row of JSON, where a lone string for `stop` or `bad_words` is one and the keys of `logit_bias` are

@@ -17,7 +17,7 @@ from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
 from tests.transforms.clients import PickyClient, RecordingClient, ReversingClient, no_such_model
 from tests.transforms.running import check, counters, pipeline
-from transforms.async_generate import AsyncGenerateDoFn
+from transforms.async_requests import AsyncRequestDoFn
 from transforms.client import ClientOptions, SharedClient
 from transforms.elements import Completion, DeadLetter, Prompt, Usage
 from transforms.generate import Generate
@@ -262,7 +262,7 @@ def test_a_bundle_that_failed_leaves_its_requests_to_its_retry_and_what_is_not_r
         return clients[-1]
 
     shared = SharedClient(ClientOptions(ModelConfig(model="stand-in")), opened)
-    dofn = AsyncGenerateDoFn(shared, SamplingParams(), "job", "emit")
+    dofn = AsyncRequestDoFn(shared, Generate("stand-in")._task, SamplingParams(), "job", "emit")
     dofn.setup()
     dofn.start_bundle()
     for prompt in ("held", "other"):

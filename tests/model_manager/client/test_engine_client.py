@@ -67,18 +67,19 @@ def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.Monke
 
 def test_continuations_are_scored_and_prompts_embedded(machine: Machine) -> None:
     client = machine.open(command=MANAGER_COMMAND)
-    scores = [client.score([7, 8, 9], text, request_id=text) for text in ("a b", "c")]
-    again = client.score([7, 8, 9], "c", request_id="c")
+    scores, again = (client.score([7, 8, 9], ["a b", "c"], request_id="a").result(PATIENCE) for _ in range(2))
     ids = client.tokenizer.encode("a b", add_special_tokens=False)
-    assert scores[0].result(PATIENCE).token_ids == ids
-    assert len(scores[0].result().logprobs) == len(scores[0].result().greedy) == len(ids)
-    assert scores[0].result().prompt_tokens == 3 + len(ids)
-    assert again.result(PATIENCE).logprobs == scores[1].result(PATIENCE).logprobs
+    assert scores[0].token_ids == ids
+    assert len(scores[0].logprobs) == len(scores[0].greedy) == len(ids)
+    assert scores[0].prompt_tokens == 3 + len(ids)
+    assert [score.logprobs for score in again] == [score.logprobs for score in scores]
+    with pytest.raises(InvalidRequest, match="at least one"):
+        client.score([7], [], request_id="b")
     pooled: tuple[Pooling, ...] = ("last", "mean")
     vectors = [client.embed([7, 8, 9], request_id=p, pooling=p).result(PATIENCE).vector for p in pooled]
     assert [float((vector**2).sum()) for vector in vectors] == pytest.approx([1.0, 1.0])
     (job,) = machine.status().jobs
-    assert (job.finished, job.generated_tokens) == (4, 0)
+    assert (job.finished, job.generated_tokens) == (3, 0)
 
 
 def test_prompt_logprobs_come_with_a_generation(machine: Machine) -> None:

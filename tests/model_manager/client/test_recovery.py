@@ -271,8 +271,8 @@ def test_workers_of_their_own_processes_share_one_engine_and_lose_nothing(machin
 def test_scores_and_embeddings_survive_their_engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.2")
     client = machine.open(command=MANAGER_COMMAND)
-    scores = [client.score([7, index], [8, 9], request_id=f"score {index}") for index in range(20)]
+    scores = [client.score([7, index], [[8, 9], [8]], request_id=f"score {index}") for index in range(20)]
     vectors = [client.embed([7, index], request_id=f"embed {index}") for index in range(20)]
     kill(machine.engine_pid())
-    assert all(len(score.result(PATIENCE).logprobs) == 2 for score in scores)
+    assert all([len(each.logprobs) for each in score.result(PATIENCE)] == [2, 1] for score in scores)
     assert all(vector.result(PATIENCE).vector.any() for vector in vectors)

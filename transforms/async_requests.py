@@ -1,4 +1,4 @@
-"""The DoFn behind Generate: submits each element at once, emits each result as it finishes.
+"""The DoFn behind Generate, Score and Embed: submits each element at once, emits each result as it finishes.
 
 A result leaves with the timestamp, windows and pane of its own element, from whichever call is next: a later `process`,
 or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that retries the
@@ -11,9 +11,9 @@ claimed.
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple, Self, SupportsIndex
+from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex
 
 import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
@@ -21,38 +21,59 @@ from apache_beam.utils.windowed_value import WindowedValue
 from model_manager.wire.errors import ErrorInfo, RequestError
 from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, Generation, Lease, SharedClient, num_generated_tokens
-from transforms.elements import DEAD_LETTERS, Choice, Completion, DeadLetter, Prompt, Usage
-from transforms.metrics import GenerateMetrics
+from transforms.client import Client, Lease, SharedClient
+from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt
+from transforms.metrics import RequestMetrics
 from transforms.prompts import as_prompt, split_key
 from transforms.request_ids import RequestIds
 from transforms.rows import too_deep
+from transforms.task_elements import Embedded, Scored
 
 OnFailure = Literal["emit", "dead_letter", "raise"]
-"""What becomes of a request that failed: a Completion that has the error, a DeadLetter, or the end of the job."""
+"""What becomes of a request that failed: an element that has the error, a DeadLetter, or the end of the job."""
+
+
+class Task(Protocol):
+    """What is asked of each prompt. Pickled into the pipeline."""
+
+    @property
+    def result(self) -> type[Completion] | type[Scored] | type[Embedded]:
+        """The elements that come out."""
+
+    def asked(self, prompt: Prompt) -> Sequence[Any]:
+        """What an answer depends on beside prompt and parameters; raises InvalidRequest where the row does not say."""
+
+    def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
+        """See Client."""
+
+    def element(self, prompt: Prompt, result: Any, model: str) -> Completion | Scored | Embedded:
+        """What the future gave, as an element."""
 
 
 class _InFlight(NamedTuple):
     prompt: Prompt
     keyed: tuple[Any, ...]
     element: WindowedValue
-    future: Future[Generation]
+    future: Future[Any]
 
 
-class AsyncGenerateDoFn(beam.DoFn):
-    """Prompts, or (key, prompt), → Completions, keyed as they came."""
+class AsyncRequestDoFn(beam.DoFn):
+    """Prompts, or (key, prompt), → the task's results, keyed as they came."""
 
-    def __init__(self, client: SharedClient, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
+    def __init__(
+        self, client: SharedClient, task: Task, params: SamplingParams, job: str, on_failure: OnFailure
+    ) -> None:
         self._shared = client
+        self._task = task
         self._params = params
         self._job = job
         self._on_failure = on_failure
         self._lease: Lease | None = None
 
     def setup(self) -> None:
-        self._metrics = GenerateMetrics()
+        self._metrics = RequestMetrics()
         self._in_flight: dict[str, _InFlight] = {}
-        self._left: dict[str, Future[Generation]] = {}
+        self._left: dict[str, Future[Any]] = {}
 
     def start_bundle(self) -> None:
         self._leave_running()  # of a bundle that failed, perhaps in another DoFn: this one was not told
@@ -92,14 +113,14 @@ class AsyncGenerateDoFn(beam.DoFn):
 
     def _start(self, prompt: Prompt, keyed: tuple[Any, ...], windowed: WindowedValue) -> None:
         params = self._params.updated(prompt.params)
-        request_id = self._ids.of(prompt, params)
+        request_id = self._ids.of(prompt, params, self._task.asked(prompt))
         finished = self._finished
         assert request_id not in self._in_flight, "an id is used again only far apart"
-        future = self._attached(request_id) or self._client().submit(prompt.content, params, request_id=request_id)
+        future = self._attached(request_id) or self._task.submit(self._client(), prompt, params, request_id)
         self._in_flight[request_id] = _InFlight(prompt, keyed, windowed, future)
         future.add_done_callback(lambda _: finished.put(request_id))
 
-    def _attached(self, request_id: str) -> Future[Generation] | None:
+    def _attached(self, request_id: str) -> Future[Any] | None:
         """The request as a bundle that failed left it, unless it failed itself."""
         future = self._left.pop(request_id, None)
         if future is None or future.cancelled() or (future.done() and future.exception() is not None):
@@ -115,9 +136,9 @@ class AsyncGenerateDoFn(beam.DoFn):
         prompt, keyed, element, future = self._in_flight.pop(request_id)
         error = future.exception()
         if error is None:
-            generation = future.result()
-            self._metrics.finished(generation)
-            return _output(completion_of(prompt, generation, self._shared.model_name), keyed, element)
+            result = self._task.element(prompt, future.result(), self._shared.model_name)
+            self._metrics.finished(result)
+            return _output(result, keyed, element)
         if not isinstance(error, RequestError):
             raise error  # the model's or the engine's: it concerns every element, and the runner decides
         return self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, element)
@@ -132,7 +153,9 @@ class AsyncGenerateDoFn(beam.DoFn):
         if self._on_failure == "dead_letter":
             return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(letter, keyed, element))
         model = self._shared.model_name
-        failed = Completion(id=letter.id, finish_reason=FinishReason.ERROR, model=model, columns=columns, error=info)
+        failed = self._task.result(
+            id=letter.id, finish_reason=FinishReason.ERROR, model=model, columns=columns, error=info
+        )
         return _output(failed, keyed, element)
 
     def _leave_running(self) -> None:
@@ -157,35 +180,6 @@ def _output(value: Any, keyed: tuple[Any, ...], element: WindowedValue) -> Windo
     output = element.with_value((*keyed, value) if keyed else value)
     output.windows = _OwnWindows(element.windows)
     return output
-
-
-def completion_of(prompt: Prompt, generation: Generation, model: str) -> Completion:
-    """What a request came to, as an element."""
-    usage = Usage(generation.prompt_tokens, generation.cached_tokens, num_generated_tokens(generation))
-    return Completion(
-        id=prompt.id,
-        text=generation.text,
-        finish_reason=generation.finish_reason,
-        stop_reason=generation.stop_reason,
-        usage=usage,
-        timings=generation.timings,
-        latency=generation.latency,
-        model=model,
-        token_ids=list(generation.token_ids),
-        choices=[_choice(answer) for answer in generation.choices],
-        logprobs=generation.logprobs,
-        columns=prompt.columns,
-    )
-
-
-def _choice(answer: Generation) -> Choice:
-    return Choice(
-        text=answer.text,
-        finish_reason=answer.finish_reason,
-        stop_reason=answer.stop_reason,
-        token_ids=list(answer.token_ids),
-        logprobs=answer.logprobs,
-    )
 
 
 def _shown(value: Any) -> Any:

@@ -1,0 +1,103 @@
+"""Score: how likely a model finds given continuations of prompts.
+
+scored = rows | Score("org/model")  # rows such as {"prompt": "2 + 2 =", "continuations": [" 4", " 5"]}
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.sampling import SamplingParams
+from transforms.client import Client, ContinuationResult, Opener, open_engine_client
+from transforms.elements import Prompt, Usage
+from transforms.model_transform import ModelTransform
+from transforms.task_elements import ContinuationScore, Scored
+
+CONTINUATIONS = "continuations"
+
+
+class Score(ModelTransform):
+    """A Scored for each prompt: the log-probabilities of its continuations; otherwise as Generate.
+
+    A row, or a Prompt, has its continuations in a column: a string, or a list of strings or of lists of token ids.
+    They share what they begin with through the prefix cache. Which tokens are scored where a token would span the
+    boundary, docs/TASKS.md says. Sampling parameters do not matter, but for priority, deadline and cache_salt.
+    """
+
+    def __init__(
+        self,
+        model: str | ModelConfig,
+        params: SamplingParams | None = None,
+        *,
+        continuations_column: str = CONTINUATIONS,
+        manager: ManagerConfig | None = None,
+        chat: bool | None = None,
+        fail_fast: bool = False,
+        job: str | None = None,
+        open_client: Opener = open_engine_client,
+    ) -> None:
+        """As for Generate. With a chat template, continuations are what the assistant would answer."""
+        super().__init__(
+            _Scoring(continuations_column),
+            model,
+            params,
+            manager=manager,
+            chat=chat,
+            fail_fast=fail_fast,
+            job=job,
+            open_client=open_client,
+        )
+
+
+class _Scoring:
+    result = Scored
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+        return "score", self._continuations(prompt)
+
+    def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
+        return client.score(prompt.content, self._continuations(prompt), params, request_id=request_id)
+
+    def element(self, prompt: Prompt, result: list[ContinuationResult], model: str) -> Scored:
+        last = max(result, key=lambda each: each.timings.finished)
+        usage = Usage(sum(each.prompt_tokens for each in result), sum(each.cached_tokens for each in result))
+        scores = [_score(*pair) for pair in zip(self._continuations(prompt), result, strict=True)]
+        columns = {name: value for name, value in prompt.columns.items() if name != self._column}
+        return Scored(
+            id=prompt.id,
+            scores=scores,
+            usage=usage,
+            timings=last.timings,
+            latency=max(each.latency for each in result),
+            model=model,
+            columns=columns,
+        )
+
+    def _continuations(self, prompt: Prompt) -> list[str | list[int]]:
+        given = prompt.columns.get(self._column)
+        try:
+            found = msgspec.convert([given] if isinstance(given, str) else given, list[str | list[int]])
+        except msgspec.ValidationError:
+            found = []
+        if not found:
+            raise InvalidRequest(f"`{self._column}`: takes a string, or a list of strings or of lists of token ids")
+        return found
+
+
+def _score(continuation: str | list[int], result: ContinuationResult) -> ContinuationScore:
+    return ContinuationScore(
+        continuation=continuation,
+        logprob=sum(result.logprobs),
+        is_greedy=all(result.greedy),
+        num_tokens=len(result.token_ids),
+        token_ids=result.token_ids,
+        token_logprobs=result.logprobs,
+    )
