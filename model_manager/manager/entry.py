@@ -68,6 +68,7 @@ class Entry:
             request_id=self.request.request_id,
             token_ids=list(self.tokens),
             finish_reason=reason,
+            logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
             timings=Timings(queued=waited, first_token=waited, finished=waited),
             prompt_tokens=len(self.request.prompt_token_ids),
         )

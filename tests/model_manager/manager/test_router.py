@@ -14,6 +14,7 @@ from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
 from model_manager.manager.router import Router
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import ErrorInfo, ModelDoesNotFit, NonFiniteLogits
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import (
     Cancel,
     CloseModel,
@@ -322,6 +323,18 @@ def test_what_no_engine_has_ends_when_its_time_is_up_with_what_it_has() -> None:
     made.load()
     assert made.engine is not None
     assert made.engine.tokens == {"patient": []}
+
+
+def test_what_ends_without_an_engine_brings_its_tokens_log_probabilities() -> None:
+    made = world(1)
+    made.submit(1, request("a", deadline=10.0, logprobs=0))
+    found = Logprobs(logprobs=[-0.5], greedy=[True])
+    made.report(StepReport(progress={"a": [3]}, logprobs={"a": found}))
+    made.die()
+    made.pass_time(11.0)
+    ((_, answer),) = made.answers
+    assert isinstance(answer, Output)
+    assert (answer.token_ids, answer.logprobs) == ([3], found)
 
 
 def test_what_an_engine_has_it_ends_itself() -> None:
