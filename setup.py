@@ -19,6 +19,7 @@ setup(
     packages=find_packages(include=["pipelines*", "transforms*", "model_manager*"]),
     package_data={"model_manager.store": ["embedded/**/*"]},
     install_requires=[
+        "accelerate>=1,<2",
         "apache-beam[gcp]>=2.77,<3",
         "google-cloud-storage>=3.1,<4",
         "huggingface-hub>=1,<3",

@@ -40,12 +40,17 @@ GEMM_BOUND = "gemm-bound"
 OURS = ("millrace", "torch", "transformers")
 THEIRS = ("transformers", "torch")
 
+CUDA = {"device": "cuda", "max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 2048}
+"""What nano-vllm's benchmark gives its engine, as settings of ours."""
+
 ENGINES = {
     "millrace": Contender("millrace:MillraceEngine", OURS, DTYPES),
     "static-8": Contender("transformers:StaticGenerate", THEIRS),
     "static-32": Contender("transformers:StaticGenerate", THEIRS, arguments=(32,)),
     "transformers-cb-sdpa": Contender("transformers:TransformersContinuousBatching", THEIRS, arguments=("sdpa",)),
     "transformers-cb-eager": Contender("transformers:TransformersContinuousBatching", THEIRS, arguments=("eager",)),
+    "millrace-cuda": Contender("millrace:MillraceEngine", OURS, arguments=(CUDA,)),
+    "transformers-cb-cuda": Contender("transformers:CudaContinuousBatching", THEIRS),
     "openvino-genai": Contender(
         "openvino:OpenVinoGenAi",
         ("openvino-genai", "openvino"),

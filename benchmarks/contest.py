@@ -27,7 +27,7 @@ from benchmarks.environments import cache_folder
 from benchmarks.memory import peak_rss_mb
 from benchmarks.results import Match, Row, as_json, describe_machine, keep
 from benchmarks.sides import Unsupported
-from benchmarks.workload import SHAPES, TINY, WORKLOADS, write_checkpoints
+from benchmarks.workload import BY_NAME_ONLY, SHAPES, WORKLOADS, write_checkpoints
 
 
 class Contestant:
@@ -90,12 +90,14 @@ class Contestant:
         return answer
 
 
-def parse_arguments(description: str, engines: tuple[str, ...], default: str) -> argparse.Namespace:
-    """The flags that every throughput benchmark takes; what takes several comes as a list."""
+def parse_arguments(
+    description: str, engines: tuple[str, ...], default: str, shape: str = "opt-125m", workload: str = "skewed"
+) -> argparse.Namespace:
+    """The flags that every throughput benchmark takes, and what they are by default; what takes several is a list."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     several = (
-        ("shape", SHAPES, "opt-125m", "random weights in the shape of this model"),
-        ("workload", WORKLOADS, "skewed", "lengths of prompts and outputs"),
+        ("shape", SHAPES, shape, "random weights in the shape of this model"),
+        ("workload", WORKLOADS, workload, "lengths of prompts and outputs"),
         ("dtype", DTYPES, "bfloat16", "of weights and activations; int8 is of weights and KV cache"),
         ("engines", engines, default, "who takes part"),
     )
@@ -111,7 +113,7 @@ def parse_arguments(description: str, engines: tuple[str, ...], default: str) ->
     arguments = parser.parse_args()
     for name, choices, _, _ in several:
         given = getattr(arguments, name)
-        chosen = [choice for choice in choices if choice != TINY] if given == "all" else given.split(",")
+        chosen = [choice for choice in choices if choice not in BY_NAME_ONLY] if given == "all" else given.split(",")
         if unknown := set(chosen) - set(choices):
             parser.error(f"--{name}: no {', '.join(sorted(unknown))}; there are {', '.join(choices)}")
         setattr(arguments, name, chosen)

@@ -18,11 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import large_checkpoints
+
 TINY = "tiny"
 """The name of a shape and of a workload that try out the harness and show nothing of an engine."""
-VOCAB = {"opt-125m": 50272, "qwen-0.5b": 32000, TINY: 512}
+NANO_VLLM = "nano-vllm"
+"""nano-vllm's own benchmark: 256 requests, 100 to 1,024 tokens in and as many out, uniform, seed 0."""
+GPU_SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
+"""Too large for a benchmark on a CPU."""
+BY_NAME_ONLY = (TINY, NANO_VLLM, *GPU_SHAPES)
+"""What `all` does not stand for."""
+VOCAB = {"opt-125m": 50272, "qwen-0.5b": 32000, "qwen3-0.6b": 151936, "llama-3.1-8b": 128256, TINY: 512}
 SHAPES = tuple(VOCAB)
-WORKLOADS = ("skewed", "uniform", TINY)
+WORKLOADS = ("skewed", "uniform", NANO_VLLM, TINY)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class Item:
 
 def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
+    if name == NANO_VLLM:
+        return _nano_vllm()
     rnd = random.Random(seed)
     lengths = {
         "skewed": _skewed_lengths,
@@ -42,6 +52,13 @@ def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
         TINY: lambda _: [(5, 3), (9, 1), (4, 6)],
     }[name](rnd)
     return [Item([rnd.randint(10, vocab_size - 10) for _ in range(p)], o) for p, o in lengths]
+
+
+def _nano_vllm() -> list[Item]:
+    """Drawn as its bench.py draws: first all prompts, then the output lengths."""
+    rnd = random.Random(0)
+    prompts = [[rnd.randint(0, 10000) for _ in range(rnd.randint(100, 1024))] for _ in range(256)]
+    return [Item(prompt, rnd.randint(100, 1024)) for prompt in prompts]
 
 
 def _skewed_lengths(rnd: random.Random) -> list[tuple[int, int]]:
@@ -53,9 +70,14 @@ def _lognormal(rnd: random.Random, median: float, sigma: float, low: int, high: 
 
 
 def write_checkpoints(folder: Path, shapes: tuple[str, ...]) -> None:
-    """Random weights, seed 0, in the shapes of facebook/opt-125m, Qwen2.5-0.5B (vocabulary cut to 32,000), or tiny."""
+    """Random weights, seed 0, in the shapes of facebook/opt-125m, Qwen2.5-0.5B (vocabulary cut to 32,000), or tiny; of
+    Qwen3-0.6B and Llama-3.1-8B in bfloat16, without a tokenizer.
+    """
     for shape in shapes:
-        if not (folder / shape / "tokenizer.json").exists():
+        if shape in GPU_SHAPES:
+            if not (folder / shape / "model.safetensors.index.json").exists():  # written last
+                large_checkpoints.write(folder / shape, large_checkpoints.CONFIGS[shape])
+        elif not (folder / shape / "tokenizer.json").exists():
             _write_weights(folder / shape, shape)
             _write_tokenizer(folder / shape, VOCAB[shape])
 

@@ -22,13 +22,17 @@ def settings(folder: Path, dtype: str) -> dict[str, Any]:
 class MillraceEngine:
     """`load_engine`, then requests added and the engine stepped until it has no work."""
 
+    def __init__(self, further: dict[str, Any] | None = None) -> None:
+        """`further` settings, beside those that every benchmark gives."""
+        self._further = further or {}
+
     def load(self, folder: Path, dtype: str) -> None:
         from model_manager.engine.process import load_engine
         from model_manager.wire.config import ModelConfig
         from model_manager.wire.errors import ConfigError
         from model_manager.wire.messages import StartEngine
 
-        config = ModelConfig.parse(settings(folder, dtype))
+        config = ModelConfig.parse(settings(folder, dtype) | self._further)
         try:
             self.engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
         except ConfigError as error:

@@ -53,6 +53,29 @@ class TransformersContinuousBatching:
         return [counts[str(i)] for i in range(len(items))]
 
 
+class CudaContinuousBatching:
+    """transformers' continuous batching on a GPU, its cache and batches sized by itself, with captured graphs."""
+
+    def load(self, folder: Path, dtype: str) -> None:
+        self._model = load_transformers(folder, dtype, attn_implementation="sdpa").to("cuda")
+
+    def run(self, items: list[Item]) -> list[int]:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        most = max(item.num_output for item in items)
+        generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=1, max_new_tokens=most)
+        with self._model.continuous_batching_context_manager(
+            generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(), block=True, timeout=5
+        ) as manager:
+            for i, item in enumerate(items):
+                manager.add_request(
+                    item.prompt_token_ids, request_id=str(i), max_new_tokens=item.num_output, eos_token_id=-1
+                )
+            results = [manager.get_result(timeout=600) for _ in items]
+        counts = {result.request_id: len(result.generated_tokens) for result in results}
+        return [counts[str(i)] for i in range(len(items))]
+
+
 def load_transformers(folder: Path, dtype: str, **options: Any) -> Any:
     """A transformers model in evaluation mode, as its documentation loads one."""
     import torch

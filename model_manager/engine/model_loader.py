@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import transformers
 from safetensors import SafetensorError
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from model_manager.engine import falcon, kv_memory
 from model_manager.engine.architectures import TESTED, feed_forward_size, longest_context
 from model_manager.engine.attention_probe import AttentionLayout, probe_attention
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
 from model_manager.engine.cpu_attention import CpuAttention, supports
-from model_manager.engine.cuda import cuda_attention
+from model_manager.engine.cuda import cuda_runner
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
 from model_manager.engine.interface import ModelRunner
 from model_manager.engine.kv_memory import NO_ROOM, CachePlan, Room
@@ -48,6 +50,7 @@ from model_manager.engine.quantization import (
 from model_manager.engine.quantized_checkpoint import read_weights
 from model_manager.engine.self_check import check_against_own_attention
 from model_manager.engine.stored_formats import Weight
+from model_manager.engine.tensor_parallel import Rank, check_divisible
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
 from model_manager.wire.messages import ModelInfo
@@ -64,31 +67,42 @@ class LoadedModel:
 
 
 def load_model(
-    config: ModelConfig, folder: Path, *, beside: Room = NO_ROOM, num_blocks: int | None = None
+    config: ModelConfig,
+    folder: Path,
+    rank: Rank | None = None,
+    *,
+    beside: Room = NO_ROOM,
+    num_blocks: int | None = None,
 ) -> LoadedModel:
-    """Load the checkpoint in `folder` as `config` asks; returns once a step has run. `beside` is left free for another
-    model, whose cache has as many blocks; `num_blocks`, by default all that fit, is what this one's cache has.
+    """Load the checkpoint in `folder` as `config` asks, or a rank's part of it; returns once a step has run.
+
+    `beside` is left free for another model, whose cache has as many blocks; `num_blocks`, by default all that fit, is
+    what this one's cache has.
 
     Raises ModelError (which says what about the model or the machine is wrong) or ConfigError (which names the
     setting). float32 by default where the processor does not compute the checkpoint's own format fast.
     """
     started = time.monotonic()
     checkpoint = read_checkpoint(folder)
-    device = choose_device(config.device)
+    device = rank.device if rank else choose_device(config.device)
     dtype = choose_dtype(config.dtype, checkpoint.stored_dtype, device)
     check_formats(config, device)
     torch.set_num_threads(config.num_threads or usable_cores())
     max_model_len = longest_context(checkpoint.config, config.max_model_len)
-    kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device), _free_memory(device))
-    source = _source(checkpoint, dtype, keeps(config.quantization, device))
+    world = rank.world if rank else 1
+    if rank:
+        check_divisible(checkpoint.config, config, is_quantized=checkpoint.quantization is not None)
+        config = _share_of(config, world)
+    kv_memory.check_weights(_weight_bytes(checkpoint, dtype, device) // world, _free_memory(device, rank))
+    source = _source(checkpoint, dtype, keeps(config.quantization, device), world)
     model = _load_weights(checkpoint, source, dtype, device)
     make_linears_plain(model)
     round_linears(model, config.quantization)
-    if device.type == "cpu":
+    if device.type == "cpu" and not rank:
         if can_pack(dtype):
             pack_linears(model, config.max_num_seqs)
         _let_go_of_files(model)
-    runner = _runner(config, checkpoint, model, dtype, device, max_model_len, beside, num_blocks)
+    runner = _runner(config, checkpoint, model, dtype, device, max_model_len, rank, beside, num_blocks)
     if checkpoint.architecture not in TESTED:
         check_against_own_attention(model, runner, rounds_cache=config.kv_cache_dtype != "auto")
     runner.warm_up()
@@ -126,6 +140,12 @@ def room_for(config: ModelConfig, folder: Path) -> Room:
     return Room(_weight_bytes(checkpoint, dtype, device), shape.bytes_per_block)
 
 
+def _share_of(config: ModelConfig, world: int) -> ModelConfig:
+    """The settings with a rank's part of the KV cache that was asked for."""
+    gib = config.kv_cache_gib
+    return config if gib is None else msgspec.structs.replace(config, kv_cache_gib=gib / world)
+
+
 def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
     """Bytes of the weights once loaded, at least; on a CPU a tied output layer is packed beside the embedding."""
     config = checkpoint.config
@@ -135,8 +155,12 @@ def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devi
     return int(checkpoint.num_parameters + packed_again) * dtype.itemsize
 
 
-def _free_memory(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else kv_memory.free_memory()
+def _free_memory(device: torch.device, rank: Rank | None) -> int:
+    """Bytes that this process may take; the same for all ranks, for they must come to the same KV cache."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else kv_memory.free_memory()
+    if rank is None:
+        return free
+    return rank.least(free if device.type == "cuda" else free // rank.world)
 
 
 @contextmanager
@@ -163,10 +187,11 @@ class _Source:
     """Weights that stay quantized, by layer."""
 
 
-def _source(checkpoint: Checkpoint, dtype: torch.dtype, keep: Callable[[Weight], bool]) -> _Source:
-    """The folder; or of a quantized checkpoint, what its files hold."""
+def _source(checkpoint: Checkpoint, dtype: torch.dtype, keep: Callable[[Weight], bool], world: int) -> _Source:
+    """The folder, of which each of `world` processes takes its part; of a quantized checkpoint, what its files hold."""
     if checkpoint.quantization is None:
-        return _Source({"pretrained_model_name_or_path": checkpoint.folder}, {})
+        divided = {"distributed_config": DistributedConfig(tp_size=world)} if world > 1 else {}
+        return _Source({"pretrained_model_name_or_path": checkpoint.folder, **divided}, {})
     with torch.device("meta"):
         model = checkpoint.model_class(checkpoint.config)
     linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
@@ -236,28 +261,30 @@ def _runner(
     dtype: torch.dtype,
     device: torch.device,
     max_model_len: int,
+    rank: Rank | None,
     beside: Room,
     num_blocks: int | None,
 ) -> TorchModelRunner:
     layout = probe_attention(model, device, max_model_len)
     shape = _cache_shape(config, layout, dtype, num_blocks=0)
     plan = (
-        _plan(config, checkpoint, layout, shape, device, max_model_len, beside)
+        _plan(config, checkpoint, layout, shape, device, max_model_len, rank, beside)
         if num_blocks is None
         else CachePlan(num_blocks, max_model_len)
     )
     shape = _cache_shape(config, layout, dtype, plan.num_blocks)
     log.info("KV cache: %d blocks of %d tokens", plan.num_blocks, config.block_size)
-    return TorchModelRunner(
-        model,
-        _attention(config, shape, device, plan.max_model_len),
-        device=device,
-        vocab_size=layout.vocab_size,
-        max_model_len=plan.max_model_len,
-        num_blocks=plan.num_blocks,
-        block_size=config.block_size,
-        eos_token_ids=checkpoint.eos_token_ids,
-    )
+    sizes: dict[str, Any] = {
+        "device": device,
+        "vocab_size": layout.vocab_size,
+        "max_model_len": plan.max_model_len,
+        "num_blocks": plan.num_blocks,
+        "block_size": config.block_size,
+        "eos_token_ids": checkpoint.eos_token_ids,
+    }
+    if device.type == "cuda":
+        return cuda_runner(model, config, shape, captures=rank is None, **sizes)
+    return TorchModelRunner(model, _attention(shape, device), **sizes)
 
 
 def _plan(
@@ -267,13 +294,14 @@ def _plan(
     shape: CacheShape,
     device: torch.device,
     max_model_len: int,
+    rank: Rank | None,
     beside: Room,
 ) -> CachePlan:
     return kv_memory.plan_cache(
         config,
         bytes_per_block=shape.bytes_per_block + beside.bytes_per_block,
         max_model_len=max_model_len,
-        free=_free_memory(device),
+        free=_free_memory(device, rank),
         reserve=_activation_bytes(config, checkpoint, layout, shape.dtype) + beside.weight_bytes,
         share=kv_memory.SHARE_OF_GPU if device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
     )
@@ -300,9 +328,7 @@ def _activation_bytes(config: ModelConfig, checkpoint: Checkpoint, layout: Atten
     return int(states + logits)
 
 
-def _attention(config: ModelConfig, shape: CacheShape, device: torch.device, max_model_len: int) -> PagedAttention:
-    if device.type == "cuda":
-        return cuda_attention(config, shape, device, max_model_len)
+def _attention(shape: CacheShape, device: torch.device) -> PagedAttention:
     if not supports(shape):
         log.warning("no CPU kernel for heads of %d in %s: attention gathers, slowly", shape.head_dim, shape.stored)
         return GatheringAttention(shape, device)

@@ -92,16 +92,31 @@ class TorchModelRunner:
     def execute(self, step: StepInput) -> StepOutput:
         """Compute the batch, writing keys and values to `slots`."""
         self._attention.begin(step)
+        hidden_rows = self._place(step.hidden_rows) if len(step.hidden_rows) else None
+        places = (self._place(step.token_ids), self._place(step.positions), self._place(step.logits_rows))
+        return self._forward(*places, hidden_rows)
+
+    def _forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        logits_rows: torch.Tensor | None,
+        hidden_rows: torch.Tensor | None,
+        out: torch.Tensor | None = None,
+    ) -> StepOutput:
+        """The model on tensors of its device, int64 all, without a look at what is in them; None is every row's logits
+        and no hidden states. Logits go to `out` if there is one.
+        """
         output = self._model(
-            input_ids=self._place(step.token_ids).unsqueeze(0),
-            position_ids=self._place(step.positions).unsqueeze(0),
+            input_ids=token_ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
             use_cache=False,
-            logits_to_keep=self._place(step.logits_rows),
+            logits_to_keep=0 if logits_rows is None else logits_rows,
         )
         hidden = self._decoder.take()[0]
         return StepOutput(
-            logits=output.logits[0].float(),
-            hidden=hidden[self._place(step.hidden_rows)] if len(step.hidden_rows) else None,
+            logits=output.logits[0].float() if out is None else out.copy_(output.logits[0]),
+            hidden=None if hidden_rows is None else hidden[hidden_rows],
         )
 
     @torch.inference_mode()

@@ -8,11 +8,9 @@ engine, and so torch, it imports only once it is told what to load.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -20,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from model_manager.engine.interface import Engine, StepResult
+from model_manager.engine.lifetime import die_with_parent
 from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
 from model_manager.wire.errors import ErrorInfo, ModelLoadFailed, RequestError
 from model_manager.wire.messages import (
@@ -51,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the socket to the manager")
     parser.add_argument("--model", default="", help="shown by ps; what to load is told over the socket")
     options = parser.parse_args(arguments)
-    _live_and_die_with_the_manager()
+    die_with_parent(b"millrace-engine")
     logging.basicConfig(
         format=f"%(asctime)s engine[{os.getpid()}] %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr
     )
@@ -99,8 +98,12 @@ def load_engine(start: StartEngine) -> Engine:
     from model_manager.engine.draft_loading import load_with_draft
     from model_manager.engine.engine import LLMEngine
     from model_manager.engine.stopping import StopRules
+    from model_manager.engine.tensor_leader import load_divided
 
-    loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
+    if start.config.tensor_parallel > 1:
+        loaded, draft_runner = load_divided(start.config, Path(start.folder)), None
+    else:
+        loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
     stop_rules = StopRules.load(Path(start.folder), loaded.info.eos_token_ids)
     return LLMEngine(loaded.runner, loaded.info, start.config, stop_rules, draft_runner=draft_runner)
 
@@ -166,19 +169,6 @@ def _first_message(connection: Connection[ManagerToEngine]) -> StartEngine:
     if not isinstance(message, StartEngine):
         raise ProtocolError(f"a {type(message).__name__} came before StartEngine")
     return message
-
-
-def _live_and_die_with_the_manager() -> None:
-    """Ctrl-C goes to the whole process group, but what it means is the manager's decision; and if the thread that
-    started this process ends in any way, so does this process (Linux; elsewhere the closing socket does it).
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        set_parent_death_signal, set_name = 1, 15
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-        libc.prctl(set_name, b"millrace-engine", 0, 0, 0)  # what top shows
 
 
 if __name__ == "__main__":

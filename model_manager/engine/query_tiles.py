@@ -21,7 +21,8 @@ class Tiles:
 def cut_tiles(step: StepInput, *, narrow: int, wide: int) -> Tiles:
     """A sequence of at most `narrow` tokens is one narrow tile, any other as many of `wide` tokens as it takes.
 
-    Of each width those with the most context come first: the longest work begins earliest.
+    A sequence without context is padding: its tile has no tokens. Of each width those with the most context come first:
+    the longest work begins earliest.
     """
     starts, counts = step.query_starts[:-1], np.diff(step.query_starts)
     order = np.argsort(-step.context_lens, kind="stable").astype(np.int32)
@@ -33,6 +34,6 @@ def cut_tiles(step: StepInput, *, narrow: int, wide: int) -> Tiles:
     fields[:, 0] = np.concatenate([few, owner])
     fields[: len(few), 1] = starts[few]
     fields[len(few) :, 1] = starts[owner] + offset
-    fields[: len(few), 2] = counts[few]
+    fields[: len(few), 2] = np.minimum(counts, step.context_lens)[few]
     fields[len(few) :, 2] = np.minimum(wide, counts[owner] - offset)
     return Tiles(fields, len(few))

@@ -56,8 +56,10 @@ class Sampler:
         if random.size:
             index = torch.from_numpy(random).to(logits.device)
             token_ids[index] = drawn(ruled[index], best[index], rows.only(random))
-        tokens = token_ids.tolist()
-        return Samples(tokens, finite.tolist(), possible.tolist(), _logprobs(logits, tokens, rows))
+        tokens, are_finite, are_possible = torch.stack((token_ids, finite, possible)).tolist()  # one transfer
+        return Samples(
+            tokens, [bool(it) for it in are_finite], [bool(it) for it in are_possible], _logprobs(logits, tokens, rows)
+        )
 
 
 def _logprobs(logits: torch.Tensor, token_ids: list[int], rows: SamplingRows) -> dict[int, Logprobs]:

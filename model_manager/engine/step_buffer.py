@@ -70,7 +70,7 @@ class StepBuffer:
         ]
         spans = _spans([array.size for array in arrays])
         self._write(arrays, spans)
-        stride, ids, positions, slots, fields, logits, hidden, tables = (self._device[span] for span in spans)
+        stride, ids, positions, slots, fields, logits, hidden, _ = (self._device[span] for span in spans)
         return PlacedStep(
             token_ids=ids,
             positions=positions,
@@ -80,7 +80,7 @@ class StepBuffer:
             logits_rows=logits,
             hidden_rows=hidden,
             table_stride=stride,
-            tables=tables,
+            tables=self._device[spans[-1].start :],
         )
 
     def _write(self, arrays: list[npt.NDArray[Any]], spans: list[slice]) -> None:

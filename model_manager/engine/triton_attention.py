@@ -36,9 +36,9 @@ _LEAST_SHARE = 256
 
 
 def supports(shape: CacheShape) -> bool:
-    """Whether the kernels take these sizes: a head dimension that is a multiple of 8, at most 256."""
+    """Whether the kernels take these sizes: a head dimension of 8 n, at most 256, and a cache that is not rounded."""
     known = (torch.float32, torch.bfloat16, torch.float16)
-    return shape.dtype in known and shape.head_dim % 8 == 0 and shape.head_dim <= 256
+    return shape.dtype in known and shape.rounded is None and shape.head_dim % 8 == 0 and shape.head_dim <= 256
 
 
 class TritonAttention:

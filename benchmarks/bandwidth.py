@@ -1,0 +1,49 @@
+"""How fast a GPU could decode a workload if it did nothing but read: weights once a step, each sequence's KV cache too.
+
+    bytes = longest output x bytes of weights + sum over sequences and their output tokens of context x KV bytes a token
+    bound = output tokens / (bytes / bandwidth)
+
+It supposes that all sequences run from the first step to their end, so that there are as many steps as the longest
+output has tokens; prefill, activations and sampling count as nothing. No engine reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.workload import Item
+
+BYTES_PER_SECOND = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.04e12, "L40S": 0.864e12, "L4": 0.3e12}
+"""By a part of the device's name, as the vendor states them."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model in bfloat16."""
+
+    weight_bytes: int
+    """That a step reads: all but an embedding table of which only the step's rows are looked up."""
+    kv_bytes_per_token: int
+
+
+SIZES = {
+    "qwen3-0.6b": Sizes(weight_bytes=2 * 596_049_920, kv_bytes_per_token=2 * 28 * 8 * 128 * 2),
+    "llama-3.1-8b": Sizes(weight_bytes=2 * (8_030_261_248 - 128_256 * 4096), kv_bytes_per_token=2 * 32 * 8 * 128 * 2),
+}
+"""Qwen3-0.6B's table is its output layer too, so it is read; Llama-3.1-8B's is not."""
+
+
+def bound(items: Sequence[Item], sizes: Sizes, bytes_per_second: float) -> float:
+    """Output tokens a second that memory allows."""
+    contexts = sum(i.num_output * len(i.prompt_token_ids) + i.num_output * (i.num_output + 1) // 2 for i in items)
+    weights = max(item.num_output for item in items) * sizes.weight_bytes
+    return sum(i.num_output for i in items) * bytes_per_second / (weights + contexts * sizes.kv_bytes_per_token)
+
+
+def bytes_per_second(device_name: str) -> float:
+    """The stated bandwidth of a device; raises KeyError, naming it, for one that is not in the table."""
+    for name, figure in BYTES_PER_SECOND.items():
+        if name in device_name.split("-")[0].split():
+            return figure
+    raise KeyError(f"{device_name}: its bandwidth is not known here; there are {', '.join(BYTES_PER_SECOND)}")

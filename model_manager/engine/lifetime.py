@@ -1,0 +1,22 @@
+"""How a process of the engine ends with the one that started it."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+
+def die_with_parent(name: bytes) -> None:
+    """Ctrl-C goes to the whole process group, but what it means is the manager's decision; and if the thread that
+    started this process ends in any way, so does this process (Linux; elsewhere whatever it reads from ends).
+
+    `name`, at most 15 bytes, is what top shows.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        set_parent_death_signal, set_name = 1, 15
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        libc.prctl(set_name, name, 0, 0, 0)

@@ -1,0 +1,72 @@
+"""The benchmark for GPUs, as far as a CPU can tell: its workload, its checkpoints, and the bound it compares with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks import large_checkpoints
+from benchmarks.bandwidth import SIZES, Sizes, bound, bytes_per_second
+from benchmarks.engine import shares
+from benchmarks.results import Match, Row
+from benchmarks.workload import Item, make
+
+SMALL = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 9, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}  # fmt: skip
+
+
+def test_the_workload_is_nano_vllms() -> None:
+    items = make("nano-vllm", 151936)
+    assert len(items) == 256
+    assert sum(item.num_output for item in items) == 133_966, "as its README says"
+
+
+def test_the_bound_counts_weights_once_a_step_and_each_context_once_a_token() -> None:
+    items = [Item([1] * 10, 2), Item([1] * 5, 3)]
+    contexts = (11 + 12) + (6 + 7 + 8)
+    assert bound(items, Sizes(weight_bytes=100, kv_bytes_per_token=4), 1000.0) == 5 * 1000 / (3 * 100 + 4 * contexts)
+
+
+def test_on_an_h200_memory_allows_what_is_known() -> None:
+    items = make("nano-vllm", 151936)
+    assert bound(items, SIZES["qwen3-0.6b"], bytes_per_second("NVIDIA H200")) == pytest.approx(42_568, rel=1e-3)
+
+
+def test_each_engines_share_of_the_bound_is_said() -> None:
+    match = Match("qwen3-0.6b", "nano-vllm", "bfloat16")
+    row = Row(match, "millrace-cuda", tokens_per_s=30_000.0, rounds=[], peak_rss_mb=0.0)
+    (line,) = shares([row, replace(row, match=Match("opt-125m", "skewed", "bfloat16"))], "NVIDIA H200")
+    assert line.startswith("qwen3-0.6b nano-vllm bfloat16 millrace-cuda: 70.5% of the 42568 tokens/s")
+
+
+def test_a_device_of_unknown_bandwidth_is_named() -> None:
+    assert bytes_per_second("NVIDIA H100 80GB HBM3") == 3.35e12
+    with pytest.raises(KeyError, match="NVIDIA Imaginary 9"):
+        bytes_per_second("NVIDIA Imaginary 9")
+
+
+@pytest.mark.parametrize("shape", large_checkpoints.CONFIGS)
+def test_a_checkpoint_written_shard_by_shard_is_whole(shape: str, tmp_path: Path) -> None:
+    fields = large_checkpoints.CONFIGS[shape] | SMALL
+    large_checkpoints.write(tmp_path, fields)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4
+    auto: Any = AutoModelForCausalLM
+    model, report = auto.from_pretrained(tmp_path, dtype=torch.bfloat16, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert model.get_input_embeddings().weight.shape == (99, 32)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_the_sizes_of_the_bound_are_those_of_the_checkpoint(shape: str) -> None:
+    fields = large_checkpoints.CONFIGS[shape]
+    read = sum(torch.Size(size).numel() for size in large_checkpoints.shapes(fields).values())
+    if not fields["tie_word_embeddings"]:
+        read -= fields["vocab_size"] * fields["hidden_size"]
+    assert SIZES[shape].weight_bytes == 2 * read
+    per_layer = 2 * fields["num_key_value_heads"] * fields["head_dim"] * 2
+    assert SIZES[shape].kv_bytes_per_token == fields["num_hidden_layers"] * per_layer
