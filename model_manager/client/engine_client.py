@@ -36,6 +36,7 @@ from model_manager.wire.errors import (
     InvalidRequest,
     ManagerUnavailable,
     MillraceError,
+    ModelError,
     RequestAborted,
 )
 from model_manager.wire.messages import (
@@ -99,7 +100,7 @@ class EngineClient:
         if Path(config.model).expanduser().is_dir():
             config = msgspec.structs.replace(config, model=str(folder))  # the same one from wherever it is named
         if config.draft_model is not None:
-            config = msgspec.structs.replace(config, draft_model=str(resolve(config.draft_model).absolute()))
+            config = msgspec.structs.replace(config, draft_model=_draft_folder(config.draft_model))
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
         tokenizer = Tokenizer.load(folder)
@@ -451,3 +452,11 @@ class EngineClient:
         """In a forked process: the connection is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
+
+
+def _draft_folder(draft_model: str) -> str:
+    """The folder of a draft model, as the engine takes it; raises ModelError, saying which of the two models it is."""
+    try:
+        return str(resolve(draft_model).absolute())
+    except ModelError as error:
+        raise type(error)(f"draft_model: {error}") from None

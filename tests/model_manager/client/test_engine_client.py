@@ -15,7 +15,7 @@ import pytest
 from model_manager.client import EngineClient, Generation
 from model_manager.client.election import MANAGER_COMMAND
 from model_manager.client.status import read_status
-from model_manager.wire.config import ManagerConfig
+from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
 from model_manager.wire.messages import FinishReason, Pooling
 from model_manager.wire.sampling import SamplingParams
@@ -43,6 +43,13 @@ def test_stop_tokens_end_the_shipped_engine_too(machine: Machine) -> None:
     assert stopped.token_ids == tokens[: tokens.index(tokens[2]) + 1]
     assert stopped.stop_reason == tokens[2]
     assert stopped.text == client.tokenizer.decode(stopped.token_ids[:-1]).rstrip("\ufffd")
+
+
+def test_a_draft_model_is_found_before_any_engine_is_told_of_it(machine: Machine) -> None:
+    with pytest.raises(ModelNotFound, match=r"^draft_model: .*absent: no such folder"):
+        machine.open(speculation="draft_model", draft_model=str(machine.model / "absent"))
+    client = machine.open(speculation="draft_model", draft_model=EMBEDDED_MODEL)
+    assert (Path(client._config.draft_model or "") / "config.json").is_file()
 
 
 def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(machine: Machine) -> None:
