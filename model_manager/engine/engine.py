@@ -64,6 +64,7 @@ class LLMEngine:
         )
         self._reader = PromptReader(runner)
         self._sampler = Sampler()
+        self._sampler.warm_up(info.device)
         self._deadlines = Deadlines(clock)
         self._ended: list[Sequence] = []  # not by a token: aborted, overdue, or complete when they came
         self._arrivals = 0

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from model_manager.engine.cpu_sampling import CpuSampling, Sampled
+from model_manager.engine.sampling_kernels import IMPOSSIBLE, NOT_FINITE
 from model_manager.engine.sampling_rows import SamplingRows
 from model_manager.engine.torch_sampling import drawn, processed
 from model_manager.wire.errors import InvalidRequest, NonFiniteLogits, RequestError
@@ -43,23 +45,49 @@ class Samples:
 class Sampler:
     """Greedy rows take the likeliest token; others are drawn by inverse transform from what their parameters leave."""
 
+    def __init__(self) -> None:
+        self._cpu: CpuSampling | None = None
+
+    def warm_up(self, device: str) -> None:
+        """Compile what the device needs, rather than in the first step."""
+        if device.startswith("cpu"):
+            self._cpu = self._cpu or CpuSampling(torch.get_num_threads())
+
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> Samples:
         """One token id for each row of [L, V] float32 logits, which stay as they are."""
-        best, token_ids = logits.max(dim=-1)  # NaN counts as the greatest, so `best` alone tells what is not finite
-        finite = possible = torch.isfinite(best)
-        ruled = processed(logits, rows)
-        if ruled is not logits:
-            best, token_ids = ruled.max(dim=-1)
-            possible = best > -torch.inf
-        random = np.flatnonzero(rows.settings["temperature"] > 0)
-        if random.size:
-            index = torch.from_numpy(random).to(logits.device)
-            token_ids[index] = drawn(ruled[index], best[index], rows.only(random))
-        tokens, are_finite, are_possible = torch.stack((token_ids, finite, possible)).tolist()  # one transfer
-        return Samples(
-            tokens, [bool(it) for it in are_finite], [bool(it) for it in are_possible], _logprobs(logits, tokens, rows)
-        )
+        self.warm_up(logits.device.type)
+        if self._cpu is None:
+            return sample_by_torch(logits, rows)
+        return _samples(self._cpu.sample(logits.contiguous().numpy(), rows), rows)
+
+
+def _samples(sampled: Sampled, rows: SamplingRows) -> Samples:
+    counts = rows.settings["num_logprobs"].tolist()
+    return Samples(
+        sampled.token_ids.tolist(),
+        (sampled.status != NOT_FINITE).tolist(),
+        (sampled.status != IMPOSSIBLE).tolist(),
+        {row: sampled.logprobs(row, count) for row, count in enumerate(counts) if count >= 0},
+    )
+
+
+def sample_by_torch(logits: torch.Tensor, rows: SamplingRows) -> Samples:
+    """The same in torch's operations, on any device."""
+    best, token_ids = logits.max(dim=-1)  # NaN counts as the greatest, so `best` alone tells what is not finite
+    finite = possible = torch.isfinite(best)
+    ruled = processed(logits, rows)
+    if ruled is not logits:
+        best, token_ids = ruled.max(dim=-1)
+        possible = best > -torch.inf
+    random = np.flatnonzero(rows.settings["temperature"] > 0)
+    if random.size:
+        index = torch.from_numpy(random).to(logits.device)
+        token_ids[index] = drawn(ruled[index], best[index], rows.only(random))
+    tokens, are_finite, are_possible = torch.stack((token_ids, finite, possible)).tolist()  # one transfer
+    return Samples(
+        tokens, [bool(it) for it in are_finite], [bool(it) for it in are_possible], _logprobs(logits, tokens, rows)
+    )
 
 
 def _logprobs(logits: torch.Tensor, token_ids: list[int], rows: SamplingRows) -> dict[int, Logprobs]:
