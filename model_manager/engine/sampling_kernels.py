@@ -26,7 +26,7 @@ CANDIDATES = 128
 """At least so many of the likeliest tokens are looked at first."""
 _SMALL = 1024
 """A vocabulary that is looked at as a whole at once."""
-_COARSE_STEPS = 6
+_COARSE_STEPS = 9
 """Halvings of a range of values after which the few tokens left in it are gathered."""
 _FINE_STEPS = 1000
 """More than there are between any two float32."""
@@ -93,7 +93,7 @@ class Float(enum.IntEnum):
 
 
 NUM_INTS, NUM_FLOATS = len(Int), len(Float)
-FLOAT_SCRATCH = 6
+FLOAT_SCRATCH = 7
 """float32 arrays of the vocabulary's size that a thread needs."""
 INT_SCRATCH = 2
 """int32 arrays of the vocabulary's size that a thread needs; the first is zero between rows."""
@@ -179,11 +179,6 @@ def _first_of(logits: Any, maxima: Any, best: Any) -> int:
 
 
 @njit(nogil=True)
-def _nth_greatest(maxima: Any, n: int) -> Any:
-    return np.partition(maxima, len(maxima) - n)[len(maxima) - n]
-
-
-@njit(nogil=True)
 def _gather(logits: Any, maxima: Any, least: Any, values: Any, token_ids: Any) -> int:
     """Tokens whose logits are at least that, in order; how many."""
     found = 0
@@ -245,12 +240,28 @@ def _bisect(
 
 
 @njit(nogil=True)
-def _threshold(values: Any, weights: Any, target: float, few_values: Any, few_weights: Any) -> Any:
-    """The greatest value from which on weights sum to the target; -infinity if all of them do not."""
+def _range(values: Any, weights: Any) -> Any:
+    """The least and the greatest value that has a weight."""
     low, high = np.float32(np.inf), np.float32(-np.inf)
     for i in range(len(values)):
-        if weights[i] > 0:
-            low, high = min(low, values[i]), max(high, values[i])
+        weighs = weights[i] > 0
+        low = -_maximum(-low, -values[i] if weighs else np.float32(-np.inf))
+        high = _maximum(high, values[i] if weighs else np.float32(-np.inf))
+    return low, high
+
+
+@njit(nogil=True, fastmath=_FAST)
+def _count_between(values: Any, low: Any, high: Any) -> int:
+    count = 0
+    for i in range(len(values)):
+        count += 1 if low <= values[i] < high else 0
+    return count
+
+
+@njit(nogil=True)
+def _threshold(values: Any, weights: Any, target: float, few_values: Any, few_weights: Any) -> Any:
+    """The greatest value from which on weights sum to the target; -infinity if all of them do not."""
+    low, high = _range(values, weights)
     if _sum_from(values, weights, low) < target:
         return np.float32(-np.inf)
     above = _sum_from(values, weights, high)
@@ -259,11 +270,21 @@ def _threshold(values: Any, weights: Any, target: float, few_values: Any, few_we
     few_steps = _COARSE_STEPS if len(values) > 4 * BLOCK else 0
     low, high, above = _bisect(values, weights, target, low, high, above, 0.0, few_steps)
     found = 0
-    for i in range(len(values)):
-        if low <= values[i] < high:
-            few_values[found], few_weights[found] = values[i], weights[i]
-            found += 1
+    for start in range(0, len(values), BLOCK):
+        if _count_between(values[start : start + BLOCK], low, high):
+            for i in range(start, min(len(values), start + BLOCK)):
+                if low <= values[i] < high:
+                    few_values[found], few_weights[found] = values[i], weights[i]
+                    found += 1
     return _bisect(few_values[:found], few_weights[:found], target, low, high, above, above, _FINE_STEPS)[0]
+
+
+@njit(nogil=True)
+def _nth_greatest(values: Any, n: int, spare: Any, few: Any) -> Any:
+    """-infinity if fewer are finite."""
+    for i in range(len(values)):
+        spare[i] = np.float32(1.0) if values[i] > -np.inf else np.float32(0.0)
+    return _threshold(values, spare[: len(values)], np.float64(n), few[0], few[1])
 
 
 @njit(nogil=True)
@@ -280,10 +301,7 @@ def _cut(logits: Any, weights: Any, mass: float, ints: Any, floats: Any, spare: 
     count = len(logits)
     top_k, top_p, min_p, typical_p = ints[Int.TOP_K], floats[Float.TOP_P], floats[Float.MIN_P], floats[Float.TYPICAL_P]
     if 0 < top_k < count:
-        for i in range(count):
-            spare[i] = np.float32(1.0) if logits[i] > -np.inf else np.float32(0.0)
-        least = _threshold(logits, spare[:count], top_k, few[0], few[1])
-        _drop_below(logits, least, weights)
+        _drop_below(logits, _nth_greatest(logits, top_k, spare, few), weights)
     if top_k > 0:
         mass = _sum(weights)
     if top_p < 1:
@@ -332,23 +350,27 @@ def _draw(weights: Any, uniform: float) -> int:
 
 @njit(nogil=True)
 def _choose(logits: Any, maxima: Any, best: Any, ints: Any, floats: Any, scratch: Any, token_ids: Any) -> int:
-    """A row's token by its random number; `scratch` is 5 rows of the vocabulary's size."""
+    """A row's token by its random number; `scratch` is 6 rows of the vocabulary's size."""
     temperature, top_k, top_p = floats[Float.TEMPERATURE], ints[Int.TOP_K], floats[Float.TOP_P]
     min_p, uniform, whole = floats[Float.MIN_P], floats[Float.UNIFORM], len(logits)
     weights, values, few, spare = scratch[0], scratch[1], scratch[2:4], scratch[4]
+    candidate_weights, weighed = scratch[5], False
     cut_k = 0 < top_k < whole
     cuts, count, settled, mass = cut_k or top_p < 1 or min_p > 0, whole, False, 0.0
     wanted = max(CANDIDATES, top_k if cut_k else 0)
     if cuts and whole > _SMALL and wanted <= len(maxima):
         if top_p < 1 and not cut_k:
-            mass = _weigh(logits, best, temperature, weights)
-        least = _nth_greatest(maxima, wanted)
+            mass, weighed = _weigh(logits, best, temperature, weights), True
+        least = _nth_greatest(maxima, wanted, spare, few)
         count = _gather(logits, maxima, least, values, token_ids)
-        total = _weigh(values[:count], best, temperature, weights[:count])
-        settled = cut_k or (top_p < 1 and total >= top_p * mass) or _least(weights[:count]) < min_p
-    if not settled:
+        total = _weigh(values[:count], best, temperature, candidate_weights[:count])
+        settled = cut_k or (top_p < 1 and total >= top_p * mass) or _least(candidate_weights[:count]) < min_p
+    if settled:
+        weights = candidate_weights
+    else:
         values, count = logits, whole
-        mass = _weigh(logits, best, temperature, weights)
+        if not weighed:
+            mass = _weigh(logits, best, temperature, weights)
     if cuts or floats[Float.TYPICAL_P] < 1:
         _cut(values[:count], weights[:count], mass, ints, floats, spare, few)
     token = _draw(weights[:count], uniform)
@@ -398,10 +420,12 @@ def _mask(logits: Any, allowed: Any, banned: Any, spare: Any) -> None:
 
 
 @njit(nogil=True)
-def _note_top(logits: Any, maxima: Any, log_total: float, values: Any, token_ids: Any, top_ids: Any, top: Any) -> None:
+def _note_top(logits: Any, maxima: Any, log_total: float, scratch: Any, token_ids: Any, top_ids: Any, top: Any) -> None:
     """The likeliest tokens and their log-probabilities; equals in order of their ids."""
-    wanted = len(top)
-    least = _nth_greatest(maxima, wanted) if wanted <= len(maxima) else np.float32(-np.inf)
+    wanted, values = len(top), scratch[1]
+    least = np.float32(-np.inf)
+    if wanted <= len(maxima):
+        least = _nth_greatest(maxima, wanted, scratch[0], scratch[2:4])
     count = _gather(logits, maxima, least, values, token_ids)
     for place in range(wanted):
         best = -1
@@ -462,7 +486,7 @@ def _sample_row(record: int, row: int, floats_here: Any, ints_here: Any, maxima:
     if not np.isfinite(best):
         return 0, NOT_FINITE, np.float32(0.0), 0
     likeliest = best
-    log_total, logits, edited = 0.0, raw, floats_here[5]
+    log_total, logits, edited = 0.0, raw, floats_here[6]
     if ints[Int.NUM_LOGPROBS] >= 0:
         stride = _address(record, Field.TOP_STRIDE)
         top_ids = carray(_pointer(_address(record, Field.OUT_TOP_IDS)), (rows, stride), np.int64)[row]
@@ -470,7 +494,7 @@ def _sample_row(record: int, row: int, floats_here: Any, ints_here: Any, maxima:
         log_total = np.log(_weigh(raw, best, 1.0, floats_here[0])) + np.float64(best)
         count = min(ints[Int.NUM_LOGPROBS], vocab_size)
         if count > 0:
-            _note_top(raw, maxima, log_total, floats_here[1], ints_here[1], top_ids[:count], top[:count])
+            _note_top(raw, maxima, log_total, floats_here, ints_here[1], top_ids[:count], top[:count])
     if _edit(record, row, raw, ints, floats, edited, floats_here[0], ints_here[0]):
         logits = edited
         best = _note_maxima(logits, maxima)
