@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from model_manager.client.generation import text_of
+from model_manager.client.generation import logprobs_of, text_of
+from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
 from model_manager.wire.messages import FinishReason, Output, Timings
 from model_manager.wire.sampling import SamplingParams
 
@@ -40,3 +42,31 @@ def test_text_excludes_what_stopped_it_and_ends_in_whole_characters(
     given: Output, stops: tuple[str, ...], text: str
 ) -> None:
     assert text_of(given, SamplingParams(stop=stops), Bytes()) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "params", "text"),
+    [
+        (output(b"a\n\nb", FinishReason.STOP, "\n\n"), {"stop": ("\n\n",)}, "a\n\n"),
+        (output(b"abc;d\n", FinishReason.STOP, "\n"), {"stop": (";", "\n")}, "abc;"),
+        (output(b"hello!", FinishReason.STOP, ord("!")), {}, "hello!"),
+        (output(b"hello\0", FinishReason.STOP), {}, "hello"),
+    ],
+)
+def test_text_includes_what_stopped_it_if_asked(given: Output, params: dict[str, Any], text: str) -> None:
+    assert text_of(given, SamplingParams(include_stop_str_in_output=True, **params), Bytes()) == text
+
+
+def test_text_goes_past_stop_strings_that_were_complete_before_min_tokens() -> None:
+    given = output(b"a;b;c", FinishReason.STOP, ";")
+    for min_tokens, text in ((0, "a"), (2, "a"), (3, "a;b"), (4, "a;b")):
+        assert text_of(given, SamplingParams(stop=(";",), min_tokens=min_tokens), Bytes()) == text
+
+
+def test_each_token_has_its_log_probability_and_its_own_text() -> None:
+    given = Logprobs([-0.5, -1.5], [True, False], [[104, 105], [104, 0]], [[-0.5, -2.0], [-0.25, -3.0]])
+    first, second = logprobs_of([104, 105], given, Bytes())
+    assert first == TokenLogprob("h", 104, -0.5, [TopLogprob("h", 104, -0.5), TopLogprob("i", 105, -2.0)])
+    assert (second.token, second.logprob, second.top_logprobs[1].token) == ("i", -1.5, "\0")
+    (plain,) = logprobs_of([104], Logprobs([-0.5], [True]), Bytes())
+    assert plain.top_logprobs == []

@@ -72,6 +72,8 @@ class Engine:
     ready: bool = False
     tokens: dict[str, list[int]] = field(default_factory=dict)
     cancelled: set[str] = field(default_factory=set)
+    logprobs: dict[str, Logprobs | None] = field(default_factory=dict)
+    """What came with a request's tokens."""
 
 
 @dataclass
@@ -184,6 +186,7 @@ class World:
         for each in requests:
             assert each.request_id not in self.engine.tokens, "a request twice in one engine"
             self.engine.tokens[each.request_id] = list(each.output_token_ids)
+            self.engine.logprobs[each.request_id] = each.output_logprobs
 
     def _client_takes(self, client: int, message: object) -> None:
         match message:
@@ -287,6 +290,19 @@ def test_a_new_engine_goes_on_with_the_tokens_there_are() -> None:
     assert made.engine.tokens == {"a": [3, 4]}
     made.finish("a")
     assert [answer.token_ids for _, answer in made.answers if isinstance(answer, Output)] == [[3, 4, 9]]
+
+
+def test_a_new_engine_gets_the_log_probabilities_of_those_tokens() -> None:
+    made = world(1)
+    made.submit(1, request("a"))
+    parts = [Logprobs([-0.5], [True], [[3]], [[-0.5]]), Logprobs([-1.5], [False], [[5]], [[-0.25]])]
+    for token, logprobs in zip((3, 4), parts, strict=True):
+        made.report(StepReport(progress={"a": [token]}, logprobs={"a": logprobs}))
+    made.die()
+    made.load()
+    assert made.engine is not None
+    assert made.engine.tokens == {"a": [3, 4]}
+    assert made.engine.logprobs == {"a": Logprobs([-0.5, -1.5], [True, False], [[3], [5]], [[-0.5], [-0.25]])}
 
 
 def test_a_model_is_given_up_after_too_many_deaths_in_a_row() -> None:
