@@ -39,6 +39,7 @@ from model_manager.engine.paged_attention import (
     register,
 )
 from model_manager.engine.plain_linears import make_linears_plain
+from model_manager.engine.prompt_reader import MOST_LOGITS
 from model_manager.engine.quantization import (
     CACHE_FORMATS,
     check_formats,
@@ -321,10 +322,13 @@ def _cache_shape(config: ModelConfig, layout: AttentionLayout, dtype: torch.dtyp
 
 
 def _activation_bytes(config: ModelConfig, checkpoint: Checkpoint, layout: AttentionLayout, dtype: torch.dtype) -> int:
-    """Most that one step holds besides weights and cache: one layer's states, and the logits with copies to sample."""
+    """Most that one step holds besides weights and cache: one layer's states, and logits with the copies that
+    sampling, and reading prompts, make of them.
+    """
     width = 3 * feed_forward_size(checkpoint.config) + 8 * checkpoint.config.hidden_size
     states = config.max_num_batched_tokens * width * dtype.itemsize
-    logits = config.max_num_seqs * layout.vocab_size * (dtype.itemsize + 4 * 4)
+    read = min(MOST_LOGITS, config.max_num_batched_tokens * layout.vocab_size)
+    logits = (config.max_num_seqs * layout.vocab_size + read) * (dtype.itemsize + 4 * 4)
     return int(states + logits)
 
 

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
+from model_manager.client.tokenizing import Tokenizer
+from model_manager.store import resolve
+from model_manager.wire.config import EMBEDDED_MODEL
 from pipelines.cli import dispatch
 
 ROWS = [{"id": str(n), "prompt": f"question {n}", "continuations": [" yes", " no"], "number": n} for n in range(6)]
@@ -55,3 +60,28 @@ def test_flags_of_sampling_are_no_flags_of_these(questions: str, capsys: pytest.
 
     assert main(["--input", questions, "--temperature", "0.5"]) == 2
     assert "temperature" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("runtime")
+def test_with_a_model_scores_and_vectors_are_those_of_transformers(tmp_path: Path) -> None:
+    context, continuations = "What is the capital of Peru?", [" Lima", " Lisbon"]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": context, "continuations": continuations}))
+    output = ["--input", str(tmp_path / "rows.jsonl"), "--quiet", "--dtype", "float32", "--chat", "never"]
+    output += ["--linger", "0.5", "--kv_cache_gib", "0.05", "--output"]
+    assert dispatch(["score", *output, str(tmp_path / "out/s")]) == 0
+    assert dispatch(["embed", *output, str(tmp_path / "out/v")]) == 0
+    folder = resolve(EMBEDDED_MODEL)
+    model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)  # in eval mode
+    encode = Tokenizer.load(folder).encode
+    (scored,), (embedded,) = rows("out/s-*.jsonl", tmp_path), rows("out/v-*.jsonl", tmp_path)
+    with torch.inference_mode():
+        for text, score in zip(continuations, scored["scores"], strict=True):
+            ids = encode(context + text)
+            logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            first = len(ids) - score["num_tokens"]
+            wanted = logprobs[torch.arange(first - 1, len(ids) - 1), ids[first:]]
+            assert score["token_ids"] == ids[first:]
+            np.testing.assert_allclose(score["token_logprobs"], wanted, atol=1e-4)
+        state = model.model(torch.tensor([encode(context)])).last_hidden_state[0, -1]
+    np.testing.assert_allclose(embedded["embedding"], state / state.norm(), atol=1e-4)
