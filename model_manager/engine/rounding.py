@@ -56,9 +56,10 @@ def round_rows(rows: torch.Tensor, to: torch.dtype) -> RoundedRows:
     The scale is NaN where a value is not finite, so that it is not lost.
     """
     rows = rows.float()
-    most = torch.tensor(127.0 if to == torch.int8 else torch.finfo(to).max, device=rows.device)
+    most = 127.0 if to == torch.int8 else torch.finfo(to).max
     largest = rows.abs().amax(-1) + (rows * 0.0).sum(-1)
-    steps = (rows * (most / largest).unsqueeze(-1)).nan_to_num(0.0).clamp(-most, most)
+    factors = torch.full_like(largest, most) / largest
+    steps = (rows * factors.unsqueeze(-1)).nan_to_num(0.0).clamp(-most, most)
     return RoundedRows((steps.round() if to == torch.int8 else steps).to(to), largest / most)
 
 
