@@ -25,6 +25,7 @@ TESTED = (
     "GPTNeoXForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
     "GemmaForCausalLM",
     "Glm4ForCausalLM",
     "GptOssForCausalLM",
@@ -52,6 +53,12 @@ TESTED = (
 
 _OWN_ATTENTION = ("FalconForCausalLM",)
 """transformers' code of these calls no attention function; the engine has attention modules for them."""
+_TEXT_PART = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
+"""Models of several modalities whose text part is served, as the language model that it is."""
+TEXT_PART_KEYS = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
+"""What the weights of a text part are called in the whole model, by pattern, and what alone."""
+OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+"""How the names of weights begin that a text part does without."""
 _ATTENDING = ("full_attention", "sliding_attention")
 _LENGTH_BOUND_ROPE = ("dynamic", "longrope")
 """These take other frequencies for the whole batch once one sequence in it outgrows the original length."""
@@ -66,6 +73,17 @@ def model_class(config: Any) -> Any:
     if name not in TESTED:
         log.warning("%s is not among the tested architectures: it is served if it passes a check at load", name)
     return getattr(transformers, name)
+
+
+def text_part(config: Any) -> Any | None:
+    """The config of a model's text part, if that is served in the place of the whole."""
+    name = (config.architectures or [""])[0]
+    if name not in _TEXT_PART:
+        return None
+    text = config.get_text_config(decoder=True)
+    text.architectures = [_TEXT_PART[name]]
+    text.tie_word_embeddings = config.tie_word_embeddings
+    return text
 
 
 def longest_context(config: Any, asked: int | None) -> int:

@@ -16,7 +16,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, GenerationConfig
 
-from model_manager.engine.architectures import model_class
+from model_manager.engine.architectures import model_class, text_part
 from model_manager.engine.stored_formats import refusal
 from model_manager.store.contents import weight_files
 from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
@@ -47,6 +47,8 @@ class Checkpoint:
     quantization: dict[str, Any] | None
     """How its weights are quantized, as config.json says."""
     eos_token_ids: list[int]
+    is_text_part: bool
+    """Whether the folder holds more than is served; `config` and `model_class` are then of its text part."""
 
     @property
     def architecture(self) -> str:
@@ -55,9 +57,13 @@ class Checkpoint:
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
-    config = _read_config(folder)
+    whole = _read_config(folder)
+    text = text_part(whole)
+    config = text or whole
     found = model_class(config)
-    quantized = vars(config).pop("quantization_config", None)  # or transformers would load the weights its own way
+    quantized = vars(whole).pop("quantization_config", None)  # or transformers would load the weights its own way
+    if quantized and text:
+        raise ModelUnsupported(f"{folder}: the text part of {whole.architectures[0]} is not served quantized")
     if quantized and (reason := refusal(quantized)):
         raise ModelUnsupported(f"{folder}: {reason}")
     formats = _DTYPES | (_QUANTIZED if quantized else {})
@@ -72,7 +78,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         stored_bytes=sum(count * dtype.itemsize for dtype, count in counts.items()),
         num_parameters=counts.total(),
         quantization=quantized,
-        eos_token_ids=_eos_token_ids(folder, config),
+        eos_token_ids=_eos_token_ids(folder, whole),
+        is_text_part=text is not None,
     )
 
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from model_manager.engine import falcon, kv_memory
-from model_manager.engine.architectures import TESTED, feed_forward_size, longest_context
+from model_manager.engine.architectures import OTHER_PARTS, TESTED, TEXT_PART_KEYS, feed_forward_size, longest_context
 from model_manager.engine.attention_probe import AttentionLayout, probe_attention
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
 from model_manager.engine.cpu_attention import CpuAttention, supports
@@ -217,8 +217,9 @@ def _load_weights(checkpoint: Checkpoint, source: _Source, dtype: torch.dtype, d
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # they are refused below, by name
                 output_loading_info=True,
+                key_mapping=TEXT_PART_KEYS if checkpoint.is_text_part else None,
             )
-        _check_report(checkpoint.folder, report)
+        _check_report(checkpoint, report)
         put_in(model, source.kept, device)
         return model.eval().requires_grad_(False).to(device)
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, MemoryError) as error:
@@ -247,12 +248,14 @@ def _let_go_of_files(model: torch.nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
-def _check_report(folder: Path, report: dict[str, Any]) -> None:
+def _check_report(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         names = sorted(key if isinstance(key, str) else key[0] for key in report[kind])
+        if checkpoint.is_text_part:
+            names = [name for name in names if not name.startswith(OTHER_PARTS)]
         if names:
             some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-            raise ModelCorrupt(f"{folder}: {len(names)} weights are {kind.removesuffix('_keys')}: {some}")
+            raise ModelCorrupt(f"{checkpoint.folder}: {len(names)} weights are {kind.removesuffix('_keys')}: {some}")
 
 
 def _runner(

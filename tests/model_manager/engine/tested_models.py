@@ -16,6 +16,7 @@ from transformers import (
     DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
@@ -119,6 +120,14 @@ def gemma3() -> PreTrainedConfig:
     }
     fields: dict[str, Any] = {"layer_types": _LAYERS, "rope_parameters": rope, "query_pre_attn_scalar": 40}
     return Gemma3TextConfig(**_HEADS, **fields, head_dim=32, sliding_window=24, **common())
+
+
+def gemma3_with_images() -> PreTrainedConfig:
+    tower: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    tower |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    text = gemma3().to_dict() | {"tie_word_embeddings": True}
+    tokens: dict[str, Any] = {"eos_token_id": None, "bos_token_id": 0, "pad_token_id": 1}
+    return Gemma3Config(text_config=text, vision_config=tower, mm_tokens_per_image=4, **tokens)
 
 
 def phi() -> PreTrainedConfig:
@@ -238,6 +247,9 @@ MODELS = (
     ModelCase("GemmaForCausalLM", gemma, "scaled embeddings, wide heads", "Gemma 2B, 7B, CodeGemma"),
     ModelCase("Gemma2ForCausalLM", gemma2, "soft caps of scores and logits, alternating window", "Gemma 2 2B, 9B, 27B"),
     ModelCase("Gemma3ForCausalLM", gemma3, "window and rope by type of layer", "Gemma 3 270M, 1B"),
+    ModelCase(
+        "Gemma3ForConditionalGeneration", gemma3_with_images, "its text part alone", "Gemma 3 4B, 12B, 27B", False
+    ),
     ModelCase("Phi3ForCausalLM", phi3, "fused q, k, v; sliding window", "Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini"),
     ModelCase("Phi3ForCausalLM", phi3_longrope, "partial longrope, up to its original length"),
     ModelCase("OPTForCausalLM", opt, "learned positions, biases, ReLU", "OPT 125M to 66B, Galactica"),
