@@ -15,7 +15,7 @@ import torch
 from model_manager.engine import cpu_kernels, vector_ops
 from model_manager.engine.cpu_kernels import TILE_FIELDS, Field
 from model_manager.engine.cpu_team import Kernel, Team
-from model_manager.engine.interface import Ints, StepInput
+from model_manager.engine.interface import Ints, Longs, StepInput
 from model_manager.engine.paged_attention import AttentionOptions, CacheShape
 
 _TILE_ROWS = 32
@@ -52,7 +52,8 @@ class CpuAttention:
         stride = -(-cpu_kernels.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
         self._scratch = torch.empty(stride * self._team.size, dtype=torch.uint8)
         self._record = np.zeros(len(Field), np.int64)
-        self._floats = self._record.view(np.float32)
+        self._placed: list[Longs] = []
+        self._sinks: dict[int, torch.Tensor] = {}
         self._record[Field.NUM_HEADS] = shape.num_heads
         self._record[Field.NUM_KV_HEADS] = shape.num_kv_heads
         self._record[Field.HEAD_DIM] = shape.head_dim
@@ -78,6 +79,9 @@ class CpuAttention:
         record[Field.CONTEXT_LENS] = lens.ctypes.data
         record[Field.BLOCK_TABLES] = tables.ctypes.data
         record[Field.TABLE_STRIDE] = tables.strides[0]
+        for placed in self._placed:
+            placed[Field.SLOTS : Field.TABLE_STRIDE + 1] = record[Field.SLOTS : Field.TABLE_STRIDE + 1]
+            placed[Field.STORE_COUNTER :] = 0
         self._step = (tiles, slots, starts, lens, tables)  # alive until the next step
 
     def attend(
@@ -85,31 +89,50 @@ class CpuAttention:
     ) -> torch.Tensor:
         query, key, value = _rows(query), _rows(key), _rows(value)
         output = torch.empty(query.shape, dtype=query.dtype)
-        sinks = None if options.sinks is None else options.sinks.float() * _LOG2_E
+        addresses = [
+            address for rows in (query, key, value) for address in (rows.data_ptr(), rows.stride(0) * rows.itemsize)
+        ]
         record = self._record
-        record[: Field.CACHE + 1] = (
-            query.data_ptr(),
-            query.stride(0) * query.itemsize,
-            key.data_ptr(),
-            key.stride(0) * key.itemsize,
-            value.data_ptr(),
-            value.stride(0) * value.itemsize,
-            output.data_ptr(),
-            self._layers[layer],
-        )
-        record[Field.WINDOW] = options.window or _EVERYTHING
-        record[Field.SINKS] = 0 if sinks is None else sinks.data_ptr()
-        record[Field.SOFTCAP] = 0
-        if options.softcap is None:
-            self._floats[2 * Field.SCALE] = options.scale * _LOG2_E
-        else:
-            self._floats[2 * Field.SCALE] = options.scale / options.softcap
-            self._floats[2 * Field.SOFTCAP] = options.softcap * _LOG2_E
+        self._describe(record, layer, [*addresses, output.data_ptr()], options)
         record[Field.STORE_COUNTER :] = 0
         address = record.ctypes.data
         self._team.run(self._store, address)
         self._team.run(self._attend, address)
         return output
+
+    def place(
+        self, layer: int, query: int, key: int, value: int, stride: int, output: int, options: AttentionOptions
+    ) -> list[tuple[int, int]]:
+        """Kernels and their record that do what `attend` does, in every step, for rows that stay at these addresses.
+
+        `stride` is in bytes, from one token's heads to the next one's; `output` has no gaps.
+        """
+        record = self._record.copy()
+        self._describe(record, layer, [query, stride, key, stride, value, stride, output], options)
+        self._placed.append(record)
+        return [(kernel.address, record.ctypes.data) for kernel in (self._store, self._attend)]
+
+    def _describe(self, record: Longs, layer: int, addresses: list[int], options: AttentionOptions) -> None:
+        """Fill in what differs between layers."""
+        record[: Field.CACHE + 1] = (*addresses, self._layers[layer])
+        record[Field.WINDOW] = options.window or _EVERYTHING
+        record[Field.SINKS] = self._sinks_address(options.sinks)
+        record[Field.SOFTCAP] = 0
+        floats = record.view(np.float32)
+        if options.softcap is None:
+            floats[2 * Field.SCALE] = options.scale * _LOG2_E
+        else:
+            floats[2 * Field.SCALE] = options.scale / options.softcap
+            floats[2 * Field.SOFTCAP] = options.softcap * _LOG2_E
+
+    def _sinks_address(self, sinks: torch.Tensor | None) -> int:
+        """Of a layer's sinks in base 2, which are kept."""
+        if sinks is None:
+            return 0
+        key = sinks.data_ptr()
+        if key not in self._sinks:
+            self._sinks[key] = sinks.float() * _LOG2_E
+        return self._sinks[key].data_ptr()
 
 
 def _rows(states: torch.Tensor) -> torch.Tensor:

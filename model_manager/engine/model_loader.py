@@ -24,12 +24,15 @@ from model_manager.engine import falcon, kv_memory
 from model_manager.engine.architectures import OTHER_PARTS, TESTED, TEXT_PART_KEYS, feed_forward_size, longest_context
 from model_manager.engine.attention_probe import AttentionLayout, probe_attention
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
+from model_manager.engine.compiled_runner import CompiledRunner, can_compile
 from model_manager.engine.cpu_attention import CpuAttention, supports
 from model_manager.engine.cuda import cuda_runner
+from model_manager.engine.decoder_plan import plan_decoder
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
 from model_manager.engine.interface import ModelRunner
 from model_manager.engine.kv_memory import NO_ROOM, CachePlan, Room
 from model_manager.engine.linear import can_pack, pack_linears
+from model_manager.engine.matrix_ops import Format
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.paged_attention import (
     IMPLEMENTATION,
@@ -98,13 +101,8 @@ def load_model(
     source = _source(checkpoint, dtype, keeps(config.quantization, device), world)
     model = _load_weights(checkpoint, source, dtype, device)
     make_linears_plain(model)
-    round_linears(model, config.quantization)
-    if device.type == "cpu" and not rank:
-        if can_pack(dtype):
-            pack_linears(model, config.max_num_seqs)
-        _let_go_of_files(model)
     runner = _runner(config, checkpoint, model, dtype, device, max_model_len, rank, beside, num_blocks)
-    if checkpoint.architecture not in TESTED:
+    if checkpoint.architecture not in TESTED and isinstance(runner, TorchModelRunner):
         check_against_own_attention(model, runner, rounds_cache=config.kv_cache_dtype != "auto")
     runner.warm_up()
     info_dtype = str(dtype).removeprefix("torch.")
@@ -268,7 +266,7 @@ def _runner(
     rank: Rank | None,
     beside: Room,
     num_blocks: int | None,
-) -> TorchModelRunner:
+) -> CompiledRunner | TorchModelRunner:
     layout = probe_attention(model, device, max_model_len)
     shape = _cache_shape(config, layout, dtype, num_blocks=0)
     plan = (
@@ -278,6 +276,16 @@ def _runner(
     )
     shape = _cache_shape(config, layout, dtype, plan.num_blocks)
     log.info("KV cache: %d blocks of %d tokens", plan.num_blocks, config.block_size)
+    local = device.type == "cpu" and not rank
+    compiled = _compiled_runner(config, checkpoint, model, shape, plan.max_model_len) if local else None
+    if compiled is None:
+        round_linears(model, config.quantization)
+        if local and can_pack(dtype):
+            pack_linears(model, config.max_num_seqs)
+    if local:
+        _let_go_of_files(model)
+    if compiled is not None:
+        return compiled
     sizes: dict[str, Any] = {
         "device": device,
         "vocab_size": layout.vocab_size,
@@ -308,6 +316,28 @@ def _plan(
         free=_free_memory(device, rank),
         reserve=_activation_bytes(config, checkpoint, layout, shape.dtype) + beside.weight_bytes,
         share=kv_memory.SHARE_OF_GPU if device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
+    )
+
+
+def _compiled_runner(
+    config: ModelConfig, checkpoint: Checkpoint, model: Any, shape: CacheShape, max_model_len: int
+) -> CompiledRunner | None:
+    """For the models whose layers it knows, on processors that have its instructions; the log tells of any other."""
+    plan = plan_decoder(model) if config.quantization in ("none", "int8") else None
+    fmt = Format.INT8 if config.quantization == "int8" else Format(shape.dtype.itemsize)
+    if plan is None or not supports(shape) or not can_compile(plan, shape, fmt):
+        why = "its layers are not among those known" if plan is None else "the processor or the sizes forbid more"
+        log.info("%s runs through transformers' code: %s", checkpoint.architecture, why)
+        return None
+    return CompiledRunner(
+        plan,
+        CpuAttention(shape, torch.get_num_threads()),
+        shape,
+        fmt,
+        max_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+        eos_token_ids=checkpoint.eos_token_ids,
+        num_threads=torch.get_num_threads(),
     )
 
 

@@ -1,0 +1,200 @@
+"""Runs a decoder on a CPU as one compiled program a step: products, norms and attention without Python in between.
+
+Serves the models that decoder_plan.py knows; others run through transformers' own code (model_runner.py). The sum that
+runs along the layers (the residual stream) is kept in float32 whatever the format of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from model_manager.engine.cpu_attention import CpuAttention
+from model_manager.engine.cpu_team import Team
+from model_manager.engine.decoder_plan import DecoderPlan, LayerPlan
+from model_manager.engine.interface import StepInput, StepOutput
+from model_manager.engine.matrix_ops import LANES, Epilogue, Format
+from model_manager.engine.packed_matrix import PackedMatrix, can_multiply
+from model_manager.engine.paged_attention import CacheShape
+from model_manager.engine.step_emitter import Emitter, Rotation, Rows
+from model_manager.engine.step_kernels import Linear, Normalize
+from model_manager.engine.step_program import Kernels
+
+
+def can_compile(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> bool:
+    """Whether this processor has the instructions, the model's sizes fit the vectors, and no layer is rounded yet."""
+    linears = [plan.head, *(linear for layer in plan.layers for linear in layer.linears)]
+    if not all(type(linear) is nn.Linear for linear in linears):
+        return False
+    sizes = [plan.head.in_features, shape.head_dim, shape.num_heads * shape.head_dim]
+    sizes += [layer.down.in_features for layer in plan.layers]
+    return can_multiply(fmt) and all(size % LANES == 0 for size in sizes)
+
+
+class CompiledRunner:
+    """A ModelRunner (interface.py) of a DecoderPlan on a CPU."""
+
+    def __init__(
+        self,
+        plan: DecoderPlan,
+        attention: CpuAttention,
+        shape: CacheShape,
+        fmt: Format,
+        *,
+        max_tokens: int,
+        max_model_len: int,
+        eos_token_ids: list[int],
+        num_threads: int,
+    ) -> None:
+        """`max_tokens` is the most that a step computes. The plan's weights are packed, each given up as it goes."""
+        self.vocab_size = plan.head.out_features
+        self.max_model_len = max_model_len
+        self.num_blocks = shape.num_blocks
+        self.block_size = shape.block_size
+        self.eos_token_ids = eos_token_ids
+        self._plan = plan
+        self._attention = attention
+        self._fmt = fmt
+        self._buffers = _Buffers(plan, shape, fmt, max_tokens)
+        self._max_tokens = max_tokens
+        team, kernels = Team(num_threads), Kernels()
+        self._body, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(4))
+        for index, layer in enumerate(plan.layers):
+            self._emit_layer(index, layer, shape)
+        self._emit_head()
+
+    @torch.inference_mode()
+    def execute(self, step: StepInput) -> StepOutput:
+        """Compute the batch, writing keys and values to `slots`."""
+        count = len(step.token_ids)
+        assert count <= self._max_tokens
+        self._embed(torch.from_numpy(step.token_ids), torch.from_numpy(step.positions))
+        self._attention.begin(step)
+        self._body.run(count)
+        return StepOutput(
+            logits=self._logits_of_rows(step.logits_rows),
+            hidden=self._hidden_of_rows(step.hidden_rows) if len(step.hidden_rows) else None,
+        )
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output head alone: float32 logits [N, vocab_size] of final hidden states [N, hidden_size]."""
+        parts = []
+        for part in hidden.split(self._max_tokens):
+            self._buffers.given.tensor[: len(part)] = part
+            parts.append(self._multiply_head(self._given_head, self._given_product, len(part)))
+        return torch.cat(parts)
+
+    def warm_up(self) -> None:
+        """Compute one short batch, so that whatever is compiled on first use is compiled; leaves block 0 unread."""
+        self.execute(
+            StepInput(
+                token_ids=np.zeros(1, np.int64),
+                positions=np.zeros(1, np.int64),
+                slots=np.zeros(1, np.int64),
+                query_starts=np.array([0, 1], np.int32),
+                context_lens=np.array([1], np.int32),
+                block_tables=np.zeros((1, 1), np.int32),
+                logits_rows=np.zeros(1, np.int64),
+            )
+        )
+
+    def _embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> None:
+        count, buffers = len(token_ids), self._buffers
+        embedded = self._plan.embed(token_ids, positions)
+        buffers.stream.tensor[:count, : embedded.shape[1]] = embedded
+        if self._plan.angles is not None:
+            cos, sin = self._plan.angles(positions)
+            buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
+
+    def _logits_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+        rows = np.ascontiguousarray(rows)
+        self._head_norm[Normalize.ROW_INDEX] = rows.ctypes.data
+        return self._multiply_head(self._head, self._head_product, len(rows))
+
+    def _hidden_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+        rows = np.ascontiguousarray(rows)
+        self._final_norm[Normalize.ROW_INDEX] = rows.ctypes.data
+        self._final.run(len(rows))
+        return self._buffers.hidden.tensor[: len(rows)].clone()
+
+    def _multiply_head(self, program: Emitter, product: np.ndarray[Any, Any], count: int) -> torch.Tensor:
+        logits = torch.empty((count, self._head_columns))
+        product[Linear.OUTPUT] = logits.data_ptr()
+        product[Linear.OUTPUT_STRIDE] = logits.stride(0) * logits.itemsize
+        program.run(count)
+        return logits[:, : self.vocab_size]
+
+    def _emit_layer(self, index: int, layer: LayerPlan, shape: CacheShape) -> None:
+        emit, to = self._body, self._buffers
+        emit.normalize(to.stream, layer.attention_norm, to.normed)
+        emit.multiply(to.normed, _pack_side_by_side(layer.inputs, self._fmt), to.heads, Epilogue.STORE)
+        emit.rotate(to.heads, layer.head_norms, shape, to.angles)
+        width = shape.head_dim * to.heads.tensor.itemsize
+        key = to.heads.address + shape.num_heads * width
+        value = key + shape.num_kv_heads * width
+        placed = to.heads.address, key, value, to.heads.stride, to.attended.address
+        emit.attend(self._attention.place(index, *placed, layer.options))
+        attended = emit.quantize(to.attended, layer.output.in_features, to.attended_int8)
+        emit.multiply(attended, _pack((layer.output,), self._fmt), to.stream, Epilogue.ADD)
+        emit.normalize(to.stream, layer.mlp_norm, to.normed)
+        emit.multiply(to.normed, _pack(layer.up, self._fmt), to.middle, layer.activation)
+        middle = emit.quantize(to.middle, layer.down.in_features, to.middle_int8)
+        emit.multiply(middle, _pack((layer.down,), self._fmt), to.stream, Epilogue.ADD)
+
+    def _emit_head(self) -> None:
+        """The head after a step's norm, the norm alone, and the head alone."""
+        plan, to = self._plan, self._buffers
+        matrix = _pack((plan.head,), self._fmt)
+        self._head_columns = matrix.columns[0]
+        self._head_norm = self._head.normalize(to.stream, plan.norm, to.normed)
+        self._head_product = self._head.multiply(to.normed, matrix, to.logits, Epilogue.STORE)
+        self._final_norm = self._final.normalize(to.stream, plan.norm, to.hidden)
+        given = self._given_head.quantize(to.given, plan.head.in_features, to.normed if to.given is to.hidden else None)
+        self._given_product = self._given_head.multiply(given, matrix, to.logits, Epilogue.STORE)
+
+
+class _Buffers:
+    """Where a step's rows lie; the `_int8` ones are None unless products take int8."""
+
+    def __init__(self, plan: DecoderPlan, shape: CacheShape, fmt: Format, rows: int) -> None:
+        layer, hidden = plan.layers[0], plan.head.in_features
+        rounded = fmt == Format.INT8
+        factors = {Format.INT8: torch.uint8, Format.BFLOAT16: torch.bfloat16, Format.FLOAT32: torch.float32}[fmt]
+        attended, middle = layer.output.in_features, max(layer.down.in_features for layer in plan.layers)
+        self.stream = Rows(rows, hidden, torch.float32)
+        self.normed = Rows(rows, hidden, factors, exact=True)
+        self.heads = Rows(rows, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim, shape.dtype)
+        self.attended = Rows(rows, attended, shape.dtype, exact=True)
+        self.attended_int8 = Rows(rows, attended, torch.uint8, exact=True) if rounded else None
+        self.middle = Rows(rows, middle, shape.dtype)
+        self.middle_int8 = Rows(rows, middle, torch.uint8, exact=True) if rounded else None
+        self.hidden = Rows(rows, hidden, torch.float32, exact=True)
+        self.given = self.hidden if rounded else self.normed
+        self.logits = Rows(0, 1, torch.float32)
+        """Each step has its own; only the format is that of this one."""
+        self.angles = Rotation(rows, plan.rotated_half)
+
+
+def _pack(linears: Sequence[nn.Linear], fmt: Format) -> PackedMatrix:
+    """The layers' weights one after the other, each part padded to whole panels; the layers give theirs up."""
+    return _give_up(
+        linears, PackedMatrix([linear.weight for linear in linears], [linear.bias for linear in linears], fmt)
+    )
+
+
+def _pack_side_by_side(linears: Sequence[nn.Linear], fmt: Format) -> PackedMatrix:
+    """The same without padding between the parts."""
+    weight = torch.cat([linear.weight for linear in linears])
+    biases = [torch.zeros(linear.out_features) if linear.bias is None else linear.bias.float() for linear in linears]
+    return _give_up(linears, PackedMatrix([weight], [torch.cat(biases)], fmt))
+
+
+def _give_up(linears: Sequence[nn.Linear], matrix: PackedMatrix) -> PackedMatrix:
+    for linear in linears:
+        linear.weight = nn.Parameter(torch.empty(0), requires_grad=False)  # an embedding tied to it keeps its own
+    return matrix
