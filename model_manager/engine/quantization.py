@@ -1,7 +1,9 @@
 """What a model's weights and its KV cache are rounded to: what a device can serve, and which layers get what.
 
 Every linear layer is rounded but the output layer: it decides directly between tokens, and where it is tied to the
-embedding, that table stays for the lookups anyway. Embeddings and norms stay in the model's dtype. Knows no file.
+embedding, that table stays for the lookups anyway. The compiled step of a CPU (compiled_runner.py) rounds that one too
+in int8: there it is a fifth of a step's time, and the accuracy measured is the same. Embeddings and norms stay in the
+model's dtype. Knows no file.
 """
 
 from __future__ import annotations

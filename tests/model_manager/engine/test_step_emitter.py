@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional
@@ -17,13 +19,13 @@ from model_manager.engine.step_program import Kernels
 
 _DTYPES = {Format.FLOAT32: torch.float32, Format.BFLOAT16: torch.bfloat16, Format.INT8: torch.uint8}
 _TOLERANCE = {Format.FLOAT32: 2e-6, Format.BFLOAT16: 1e-2, Format.INT8: 2e-2}
-_EPILOGUES = {
+_EPILOGUES: dict[Epilogue, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Epilogue.STORE: lambda product, _there: product,
     Epilogue.RELU: lambda product, _there: product.relu(),
     Epilogue.GELU_TANH: lambda product, _there: functional.gelu(product, approximate="tanh"),
     Epilogue.ADD: lambda product, there: there + product,
 }
-_GATED = {
+_GATED: dict[Epilogue, Callable[[torch.Tensor], torch.Tensor]] = {
     Epilogue.SWIGLU: functional.silu,
     Epilogue.GEGLU_TANH: lambda gate: functional.gelu(gate, approximate="tanh"),
 }
