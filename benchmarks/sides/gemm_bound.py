@@ -16,12 +16,12 @@ class GemmBound:
     """
 
     def load(self, folder: Path, dtype: str) -> None:
+        from model_manager.engine.compiled_runner import CompiledRunner
+
         self._engine = MillraceEngine()
         self._engine.load(folder, dtype)
-        model = self._engine.runner._model
-        self._head = model.lm_head
-        self._linears = [module for module in model.modules() if _is_linear(module) and module is not self._head]
-        self._dtype = model.get_input_embeddings().weight.dtype
+        runner = self._engine.runner
+        self._products: Any = CompiledProducts(runner) if isinstance(runner, CompiledRunner) else TorchProducts(runner)
         self._steps: dict[int, list[tuple[int, int]]] = {}
 
     def prepare(self, items: list[Item]) -> None:
@@ -30,21 +30,8 @@ class GemmBound:
             self._steps[len(items)] = self._recorded(items)
 
     def run(self, items: list[Item]) -> list[int]:
-        import torch
-
-        inputs: dict[tuple[int, int], torch.Tensor] = {}
-
-        def product(linear: Any, rows: int) -> None:
-            key = rows, linear.in_features
-            if key not in inputs:
-                inputs[key] = torch.randn(key, dtype=self._dtype)
-            linear(inputs[key])  # layers that share a product know it by the very tensor
-
-        with torch.inference_mode():
-            for num_tokens, num_logits in self._steps[len(items)]:
-                for linear in self._linears:
-                    product(linear, num_tokens)
-                product(self._head, num_logits)
+        for num_tokens, num_logits in self._steps[len(items)]:
+            self._products.run(num_tokens, num_logits)
         return [item.num_output for item in items]
 
     def _recorded(self, items: list[Item]) -> list[tuple[int, int]]:
@@ -62,6 +49,63 @@ class GemmBound:
         finally:
             runner.execute = execute
         return steps
+
+
+class CompiledProducts:
+    """The calls of a compiled step that are products, over the buffers that they always use."""
+
+    def __init__(self, runner: Any) -> None:
+        self._body, self._head = (_only_products(emitter) for emitter in (runner._body, runner._head))
+        self._logits = runner._buffers.logits.tensor.new_empty((runner._max_tokens, runner._head_columns))
+
+    def run(self, num_tokens: int, num_logits: int) -> None:
+        """All layers' products, then the head's."""
+        from model_manager.engine.step_kernels import Linear
+
+        for (program, records), rows in ((self._body, num_tokens), (self._head, num_logits)):
+            for record in records:
+                record[Linear.TASKS] = record[Linear.THREADS] = 0
+                record[Linear.ROWS] = rows
+            if program is self._head[0]:
+                records[0][Linear.OUTPUT] = self._logits.data_ptr()
+                records[0][Linear.OUTPUT_STRIDE] = self._logits.stride(0) * self._logits.itemsize
+            program.run()
+
+
+def _only_products(emitter: Any) -> tuple[Any, list[Any]]:
+    """A program of the emitter's products, and their records."""
+    from model_manager.engine.step_program import Program
+
+    program, records = Program(emitter._team, emitter._kernels), []
+    kernels = {kernel.address for key, kernel in emitter._kernels._compiled.items() if key[0] == "linear"}
+    own = {record.ctypes.data: record for record in emitter._records}
+    for kernel, address in emitter._program._calls:
+        if kernel in kernels:
+            program.add_foreign(kernel, address)
+            records.append(own[address])
+    return program, records
+
+
+class TorchProducts:
+    """The linear modules of a transformers model."""
+
+    def __init__(self, runner: Any) -> None:
+        model = runner._model
+        self._head = model.lm_head
+        self._linears = [module for module in model.modules() if _is_linear(module) and module is not self._head]
+        self._dtype = model.get_input_embeddings().weight.dtype
+
+    def run(self, num_tokens: int, num_logits: int) -> None:
+        """All layers' products, then the head's."""
+        import torch
+
+        inputs: dict[tuple[int, int], torch.Tensor] = {}  # layers that share a product know it by the very tensor
+        with torch.inference_mode():
+            for linear, rows in [*((linear, num_tokens) for linear in self._linears), (self._head, num_logits)]:
+                key = rows, linear.in_features
+                if key not in inputs:
+                    inputs[key] = torch.randn(key, dtype=self._dtype)
+                linear(inputs[key])
 
 
 def _is_linear(module: Any) -> bool:

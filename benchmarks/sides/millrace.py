@@ -15,8 +15,14 @@ def settings(folder: Path, dtype: str) -> dict[str, Any]:
 
     The prefix cache is off: a round's prompts are those of the round before, which it would find there.
     """
-    formats = {"quantization": "int8", "kv_cache_dtype": "int8"} if dtype == "int8" else {"dtype": dtype}
-    return {"model": str(folder), "prefix_caching": False, **formats}
+    return {"model": str(folder), "prefix_caching": False, **(_int8() if dtype == "int8" else {"dtype": dtype})}
+
+
+def _int8() -> dict[str, str]:
+    from model_manager.engine.device import computes_bfloat16_fast
+
+    rest = "bfloat16" if computes_bfloat16_fast() else "float32"
+    return {"quantization": "int8", "kv_cache_dtype": "int8", "dtype": rest}
 
 
 class MillraceEngine:

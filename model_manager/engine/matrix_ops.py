@@ -14,7 +14,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from model_manager.engine.vector_ops import _I32, _index, _inlined, _Vectors
+from model_manager.engine.vector_ops import I32, Vectors, inlined, number
 
 PANEL = 48
 """Columns of a tile: three vectors of 16."""
@@ -50,13 +50,13 @@ class Epilogue(enum.IntEnum):
     GEGLU_TANH = 5
 
 
-class _Tile(_Vectors):
+class _Tile(Vectors):
     """Emits the inner loop of a product."""
 
     def __init__(self, builder: Any, fmt: int) -> None:
         super().__init__(builder, LANES)
         self.fmt = fmt
-        self.words = ir.VectorType(_I32, LANES)
+        self.words = ir.VectorType(I32, LANES)
         self.sum_type = self.words if fmt == Format.INT8 else self.type
 
     def zero(self) -> Any:
@@ -67,9 +67,9 @@ class _Tile(_Vectors):
         return self.builder.load(self.builder.inttoptr(address, self.words.as_pointer()), align=_LINE)
 
     def spread_word(self, address: Any) -> Any:
-        word = self.builder.load(self.builder.inttoptr(address, _I32.as_pointer()), align=4)
+        word = self.builder.load(self.builder.inttoptr(address, I32.as_pointer()), align=4)
         undefined = ir.Constant(self.words, ir.Undefined)
-        first = self.builder.insert_element(undefined, word, ir.Constant(_I32, 0))
+        first = self.builder.insert_element(undefined, word, ir.Constant(I32, 0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self.words, [0] * LANES))
 
     def multiply_add(self, total: Any, left: Any, right: Any) -> Any:
@@ -107,7 +107,7 @@ class _Tile(_Vectors):
         return self.builder.fmul(x, self.sigmoid(self.builder.fmul(inner, self.constant(2.0 * _GELU_SCALE))))
 
 
-@_inlined(types.void, literals=3)
+@inlined(types.void, literals=3)
 def multiply_tile(
     b: Any, left: Any, left_stride: Any, right: Any, steps: Any, tile: Any, ahead: Any,
     rows: int, lines: int, fmt: int,
@@ -120,27 +120,27 @@ def multiply_tile(
     sums = [cgutils.alloca_once_value(b, t.zero()) for _ in range(rows * _VECTORS)]
     for slot in sums:
         b.store(t.zero(), slot)
-    starts = [b.add(left, b.mul(left_stride, _index(r))) for r in range(rows)]
+    starts = [b.add(left, b.mul(left_stride, number(r))) for r in range(rows)]
     pointer = _I8.as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+    signature = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
     fetch = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
-    with cgutils.for_range_slice(b, _index(0), steps, _index(1)) as (k, _):
-        base = b.add(right, b.mul(k, _index(_STEP_BYTES)))
-        columns = [t.load_words(b.add(base, _index(4 * LANES * v))) for v in range(_VECTORS)]
+    with cgutils.for_range_slice(b, number(0), steps, number(1)) as (k, _):
+        base = b.add(right, b.mul(k, number(_STEP_BYTES)))
+        columns = [t.load_words(b.add(base, number(4 * LANES * v))) for v in range(_VECTORS)]
         for line in range(lines):
-            place = b.add(ahead, b.mul(b.add(b.mul(k, _index(lines)), _index(line)), _index(_LINE)))
-            b.call(fetch, [b.inttoptr(place, pointer), *(ir.Constant(_I32, value) for value in (0, 2, 1))])
+            place = b.add(ahead, b.mul(b.add(b.mul(k, number(lines)), number(line)), number(_LINE)))
+            b.call(fetch, [b.inttoptr(place, pointer), *(ir.Constant(I32, value) for value in (0, 2, 1))])
         for r in range(rows):
-            row = t.spread_word(b.add(starts[r], b.mul(k, _index(4))))
+            row = t.spread_word(b.add(starts[r], b.mul(k, number(4))))
             for v in range(_VECTORS):
                 slot = sums[r * _VECTORS + v]
                 b.store(t.multiply_add(b.load(slot), row, columns[v]), slot)
     for index, slot in enumerate(sums):
-        place = b.inttoptr(b.add(tile, _index(4 * LANES * index)), t.sum_type.as_pointer())
+        place = b.inttoptr(b.add(tile, number(4 * LANES * index)), t.sum_type.as_pointer())
         b.store(b.load(slot), place, align=_LINE)
 
 
-@_inlined(types.void, literals=3)
+@inlined(types.void, literals=3)
 def finish_row(
     b: Any, tile: Any, other: Any, row_scale: Any, scales: Any, offsets: Any, bias: Any, gap: Any, out: Any,
     fmt: int, epilogue: int, itemsize: int,
@@ -150,10 +150,10 @@ def finish_row(
     `tile`, `scales`, `offsets` and `bias` are addresses at the tile's first column; those of the second product of a
     gated epilogue lie `gap` bytes on, and its tile at `other`.
     """
-    t, memory = _Tile(b, fmt), _Vectors(b, LANES, itemsize)
-    row_factor = t.load_broadcast(row_scale, _index(0)) if fmt == Format.INT8 else None
+    t, memory = _Tile(b, fmt), Vectors(b, LANES, itemsize)
+    row_factor = t.load_broadcast(row_scale, number(0)) if fmt == Format.INT8 else None
     for v in range(_VECTORS):
-        at = _index(4 * LANES * v)
+        at = number(4 * LANES * v)
 
         def value(source: Any, shift: Any, at: Any = at) -> Any:
             total = t.load_sums(b.add(source, at))
@@ -164,15 +164,15 @@ def finish_row(
                 total = b.fmul(total, b.fmul(row_factor, t.load_floats(b.add(scales, place))))
             return b.fadd(total, t.load_floats(b.add(bias, place)))
 
-        result = value(tile, _index(0))
+        result = value(tile, number(0))
         if epilogue == Epilogue.RELU:  # NaN stays
             result = b.select(b.fcmp_ordered("<", result, t.constant(0.0)), t.constant(0.0), result)
         elif epilogue == Epilogue.GELU_TANH:
             result = t.gelu_tanh(result)
         elif epilogue == Epilogue.ADD:
-            result = b.fadd(result, memory.load(out, _index(LANES * v)))
+            result = b.fadd(result, memory.load(out, number(LANES * v)))
         elif epilogue == Epilogue.SWIGLU:
             result = b.fmul(t.silu(result), value(other, gap))
         elif epilogue == Epilogue.GEGLU_TANH:
             result = b.fmul(t.gelu_tanh(result), value(other, gap))
-        memory.store(result, out, _index(LANES * v))
+        memory.store(result, out, number(LANES * v))

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32, _I8, I16, I32, I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FAST = ("reassoc",)
 _CACHE_LINE = 64
 _LOWEST_EXPONENT = -126.0
@@ -29,15 +29,15 @@ _TANH_OVER, _TANH_UNDER = (135135.0, 17325.0, 378.0, 1.0), (135135.0, 62370.0, 3
 """tanh(x) = x over(x²) / under(x²); on [-1, 1] likewise."""
 
 
-class _Vectors:
+class Vectors:
     """Emits vector code at one place of a function being compiled."""
 
     def __init__(self, builder: Any, lanes: int, itemsize: int = 4) -> None:
         self.builder = builder
         self.lanes = lanes
         self.itemsize = itemsize
-        self.type = ir.VectorType(_F32, lanes)
-        self._ints = ir.VectorType(_I32, lanes)
+        self.type = ir.VectorType(F32, lanes)
+        self._ints = ir.VectorType(I32, lanes)
 
     def constant(self, value: float) -> Any:
         return ir.Constant(self.type, [value] * self.lanes)
@@ -46,7 +46,7 @@ class _Vectors:
         return ir.Constant(self._ints, [value] * self.lanes)
 
     def address(self, base: Any, index: Any, itemsize: int) -> Any:
-        return self.builder.add(base, self.builder.mul(index, ir.Constant(_I64, itemsize)))
+        return self.builder.add(base, self.builder.mul(index, ir.Constant(I64, itemsize)))
 
     def load(self, base: Any, index: Any) -> Any:
         """`lanes` values of the memory format from `index` on, as float32."""
@@ -57,7 +57,7 @@ class _Vectors:
             steps = ir.VectorType(_I8, self.lanes).as_pointer()
             loaded = self.builder.load(self.builder.inttoptr(address, steps), align=1)
             return self.builder.sitofp(self.builder.sext(loaded, self._ints), self.type)
-        halves = ir.VectorType(_I16, self.lanes)
+        halves = ir.VectorType(I16, self.lanes)
         loaded = self.builder.load(self.builder.inttoptr(address, halves.as_pointer()), align=2)
         wide = self.builder.shl(self.builder.zext(loaded, self._ints), self.ints(16))
         return self.builder.bitcast(wide, self.type)
@@ -68,7 +68,7 @@ class _Vectors:
         if self.itemsize == 4:
             self.builder.store(value, self.builder.inttoptr(address, self.type.as_pointer()), align=4)
             return
-        halves = ir.VectorType(_I16, self.lanes)
+        halves = ir.VectorType(I16, self.lanes)
         bits = self.builder.bitcast(value, self._ints)
         odd = self.builder.and_(self.builder.lshr(bits, self.ints(16)), self.ints(1))
         rounded = self.builder.add(self.builder.add(bits, self.ints(0x7FFF)), odd)
@@ -81,19 +81,19 @@ class _Vectors:
         bytes_ = ir.VectorType(_I8, self.lanes)
         steps = self.call(f"llvm.fptosi.sat.v{self.lanes}i8.v{self.lanes}f32", bytes_, [whole])
         for lane in range(self.lanes):
-            place = self.address(base, self.builder.mul(self.builder.add(index, _index(lane)), step), 1)
-            element = self.builder.extract_element(steps, ir.Constant(_I32, lane))
+            place = self.address(base, self.builder.mul(self.builder.add(index, number(lane)), step), 1)
+            element = self.builder.extract_element(steps, ir.Constant(I32, lane))
             self.builder.store(element, self.builder.inttoptr(place, _I8.as_pointer()))
 
     def broadcast(self, scalar: Any) -> Any:
-        first = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), scalar, ir.Constant(_I32, 0))
+        first = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), scalar, ir.Constant(I32, 0))
         zeros = ir.Constant(self._ints, [0] * self.lanes)
         return self.builder.shuffle_vector(first, ir.Constant(self.type, ir.Undefined), zeros)
 
     def load_broadcast(self, base: Any, index: Any) -> Any:
         """One float32 in every lane."""
         address = self.address(base, index, 4)
-        return self.broadcast(self.builder.load(self.builder.inttoptr(address, _F32.as_pointer()), align=4))
+        return self.broadcast(self.builder.load(self.builder.inttoptr(address, F32.as_pointer()), align=4))
 
     def call(self, name: str, returns: Any, arguments: list[Any], fast: tuple[str, ...] = ()) -> Any:
         signature = ir.FunctionType(returns, [argument.type for argument in arguments])
@@ -112,10 +112,10 @@ class _Vectors:
         return self.call(f"llvm.fabs.v{self.lanes}f32", self.type, [x])
 
     def largest(self, vector: Any) -> Any:
-        return self.call(f"llvm.vector.reduce.fmax.v{self.lanes}f32", _F32, [vector])
+        return self.call(f"llvm.vector.reduce.fmax.v{self.lanes}f32", F32, [vector])
 
     def total(self, vector: Any) -> Any:
-        return self.call(f"llvm.vector.reduce.fadd.v{self.lanes}f32", _F32, [ir.Constant(_F32, 0.0), vector], _FAST)
+        return self.call(f"llvm.vector.reduce.fadd.v{self.lanes}f32", F32, [ir.Constant(F32, 0.0), vector], _FAST)
 
     def exp2(self, x: Any) -> Any:
         """2**x for x ≤ 0; NaN stays NaN."""
@@ -148,15 +148,15 @@ class _Vectors:
     def inside(self, start: Any, low: Any, high: Any) -> Any:
         """Which of the positions start, start + 1, … lie in low .. high - 1 (all int64)."""
         lane_numbers = ir.Constant(self._ints, list(range(self.lanes)))
-        first = self._spread(self.builder.trunc(self.builder.sub(low, start), _I32))
-        end = self._spread(self.builder.trunc(self.builder.sub(high, start), _I32))
+        first = self._spread(self.builder.trunc(self.builder.sub(low, start), I32))
+        end = self._spread(self.builder.trunc(self.builder.sub(high, start), I32))
         return self.builder.and_(
             self.builder.icmp_signed(">=", lane_numbers, first), self.builder.icmp_signed("<", lane_numbers, end)
         )
 
     def _spread(self, scalar: Any) -> Any:
         undefined = ir.Constant(self._ints, ir.Undefined)
-        first = self.builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self._ints, [0] * self.lanes))
 
     def accumulators(self, count: int) -> list[Any]:
@@ -166,11 +166,12 @@ class _Vectors:
         return slots
 
 
-def _index(value: int) -> Any:
-    return ir.Constant(_I64, value)
+def number(value: int) -> Any:
+    """An int64 that is known when the kernel is compiled."""
+    return ir.Constant(I64, value)
 
 
-def _inlined(returns: Any, literals: int = 0) -> Callable[[Callable[..., Any]], Any]:
+def inlined(returns: Any, literals: int = 0) -> Callable[[Callable[..., Any]], Any]:
     """Make an intrinsic of a function that emits code: int64 arguments, the last `literals` of them known constants."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -191,190 +192,190 @@ def _inlined(returns: Any, literals: int = 0) -> Callable[[Callable[..., Any]], 
     return decorate
 
 
-@_inlined(types.int64)
+@inlined(types.int64)
 def load_int32(b: Any, base: Any, index: Any) -> Any:
     """The int32 at base[index], widened."""
-    address = b.add(base, b.mul(index, _index(4)))
-    return b.sext(b.load(b.inttoptr(address, _I32.as_pointer())), _I64)
+    address = b.add(base, b.mul(index, number(4)))
+    return b.sext(b.load(b.inttoptr(address, I32.as_pointer())), I64)
 
 
-@_inlined(types.int64)
+@inlined(types.int64)
 def load_int64(b: Any, base: Any, index: Any) -> Any:
     """The int64 at base[index]."""
-    return b.load(b.inttoptr(b.add(base, b.mul(index, _index(8))), _I64.as_pointer()))
+    return b.load(b.inttoptr(b.add(base, b.mul(index, number(8))), I64.as_pointer()))
 
 
-@_inlined(types.int64)
+@inlined(types.int64)
 def fetch_add(b: Any, address: Any) -> Any:
     """Add one to the int64 at `address` atomically; what it was."""
-    return b.atomic_rmw("add", b.inttoptr(address, _I64.as_pointer()), _index(1), "monotonic")
+    return b.atomic_rmw("add", b.inttoptr(address, I64.as_pointer()), number(1), "monotonic")
 
 
-@_inlined(types.void)
+@inlined(types.void)
 def prefetch(b: Any, address: Any, size: Any) -> None:
     """Ask for `size` bytes from `address` on to be brought into the cache."""
     pointer = ir.IntType(8).as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+    signature = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
     function = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
-    read, keep, data = (ir.Constant(_I32, value) for value in (0, 2, 1))
-    with cgutils.for_range_slice(b, _index(0), size, _index(_CACHE_LINE)) as (i, _):
+    read, keep, data = (ir.Constant(I32, value) for value in (0, 2, 1))
+    with cgutils.for_range_slice(b, number(0), size, number(_CACHE_LINE)) as (i, _):
         b.call(function, [b.inttoptr(b.add(address, i), pointer), read, keep, data])
 
 
-@_inlined(types.void, literals=1)
+@inlined(types.void, literals=1)
 def spread(b: Any, source: Any, target: Any, count: Any, step: Any, itemsize: int) -> None:
     """target[i * step] = source[i] for i < count, as they are."""
     element = ir.IntType(8 * itemsize).as_pointer()
-    with cgutils.for_range_slice(b, _index(0), count, _index(1)) as (i, _):
-        value = b.load(b.inttoptr(b.add(source, b.mul(i, _index(itemsize))), element))
-        place = b.add(target, b.mul(b.mul(i, step), _index(itemsize)))
+    with cgutils.for_range_slice(b, number(0), count, number(1)) as (i, _):
+        value = b.load(b.inttoptr(b.add(source, b.mul(i, number(itemsize))), element))
+        place = b.add(target, b.mul(b.mul(i, step), number(itemsize)))
         b.store(value, b.inttoptr(place, element))
 
 
-@_inlined(types.void, literals=2)
+@inlined(types.void, literals=2)
 def round_row(b: Any, source: Any, target: Any, count: Any, step: Any, scale: Any, lanes: int, itemsize: int) -> None:
     """target[i * step] (int8) = source[i] (itemsize) in steps of what the float32 at address `scale` is set to.
 
     That is the largest size among the `count` over 127; NaN if one of them is not finite.
     """
-    memory, plain = _Vectors(b, lanes, itemsize), _Vectors(b, lanes)
+    memory, plain = Vectors(b, lanes, itemsize), Vectors(b, lanes)
     largest, nothing = plain.accumulators(2)
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         values = memory.load(source, i)
         b.store(plain.max(plain.size(values), b.load(largest)), largest)
         b.store(plain.fma(values, plain.constant(0.0), b.load(nothing)), nothing)
     top = b.fadd(plain.largest(b.load(largest)), plain.total(b.load(nothing)))  # 0 x NaN and 0 x infinity are NaN
-    b.store(b.fdiv(top, ir.Constant(_F32, 127.0)), b.inttoptr(scale, _F32.as_pointer()))
-    factor = plain.broadcast(b.fdiv(ir.Constant(_F32, 127.0), top))
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    b.store(b.fdiv(top, ir.Constant(F32, 127.0)), b.inttoptr(scale, F32.as_pointer()))
+    factor = plain.broadcast(b.fdiv(ir.Constant(F32, 127.0), top))
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         plain.scatter_steps(b.fmul(memory.load(source, i), factor), target, i, step)
 
 
-@_inlined(types.void, literals=1)
+@inlined(types.void, literals=1)
 def multiply_row(b: Any, row: Any, factors: Any, lanes: int) -> None:
     """row[:lanes] *= factors[:lanes], all float32."""
-    plain = _Vectors(b, lanes)
-    plain.store(b.fmul(plain.load(row, _index(0)), plain.load(factors, _index(0))), row, _index(0))
+    plain = Vectors(b, lanes)
+    plain.store(b.fmul(plain.load(row, number(0)), plain.load(factors, number(0))), row, number(0))
 
 
-@_inlined(types.void, literals=1)
+@inlined(types.void, literals=1)
 def clear_row(b: Any, target: Any, count: Any, lanes: int) -> None:
     """target[:count] (float32) = 0."""
-    plain = _Vectors(b, lanes)
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    plain = Vectors(b, lanes)
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         plain.store(plain.constant(0.0), target, i)
 
 
-@_inlined(types.void, literals=2)
+@inlined(types.void, literals=2)
 def scale_row(b: Any, source: Any, target: Any, count: Any, scale: Any, lanes: int, itemsize: int) -> None:
     """target[:count] (float32) = source[:count] (itemsize) times the float32 that lies at address `scale`."""
-    memory, plain = _Vectors(b, lanes, itemsize), _Vectors(b, lanes)
-    factor = plain.load_broadcast(scale, _index(0))
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    memory, plain = Vectors(b, lanes, itemsize), Vectors(b, lanes)
+    factor = plain.load_broadcast(scale, number(0))
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         plain.store(b.fmul(memory.load(source, i), factor), target, i)
 
 
-@_inlined(types.void, literals=2)
+@inlined(types.void, literals=2)
 def divide_row(b: Any, source: Any, target: Any, count: Any, divisor: Any, lanes: int, itemsize: int) -> None:
     """target[:count] (itemsize) = source[:count] (float32) divided by the float32 that lies at address `divisor`."""
-    memory, plain = _Vectors(b, lanes, itemsize), _Vectors(b, lanes)
-    factor = b.fdiv(plain.constant(1.0), plain.load_broadcast(divisor, _index(0)))
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    memory, plain = Vectors(b, lanes, itemsize), Vectors(b, lanes)
+    factor = b.fdiv(plain.constant(1.0), plain.load_broadcast(divisor, number(0)))
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         memory.store(b.fmul(plain.load(source, i), factor), target, i)
 
 
-@_inlined(types.void, literals=3)
+@inlined(types.void, literals=3)
 def dot_rows(
     b: Any, q: Any, q_stride: Any, k: Any, dim: Any, s: Any, s_stride: Any, rows: int, lanes: int, itemsize: int
 ) -> None:
     """s[r, :lanes] = sum over d of q[r, d] * k[d, :lanes], for `rows` rows; q and s are float32."""
-    memory, plain = _Vectors(b, lanes, itemsize), _Vectors(b, lanes)
+    memory, plain = Vectors(b, lanes, itemsize), Vectors(b, lanes)
     unroll = 4 if rows == 1 else 2  # enough independent sums to hide how long one takes
     sums = plain.accumulators(rows * unroll)
-    with cgutils.for_range_slice(b, _index(0), dim, _index(unroll)) as (start, _):
+    with cgutils.for_range_slice(b, number(0), dim, number(unroll)) as (start, _):
         for u in range(unroll):
-            d = b.add(start, _index(u))
-            keys = memory.load(k, b.mul(d, _index(lanes)))
+            d = b.add(start, number(u))
+            keys = memory.load(k, b.mul(d, number(lanes)))
             for r in range(rows):
-                query = plain.load_broadcast(q, b.add(b.mul(q_stride, _index(r)), d))
+                query = plain.load_broadcast(q, b.add(b.mul(q_stride, number(r)), d))
                 slot = sums[r * unroll + u]
                 b.store(plain.fma(query, keys, b.load(slot)), slot)
     for r in range(rows):
         total = b.load(sums[r * unroll])
         for u in range(1, unroll):
             total = b.fadd(total, b.load(sums[r * unroll + u]))
-        plain.store(total, s, b.mul(s_stride, _index(r)))
+        plain.store(total, s, b.mul(s_stride, number(r)))
 
 
-@_inlined(types.void, literals=4)
+@inlined(types.void, literals=4)
 def add_weighted_rows(
     b: Any, p: Any, p_stride: Any, v: Any, dim: Any, count: Any, out: Any,
     rows: int, width: int, lanes: int, itemsize: int,
 ) -> None:  # fmt: skip
     """out[r, :width * lanes] += sum over t < count of p[r, t] * v[t, :]; rows of v and out are `dim` apart."""
-    memory, plain = _Vectors(b, lanes, itemsize), _Vectors(b, lanes)
-    places = [(r, w, b.add(b.mul(dim, _index(r)), _index(w * lanes))) for r in range(rows) for w in range(width)]
+    memory, plain = Vectors(b, lanes, itemsize), Vectors(b, lanes)
+    places = [(r, w, b.add(b.mul(dim, number(r)), number(w * lanes))) for r in range(rows) for w in range(width)]
     sums = plain.accumulators(len(places))
     for slot, (_r, _w, place) in zip(sums, places, strict=True):
         b.store(plain.load(out, place), slot)
-    with cgutils.for_range_slice(b, _index(0), count, _index(1)) as (t, _):
+    with cgutils.for_range_slice(b, number(0), count, number(1)) as (t, _):
         row = b.mul(t, dim)
-        values = [memory.load(v, b.add(row, _index(w * lanes))) for w in range(width)]
-        weights = [plain.load_broadcast(p, b.add(b.mul(p_stride, _index(r)), t)) for r in range(rows)]
+        values = [memory.load(v, b.add(row, number(w * lanes))) for w in range(width)]
+        weights = [plain.load_broadcast(p, b.add(b.mul(p_stride, number(r)), t)) for r in range(rows)]
         for slot, (r, w, _place) in zip(sums, places, strict=True):
             b.store(plain.fma(weights[r], values[w], b.load(slot)), slot)
     for slot, (_r, _w, place) in zip(sums, places, strict=True):
         plain.store(b.load(slot), out, place)
 
 
-@_inlined(types.void)
+@inlined(types.void)
 def start_state(b: Any, state: Any) -> None:
     """A row's (maximum, sum) before anything has been seen."""
     for index, value in enumerate((float("-inf"), 0.0)):
-        b.store(ir.Constant(_F32, value), b.inttoptr(b.add(state, _index(4 * index)), _F32.as_pointer()))
+        b.store(ir.Constant(F32, value), b.inttoptr(b.add(state, number(4 * index)), F32.as_pointer()))
 
 
-@_inlined(types.void)
+@inlined(types.void)
 def start_state_with(b: Any, state: Any, sinks: Any, index: Any) -> None:
     """A row's (maximum, sum) after one score that has no value: the float32 at sinks[index]."""
-    score = b.load(b.inttoptr(b.add(sinks, b.mul(index, _index(4))), _F32.as_pointer()))
-    b.store(score, b.inttoptr(state, _F32.as_pointer()))
-    b.store(ir.Constant(_F32, 1.0), b.inttoptr(b.add(state, _index(4)), _F32.as_pointer()))
+    score = b.load(b.inttoptr(b.add(sinks, b.mul(index, number(4))), F32.as_pointer()))
+    b.store(score, b.inttoptr(state, F32.as_pointer()))
+    b.store(ir.Constant(F32, 1.0), b.inttoptr(b.add(state, number(4)), F32.as_pointer()))
 
 
-@_inlined(types.void, literals=1)
+@inlined(types.void, literals=1)
 def cap_row(b: Any, s: Any, count: Any, cap: Any, lanes: int) -> None:
     """s[:count] = cap tanh(s[:count]), with the float32 that lies at address `cap`."""
-    plain = _Vectors(b, lanes)
-    factor = plain.load_broadcast(cap, _index(0))
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    plain = Vectors(b, lanes)
+    factor = plain.load_broadcast(cap, number(0))
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         plain.store(b.fmul(plain.tanh(plain.load(s, i)), factor), s, i)
 
 
-@_inlined(types.void, literals=1)
+@inlined(types.void, literals=1)
 def softmax_row(b: Any, s: Any, count: Any, low: Any, high: Any, state: Any, out: Any, dim: Any, lanes: int) -> None:
     """One more stretch of a row's softmax, in base 2 (Milakov and Gimelshein, arXiv:1805.02867).
 
     s[:count] holds scores and gets weights: 0 outside low .. high - 1. `state` holds (maximum, sum) so far and is
     brought up to date, as is what `out[:dim]` has accumulated. At least one score must be inside.
     """
-    plain = _Vectors(b, lanes)
-    old = plain.load_broadcast(state, _index(0))
+    plain = Vectors(b, lanes)
+    old = plain.load_broadcast(state, number(0))
     largest, total = cgutils.alloca_once_value(b, old), plain.accumulators(1)[0]
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         scores = b.select(plain.inside(i, low, high), plain.load(s, i), plain.constant(float("-inf")))
         b.store(plain.max(scores, b.load(largest)), largest)
     top = plain.largest(b.load(largest))
     new = plain.broadcast(top)
-    with cgutils.for_range_slice(b, _index(0), count, _index(lanes)) as (i, _):
+    with cgutils.for_range_slice(b, number(0), count, number(lanes)) as (i, _):
         weights = plain.exp2(b.fsub(plain.load(s, i), new))
         weights = b.select(plain.inside(i, low, high), weights, plain.constant(0.0))
         plain.store(weights, s, i)
         b.store(b.fadd(b.load(total), weights), total)
     shrink = plain.exp2(b.fsub(old, new))
-    with cgutils.for_range_slice(b, _index(0), dim, _index(lanes)) as (i, _):
+    with cgutils.for_range_slice(b, number(0), dim, number(lanes)) as (i, _):
         plain.store(b.fmul(plain.load(out, i), shrink), out, i)
-    place = b.inttoptr(b.add(state, _index(4)), _F32.as_pointer())
-    kept = b.fmul(b.load(place), b.extract_element(shrink, ir.Constant(_I32, 0)))
+    place = b.inttoptr(b.add(state, number(4)), F32.as_pointer())
+    kept = b.fmul(b.load(place), b.extract_element(shrink, ir.Constant(I32, 0)))
     b.store(b.fadd(kept, plain.total(b.load(total))), place)
-    b.store(top, b.inttoptr(state, _F32.as_pointer()))
+    b.store(top, b.inttoptr(state, F32.as_pointer()))
