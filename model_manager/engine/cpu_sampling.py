@@ -66,7 +66,7 @@ class CpuSampling:
         self._ints = np.zeros(0, np.int32)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> Sampled:
-        """Of [L, V] C-contiguous logits, which stay as they are."""
+        """Of [L, V] logits, each row without gaps, which stay as they are."""
         count, vocab_size = logits.shape
         self._make_room(vocab_size)
         record = np.zeros(len(Field), np.int64)
@@ -80,7 +80,6 @@ class CpuSampling:
             np.zeros((count, min(most, vocab_size)), np.float32),
         )
         arrays: dict[Field, npt.NDArray[Any]] = {
-            Field.LOGITS: logits,
             Field.INTS: _ints(rows),
             Field.FLOATS: _floats(rows),
             Field.TOKENS: rows.tokens,
@@ -103,6 +102,8 @@ class CpuSampling:
         for field, array in arrays.items():
             assert array.flags.c_contiguous, field
             record[field] = array.ctypes.data
+        assert logits.strides[1] == logits.itemsize
+        record[Field.LOGITS], record[Field.LOGITS_STRIDE] = logits.ctypes.data, logits.strides[0]
         record[Field.NUM_ROWS], record[Field.VOCAB_SIZE] = count, vocab_size
         record[Field.TOKENS_STRIDE], record[Field.TOP_STRIDE] = rows.tokens.shape[1], sampled.top.shape[1]
         record[Field.NUM_LISTED] = max(len(each.rows) for each in (rows.biased, rows.allowed, rows.banned))

@@ -55,11 +55,11 @@ class Sampler:
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> Samples:
-        """One token id for each row of [L, V] float32 logits, which stay as they are."""
+        """One token id for each row of [L, V] float32 logits, each without gaps, which stay as they are."""
         self.warm_up(logits.device.type)
         if self._cpu is None:
             return sample_by_torch(logits, rows)
-        return _samples(self._cpu.sample(logits.contiguous().numpy(), rows), rows)
+        return _samples(self._cpu.sample(logits.numpy(), rows), rows)
 
 
 def _samples(sampled: Sampled, rows: SamplingRows) -> Samples:

@@ -67,6 +67,8 @@ class Field(enum.IntEnum):
     ROW_COUNTER = 23
     THREAD_COUNTER = 24
     OUT_GREEDY = 25
+    LOGITS_STRIDE = 26
+    """Bytes from one row to the next."""
 
 
 class Int(enum.IntEnum):
@@ -481,7 +483,8 @@ def _sample_row(record: int, row: int, floats_here: Any, ints_here: Any, maxima:
     vocab_size, rows = _address(record, Field.VOCAB_SIZE), _address(record, Field.NUM_ROWS)
     ints = carray(_pointer(_address(record, Field.INTS)), (rows, NUM_INTS), np.int64)[row]
     floats = carray(_pointer(_address(record, Field.FLOATS)), (rows, NUM_FLOATS), np.float64)[row]
-    raw = carray(_pointer(_address(record, Field.LOGITS)), (rows, vocab_size), np.float32)[row]
+    place = _address(record, Field.LOGITS) + row * _address(record, Field.LOGITS_STRIDE)
+    raw = carray(_pointer(place), (vocab_size,), np.float32)
     best = _note_maxima(raw, maxima)
     if not np.isfinite(best):
         return 0, NOT_FINITE, np.float32(0.0), 0

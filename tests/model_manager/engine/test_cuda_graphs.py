@@ -21,7 +21,7 @@ from model_manager.engine.paged_attention import (
     register,
 )
 from model_manager.engine.query_tiles import cut_tiles
-from model_manager.engine.sampler import Sampler
+from model_manager.engine.sampler import sample_by_torch
 from model_manager.engine.step_buffer import PlacedStep, StepBuffer
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.batches import deal_blocks, make_step
@@ -196,7 +196,7 @@ def test_the_host_waits_once_a_step_and_that_is_for_its_tokens(
         monkeypatch.setattr(torch.Tensor, name, _noting(name, getattr(torch.Tensor, name), waits))
     output = runner.execute(make_step(spans, deal_blocks([10, 10], BLOCK, NUM_BLOCKS), BLOCK))
     assert waits == []
-    Sampler().sample(output.logits, rows(2, temperature=0.0))
+    sample_by_torch(output.logits, rows(2, temperature=0.0))
     assert waits == ["tolist"]
 
 

@@ -65,7 +65,7 @@ ARRIVALS = st.lists(
     prefix_caching=st.sampled_from([True, True, True, False]),
     digests_collide=st.sampled_from([False, False, False, True]),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     arrivals: list[dict[str, Any]],
     num_blocks: int,
