@@ -27,6 +27,8 @@ _COMMANDS: dict[Task, tuple[str, str]] = {
     "score": ("score", "Give the log-probabilities of every prompt's continuations."),
     "embed": ("embed", "Give every prompt as a vector."),
 }
+_OUTPUTS: dict[Task, str] = {"generate": "out/completions", "score": "out/scores", "embed": "out/embeddings"}
+"""Where each task writes by default; apart, since --resume tells by ids alone what is done."""
 _OWN_FLAGS: dict[Task, tuple[str, ...]] = {
     "generate": (),
     "score": ("continuations_column",),
@@ -120,7 +122,7 @@ def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
     )
     _add_input(parser.add_argument_group("input"))
     _add_task(parser.add_argument_group("task"), task)
-    _add_output(parser.add_argument_group("output"))
+    _add_output(parser.add_argument_group("output"), _OUTPUTS[task])
     model = parser.add_argument_group("model")
     names = {"model": add_settings(model, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))}
     model.add_argument(
@@ -179,8 +181,7 @@ def _add_input(group: Any) -> None:
     )
 
 
-def _add_output(group: Any) -> None:
-    default = "out/completions"
+def _add_output(group: Any, default: str) -> None:
     group.add_argument(
         "--output", default=default, metavar="PREFIX", help=f"The beginning of the files' paths. Default: {default}."
     )

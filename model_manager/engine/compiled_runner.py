@@ -25,14 +25,19 @@ from model_manager.engine.step_kernels import Linear, Normalize
 from model_manager.engine.step_program import Kernels
 
 
-def can_compile(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> bool:
-    """Whether this processor has the instructions, the model's sizes fit the vectors, and no layer is rounded yet."""
+def obstacle(plan: DecoderPlan | None, shape: CacheShape, fmt: Format) -> str | None:
+    """Why a model cannot run as a compiled program on this processor, after "because"; None if it can."""
+    if plan is None:
+        return "its layers, in the format asked for, are not among those that can be compiled"
     linears = [plan.head, *(linear for layer in plan.layers for linear in layer.linears)]
     if not all(type(linear) is nn.Linear for linear in linears):
-        return False
+        return "its weights came quantized"
+    if not can_multiply(fmt):
+        return f"this processor has no AVX-512 instructions for {fmt.name.lower()}"
     sizes = [plan.head.in_features, shape.head_dim, shape.num_heads * shape.head_dim]
     sizes += [layer.down.in_features for layer in plan.layers]
-    return can_multiply(fmt) and all(size % LANES == 0 for size in sizes)
+    odd = [size for size in sizes if size % LANES]
+    return f"a size of {odd[0]} is no multiple of {LANES}" if odd else None
 
 
 class CompiledRunner:

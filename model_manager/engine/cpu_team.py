@@ -40,7 +40,11 @@ class Team:
     """Runs kernels on `size` threads."""
 
     def __init__(self, size: int) -> None:
-        self._parallel = _torch_openmp() if size > 1 else None
+        found: tuple[Any, int] = _torch_openmp() if size > 1 else (None, 0)
+        self._parallel, self.count_threads = found
+        """`count_threads` is the address of a function that says how many threads run the kernel, 0 for one alone: the
+        runtime may give fewer than asked for (OMP_THREAD_LIMIT, OMP_DYNAMIC).
+        """
         self.size = size if self._parallel is not None else 1
         self._alone = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
@@ -81,16 +85,20 @@ def _numba_cache(folder: Path) -> Iterator[None]:
         numba.config.CACHE_DIR = before
 
 
-def _torch_openmp() -> Any:
-    """`GOMP_parallel` of the OpenMP runtime that torch brought into this process, or None, which the log tells."""
+def _torch_openmp() -> tuple[Any, int]:
+    """`GOMP_parallel` of the OpenMP runtime that torch brought into this process, or None, which the log tells; and
+    the address of its `omp_get_num_threads`.
+    """
     path = _loaded_library("libgomp") or _loaded_library("libomp") or _loaded_library("libiomp")
-    parallel = getattr(ctypes.CDLL(path), "GOMP_parallel", None) if path else None
+    library = ctypes.CDLL(path) if path else None
+    parallel = getattr(library, "GOMP_parallel", None)
     if parallel is None:
         log.warning("attention runs on one thread: torch has loaded no OpenMP runtime with GOMP_parallel")
-        return None
+        return None, 0
     parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     parallel.restype = None
-    return parallel
+    assert library is not None
+    return parallel, ctypes.cast(library.omp_get_num_threads, ctypes.c_void_p).value or 0
 
 
 def _loaded_library(name: str) -> str | None:

@@ -77,7 +77,7 @@ def plan_decoder(model: Any) -> DecoderPlan | None:
 def _plan_opt(model: Any) -> DecoderPlan | None:
     decoder, config = model.model.decoder, model.config
     known = config.do_layer_norm_before and decoder.project_in is None and config.activation_function == "relu"
-    if not known or not config.layer_norm_elementwise_affine:
+    if not known or not config.layer_norm_elementwise_affine or decoder.final_layer_norm is None:
         return None
     tokens, positions = decoder.embed_tokens.weight, decoder.embed_positions
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 import torch
 
@@ -47,9 +48,11 @@ def computes_bfloat16_fast() -> bool:
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def usable_cores() -> int:
-    """Cores that this process may use, ≥ 1."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use, ≥ 1: those it may run on, or as many as its container's quota is worth."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share, _, period = (quota.read_text() if quota.is_file() else "max").partition(" ")
+    return max(1, min(cores, round(int(share) / int(period)))) if share.isdigit() else cores
 
 
 def _is_fast(dtype: torch.dtype, device: torch.device) -> bool:

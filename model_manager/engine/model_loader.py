@@ -24,7 +24,7 @@ from model_manager.engine import falcon, kv_memory
 from model_manager.engine.architectures import OTHER_PARTS, TESTED, TEXT_PART_KEYS, feed_forward_size, longest_context
 from model_manager.engine.attention_probe import AttentionLayout, probe_attention
 from model_manager.engine.checkpoint import Checkpoint, read_checkpoint
-from model_manager.engine.compiled_runner import CompiledRunner, can_compile
+from model_manager.engine.compiled_runner import CompiledRunner, obstacle
 from model_manager.engine.cpu_attention import CpuAttention, supports
 from model_manager.engine.cuda import cuda_runner
 from model_manager.engine.decoder_plan import plan_decoder
@@ -314,9 +314,17 @@ def _plan(
         bytes_per_block=shape.bytes_per_block + beside.bytes_per_block,
         max_model_len=max_model_len,
         free=_free_memory(device, rank),
-        reserve=_activation_bytes(config, checkpoint, layout, shape.dtype) + beside.weight_bytes,
+        reserve=_activation_bytes(config, checkpoint, layout, shape.dtype)
+        + _unpacked_bytes(checkpoint, shape.dtype, device)
+        + beside.weight_bytes,
         share=kv_memory.SHARE_OF_GPU if device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
     )
+
+
+def _unpacked_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
+    """What packing will take on a CPU: weights in their file's own format are mapped until then, and count as free."""
+    mapped = device.type == "cpu" and dtype == checkpoint.stored_dtype and checkpoint.quantization is None
+    return _weight_bytes(checkpoint, dtype, device) if mapped else 0
 
 
 def _compiled_runner(
@@ -325,9 +333,9 @@ def _compiled_runner(
     """For the models whose layers it knows, on processors that have its instructions; the log tells of any other."""
     plan = plan_decoder(model) if config.quantization in ("none", "int8") else None
     fmt = Format.INT8 if config.quantization == "int8" else Format(shape.dtype.itemsize)
-    if plan is None or not supports(shape) or not can_compile(plan, shape, fmt):
-        why = "its layers are not among those known" if plan is None else "the processor or the sizes forbid more"
-        log.info("%s runs through transformers' code: %s", checkpoint.architecture, why)
+    reason = obstacle(plan, shape, fmt) if supports(shape) else "of the sizes of its heads"
+    if plan is None or reason:
+        log.info("%s runs through transformers' code, because %s", checkpoint.architecture, reason)
         return None
     return CompiledRunner(
         plan,

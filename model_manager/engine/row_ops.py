@@ -152,6 +152,13 @@ def call_kernel(b: Any, address: Any, argument: Any) -> None:
 
 
 @inlined(types.int64)
+def call_count(b: Any, address: Any) -> Any:
+    """What the function at `address`, which takes nothing and returns an int32, returns."""
+    function = ir.FunctionType(I32, []).as_pointer()
+    return b.sext(b.call(b.inttoptr(address, function), []), I64)
+
+
+@inlined(types.int64)
 def arrive(b: Any, counter: Any) -> Any:
     """Add one to the int64 at `counter`, after everything before and before everything after; what it was."""
     return b.atomic_rmw("add", b.inttoptr(counter, I64.as_pointer()), number(1), "seq_cst")

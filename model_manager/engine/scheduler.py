@@ -43,7 +43,7 @@ class Scheduler:
         self._blocks = blocks
         self._table = table
         self._max_num_seqs = max_num_seqs
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_batched_tokens = max_num_batched_tokens
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.waiting or request_id in self.running
@@ -61,7 +61,7 @@ class Scheduler:
         """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there."""
         preemptions = self.num_preemptions
         batch = self._decodes()
-        budget = self._max_num_batched_tokens - len(batch)
+        budget = self.max_num_batched_tokens - len(batch)
         budget -= self._prefills(batch, budget)
         if preemptions == self.num_preemptions:  # whoever was preempted would only take the place of another
             self._admit(batch, budget)

@@ -122,7 +122,8 @@ class Speculation:
 
     def _counts(self, batch: List[Scheduled]) -> dict[int, int]:
         """How many drafts, by place in the batch; the first draft of each counts before the second of any."""
-        spare = self._policy.most_rows - sum(scheduled.num_tokens for scheduled in batch)
+        most = min(self._policy.most_rows, self._scheduler.max_num_batched_tokens)
+        spare = most - sum(scheduled.num_tokens for scheduled in batch)
         if spare <= 0:
             return {}
         wanted = {place: self._wanted(scheduled) for place, scheduled in enumerate(batch)}
@@ -159,5 +160,7 @@ class Speculation:
 
     def _note(self, scheduled: Scheduled, accepted: int) -> None:
         sequence, drafted = scheduled.sequence, len(scheduled.drafts)
+        # what a draft model computed of wrong drafts is to be computed again; the last token was sampled, not drafted
+        sequence.num_draft_computed_tokens = min(sequence.num_draft_computed_tokens, sequence.num_tokens - 1)
         sequence.acceptance.note(drafted, accepted, sequence.num_output_tokens, self._policy.least_acceptance)
         self._counters.speculated(drafted, accepted)

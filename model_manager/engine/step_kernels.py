@@ -15,6 +15,7 @@ from numba import literally, njit
 from model_manager.engine.matrix_ops import PANEL, finish_row, multiply_tile
 from model_manager.engine.row_ops import (
     arrive,
+    call_count,
     call_kernel,
     look,
     normalize_head,
@@ -36,6 +37,10 @@ _SHARES = 3
 _ROWS_A_TASK = 4
 _SPINS = 256
 """Looks at a counter, a pause after each, before the core is offered to others."""
+_OFFERS = 64
+"""Offers after which a thread sleeps between its looks, for others have the core that it waits for."""
+_NAP = 50
+"""Microseconds."""
 
 
 class Linear(enum.IntEnum):
@@ -120,8 +125,12 @@ class Run(enum.IntEnum):
     ARRIVED = 0
     COUNT = 1
     CALLS = 2
-    THREADS = 3
+    COUNT_THREADS = 3
+    """Address of a function that says how many threads run this; 0 for one."""
     YIELD = 4
+    """Address of sched_yield."""
+    SLEEP = 5
+    """Address of usleep."""
 
 
 def run_all() -> Callable[[int], None]:
@@ -176,16 +185,25 @@ def _get(record: int, field: Any) -> Any:
 
 @njit(nogil=True)
 def _run(record: int) -> None:
-    calls, threads = _get(record, Run.CALLS), _get(record, Run.THREADS)
+    calls, counts = _get(record, Run.CALLS), _get(record, Run.COUNT_THREADS)
+    threads = call_count(counts) if counts else 1
     for index in range(_get(record, Run.COUNT)):
         call_kernel(load_int64(calls, 2 * index), load_int64(calls, 2 * index + 1))
         arrive(record + 8 * Run.ARRIVED)
-        spins = 0
-        while look(record + 8 * Run.ARRIVED) < (index + 1) * threads:
-            pause()
-            spins += 1
-            if spins % _SPINS == 0:
-                call_kernel(_get(record, Run.YIELD), 0)
+        _wait(record, (index + 1) * threads)
+
+
+@njit(nogil=True)
+def _wait(record: int, arrivals: int) -> None:
+    """Until so many have arrived."""
+    spins = 0
+    while look(record + 8 * Run.ARRIVED) < arrivals:
+        pause()
+        spins += 1
+        if spins > _SPINS * _OFFERS:
+            call_kernel(_get(record, Run.SLEEP), _NAP)
+        elif spins % _SPINS == 0:
+            call_kernel(_get(record, Run.YIELD), 0)
 
 
 @njit(nogil=True)

@@ -50,8 +50,10 @@ class Program:
         self._records: list[Longs] = []
         self._array = np.zeros((0, 2), np.int64)
         self._head = np.zeros(len(Run), np.int64)
-        self._head[Run.THREADS] = team.size
-        self._head[Run.YIELD] = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
+        libc = ctypes.CDLL(None)
+        self._head[Run.COUNT_THREADS] = team.count_threads
+        self._head[Run.YIELD] = ctypes.cast(libc.sched_yield, ctypes.c_void_p).value or 0
+        self._head[Run.SLEEP] = ctypes.cast(libc.usleep, ctypes.c_void_p).value or 0
 
     def add(self, kernel: Kernel, fields: dict[IntEnum, int]) -> Longs:
         """Append a call; returns its record, whose fields may be changed between runs."""

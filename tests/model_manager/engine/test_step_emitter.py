@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -109,6 +112,26 @@ def test_bfloat16_results_are_rounded_to_nearest(emitter: Emitter) -> None:
     emitter.multiply(_filled(x, torch.float32), PackedMatrix([weight], [None], Format.FLOAT32), out, Epilogue.STORE)
     emitter.run(9)
     torch.testing.assert_close(out.tensor[:9], (x @ weight.T).bfloat16(), rtol=1e-2, atol=1e-6)
+
+
+def test_a_runtime_that_gives_fewer_threads_than_asked_for_holds_nothing_up() -> None:
+    code = """
+import torch
+from model_manager.engine.cpu_team import Team
+from model_manager.engine.matrix_ops import Format
+from model_manager.engine.step_emitter import Emitter, Rows
+from model_manager.engine.step_program import Kernels
+
+source, target = Rows(5, 48, torch.float32, exact=True), Rows(5, 48, torch.uint8, exact=True)
+source.tensor.fill_(1.0)
+emitter = Emitter(Team(2), Kernels())
+emitter.quantize(source, 48, target)
+emitter.run(5)
+print(int(target.tensor.sum()))
+"""
+    environment = os.environ | {"OMP_THREAD_LIMIT": "1"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, timeout=100, capture_output=True, check=True)
+    assert int(ran.stdout) == 5 * 48 * 255
 
 
 @pytest.mark.parametrize("kind", Norm)
