@@ -34,7 +34,7 @@ _OWN_FLAGS: dict[Task, tuple[str, ...]] = {
     "score": ("continuations_column",),
     "embed": ("pooling", "normalize"),
 }
-_OF_EVERY_TASK = ("priority", "deadline", "cache_salt")
+_OF_EVERY_TASK = ("priority", "deadline", "cache_salt", "adapter")
 """Parameters that are not of sampling."""
 _CHAT = {"auto": None, "always": True, "never": False}
 

@@ -21,7 +21,7 @@ from transforms.task_elements import Embedded
 class Embed(ModelTransform):
     """An Embedded for each prompt: its vector; otherwise as Generate.
 
-    Sampling parameters do not matter, but for priority, deadline and cache_salt.
+    Sampling parameters do not matter, but for priority, deadline, cache_salt and adapter.
     """
 
     def __init__(

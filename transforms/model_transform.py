@@ -10,6 +10,7 @@ from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.typehints import typehints
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.errors import ConfigError
 from model_manager.wire.sampling import SamplingParams
 from transforms.async_requests import AsyncRequestDoFn, OnFailure, Task
 from transforms.client import ClientOptions, Opener, SharedClient
@@ -35,6 +36,8 @@ class ModelTransform(beam.PTransform):
         self._task = task
         self._model = ModelConfig(model=model) if isinstance(model, str) else model
         self._params = params or SamplingParams()
+        if self._params.adapter and not self._model.max_loras:
+            raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
         self._fail_fast = fail_fast
         self._handles_exceptions = False
         self.job = job or uuid.uuid4().hex

@@ -36,7 +36,7 @@ _SAMPLING = (
 )
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 _LOGPROBS = ("logprobs", "top_logprobs")
-_SCHEDULING = ("priority", "deadline", "cache_salt")
+_SCHEDULING = ("priority", "deadline", "cache_salt", "adapter")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from model_manager.client.adapters import Adapters
 from model_manager.client.choices import submit_choices
 from model_manager.client.election import MANAGER_COMMAND, Election
 from model_manager.client.encoding import Encoding, Prompt, PromptEncoder
@@ -132,6 +133,7 @@ class EngineClient:
         self._settings = settings
         self._job = job
         self._encoding = Encoding(tokenizer, chat)
+        self._adapters = Adapters(config.max_loras)
         self._pid = os.getpid()
         self._changed = threading.Condition()
         """Guards everything below."""
@@ -173,7 +175,8 @@ class EngineClient:
         EngineLost or ManagerUnavailable if the model is lost while it waits; RequestAborted if the client is closed.
         """
         ids = self._encoding.prompt(prompt, self.info, room=1)
-        request = Request(request_id, ids, params, job=self._job if job is None else job)
+        adapter = self._adapters.of(params.adapter)
+        request = Request(request_id, ids, params, job=self._job if job is None else job, adapter=adapter)
         return self._send(request) if params.n == 1 else submit_choices(self._send, request)
 
     def score(
@@ -187,9 +190,10 @@ class EngineClient:
         """A future of the log-probabilities of each continuation of the prompt; otherwise as `submit`.
 
         Each takes a credit; their common beginning is computed once where the prefix cache is on. Of the parameters
-        only those count that are not of sampling: priority, deadline and cache_salt. Encoding.continued says which
-        tokens are scored.
+        only those count that are not of sampling: priority, deadline, cache_salt and adapter. Encoding.continued says
+        which tokens are scored.
         """
+        adapter = self._adapters.of(params.adapter)
         encoded = [self._encoding.continued(prompt, continuation, self.info) for continuation in continuations]
         if not encoded:
             raise InvalidRequest("continuations: takes at least one")
@@ -202,6 +206,7 @@ class EngineClient:
                 family=request_id,
                 task="score",
                 score_from=first,
+                adapter=adapter,
             )
             for index, (ids, first) in enumerate(encoded)
         ]
@@ -227,6 +232,7 @@ class EngineClient:
                 task="embed",
                 pooling=pooling,
                 normalize=normalize,
+                adapter=self._adapters.of(params.adapter),
             )
         )
 

@@ -119,7 +119,9 @@ class BatchTable:
             [(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens, s.num_logits) for s in batch]
         )
         return replace(
-            self._pack(rows, starts, counts, wanted), hidden_rows=_rows_read(batch, np.cumsum(counts) - counts)
+            self._pack(rows, starts, counts, wanted),
+            hidden_rows=_rows_read(batch, np.cumsum(counts) - counts),
+            adapters=_adapter_slots(batch),
         )
 
     def pack_spans(self, spans: List[Span]) -> StepInput:
@@ -168,6 +170,12 @@ def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
     """The batch's rows that are read; `firsts` are those that the sequences' shares begin with."""
     parts = [first + np.array(rows) for first, rows in zip(firsts, (s.rows_read for s in batch), strict=True) if rows]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _adapter_slots(batch: List[Scheduled]) -> Ints:
+    """[S] slot of each sequence's adapter; empty if none has one."""
+    slots = np.array([scheduled.sequence.adapter_slot for scheduled in batch], np.int32)
+    return slots if slots.max(initial=-1) >= 0 else slots[:0]
 
 
 def _last_rows(ends: Longs, counts: Longs) -> Longs:

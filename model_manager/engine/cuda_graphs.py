@@ -90,6 +90,7 @@ class PlacedModelRunner(TorchModelRunner):
         if size is not None:
             self._placing.place(padded(step, size))
             return StepOutput(logits=self._graphs[size]()[:count])
+        self._begin(step)
         placed = self._placing.place(step)
         hidden_rows = placed.hidden_rows.long() if len(step.hidden_rows) else None
         rows = (placed.token_ids.long(), placed.positions.long(), placed.logits_rows.long(), hidden_rows)
@@ -111,7 +112,9 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
 def decodes(step: StepInput) -> bool:
     """Whether every sequence computes one token and wants its logits, and nothing else is asked for."""
     count = len(step.context_lens)
-    return len(step.token_ids) == count == len(step.logits_rows) and not len(step.hidden_rows)
+    return (
+        len(step.token_ids) == count == len(step.logits_rows) and not len(step.hidden_rows) and not len(step.adapters)
+    )
 
 
 def padded(step: StepInput, size: int) -> StepInput:

@@ -25,7 +25,7 @@ def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, Mod
         return load_model(config, folder), None
     draft_folder = Path(config.draft_model)
     own = msgspec.structs.replace(
-        config, model=config.draft_model, max_model_len=None, speculation="off", draft_model=None
+        config, model=config.draft_model, max_model_len=None, max_loras=0, speculation="off", draft_model=None
     )
     _check_tokens(config, folder, draft_folder)
     loaded = load_model(config, folder, beside=room_for(own, draft_folder))

@@ -13,7 +13,8 @@ from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.deadlines import Deadlines
-from model_manager.engine.interface import ModelRunner, StepResult
+from model_manager.engine.interface import AdapterSlots, ModelRunner, StepResult
+from model_manager.engine.loaded_adapters import LoadedAdapters
 from model_manager.engine.prompt_reader import PromptReader
 from model_manager.engine.sampler import Sampler, Samples
 from model_manager.engine.scheduler import Scheduler
@@ -45,9 +46,10 @@ class LLMEngine:
         *,
         draft_runner: ModelRunner | None = None,
         policy: Policy | None = None,
+        adapter_slots: AdapterSlots | None = None,
     ) -> None:
         """`draft_runner` is of a smaller model to guess tokens with, over as many blocks; `policy` is when to
-        speculate, by default what suits the device.
+        speculate, by default what suits the device. `adapter_slots` are the model's, if it takes adapters.
         """
         self.info = info
         self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
@@ -62,6 +64,7 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
+        self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptReader(runner)
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
@@ -81,8 +84,9 @@ class LLMEngine:
         """Queue a request; tokens that it brings as output count as generated.
 
         Raises InvalidRequest (no prompt, a token outside the vocabulary, a parameter that this model cannot serve, an
-        id that is queued or running: that one goes on) and PromptTooLong.
+        id that is queued or running: that one goes on; an adapter, where the model takes none) and PromptTooLong.
         """
+        self._adapters.check(request)
         self._arrivals += 1
         sequence = accepted(
             request,
@@ -117,6 +121,7 @@ class LLMEngine:
         result = StepResult()
         for sequence in self._deadlines.passed():
             self._end(sequence, FinishReason.DEADLINE)
+        self._load_adapters(result)
         batch = self._schedule()
         if batch:
             output = self._runner.execute(self._table.pack(batch))
@@ -151,6 +156,12 @@ class LLMEngine:
         sequence.ending = Ending(reason)
         self._scheduler.finish(sequence)
         self._ended.append(sequence)
+
+    def _load_adapters(self, result: StepResult) -> None:
+        """Those of sequences that may begin to run; whoever names one that cannot be loaded fails."""
+        while failed := self._adapters.load(self._scheduler.waiting.window, self._scheduler.running.values()):
+            for sequence, error in failed:
+                self._fail(sequence, error, result)
 
     def _schedule(self) -> list[Scheduled]:
         """The next batch, those stamped that are in one for the first time, with drafts where they are worth it."""

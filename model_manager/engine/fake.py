@@ -191,6 +191,7 @@ class FakeEngine:
 
     def _token(self, sequence: Sequence) -> int:
         prompt = array("q", sequence.token_ids[: sequence.num_prompt_tokens]).tobytes()
+        prompt += sequence.adapter.digest.encode() if sequence.adapter else b""
         index = sequence.num_output_tokens.to_bytes(8, "little")
         number = int.from_bytes(hashlib.blake2b(prompt, key=index, digest_size=8).digest(), "little")
         token_id = number % self.info.vocab_size

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import EngineStats, Failure, ModelInfo, Output, Request
+from model_manager.wire.messages import Adapter, EngineStats, Failure, ModelInfo, Output, Request
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -94,6 +94,8 @@ class StepInput:
     """[L] rows of T whose next-token logits are wanted (the last row of each sequence that samples)."""
     hidden_rows: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
     """[H] rows of T whose final hidden states are wanted."""
+    adapters: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[S] slot of each sequence's adapter, -1 for none; empty if none has one."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,18 @@ class StepOutput:
     """float32 [L, vocab_size] of `logits_rows`."""
     hidden: Any = None
     """[H, hidden_size] of `hidden_rows` in the model's format, as the output head takes them; None if H is 0."""
+
+
+class AdapterSlots(Protocol):
+    """Where a model takes LoRA adapters: `num_slots` at once, each in a slot of its own."""
+
+    num_slots: int
+
+    def load(self, slot: int, adapter: Adapter) -> None:
+        """Put an adapter into a slot, in place of what is there.
+
+        Raises InvalidRequest, naming the adapter and what is wrong with it; the slot is then as it was.
+        """
 
 
 class ModelRunner(Protocol):

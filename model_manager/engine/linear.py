@@ -82,11 +82,11 @@ def can_pack(dtype: torch.dtype) -> bool:
     return present
 
 
-def pack_linears(model: nn.Module, batch_hint: int) -> int:
+def pack_linears(model: nn.Module, batch_hint: int, *, fuse: bool = True) -> int:
     """Replace every `nn.Linear` in `model` by a packed one, freeing each weight as it goes; how many there were.
 
     A weight that is shared with an embedding stays there, unpacked, for the lookups. `batch_hint` is the number of
-    rows that the layout is chosen for.
+    rows that the layout is chosen for. `fuse`: whether an activation may move into the product before it.
     """
     count = 0
     for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
@@ -94,7 +94,7 @@ def pack_linears(model: nn.Module, batch_hint: int) -> int:
             count += _pack_together(parent, names, batch_hint)
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
-                activation = _fused_activation(parent, name)
+                activation = _fused_activation(parent, name) if fuse else "none"
                 setattr(parent, name, PackedLinear(child.weight, child.bias, batch_hint, activation))
                 count += 1
     return count

@@ -29,9 +29,10 @@ from model_manager.engine.cpu_attention import CpuAttention, supports
 from model_manager.engine.cuda import cuda_runner
 from model_manager.engine.decoder_plan import plan_decoder
 from model_manager.engine.device import choose_device, choose_dtype, usable_cores
-from model_manager.engine.interface import ModelRunner
+from model_manager.engine.interface import AdapterSlots, ModelRunner
 from model_manager.engine.kv_memory import NO_ROOM, CachePlan, Room
 from model_manager.engine.linear import can_pack, pack_linears
+from model_manager.engine.lora import LoraLayers
 from model_manager.engine.matrix_ops import Format
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.paged_attention import (
@@ -68,6 +69,8 @@ class LoadedModel:
 
     runner: ModelRunner
     info: ModelInfo
+    adapter_slots: AdapterSlots | None = None
+    """Where the settings ask for adapters."""
 
 
 def load_model(
@@ -122,7 +125,7 @@ def load_model(
         quantization=in_force(config.quantization, source.kept),
         kv_cache_dtype=info_dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
-    return LoadedModel(runner, info)
+    return LoadedModel(runner, info, runner.adapters if isinstance(runner, TorchModelRunner) else None)
 
 
 def room_for(config: ModelConfig, folder: Path) -> Room:
@@ -269,6 +272,8 @@ def _runner(
 ) -> CompiledRunner | TorchModelRunner:
     layout = probe_attention(model, device, max_model_len)
     shape = _cache_shape(config, layout, dtype, num_blocks=0)
+    adapters = LoraLayers(model, config, dtype, device) if config.max_loras else None
+    beside = Room(beside.weight_bytes + (adapters.most_bytes if adapters else 0), beside.bytes_per_block)
     plan = (
         _plan(config, checkpoint, layout, shape, device, max_model_len, rank, beside)
         if num_blocks is None
@@ -281,11 +286,13 @@ def _runner(
     if compiled is None:
         round_linears(model, config.quantization)
         if local and can_pack(dtype):
-            pack_linears(model, config.max_num_seqs)
+            pack_linears(model, config.max_num_seqs, fuse=not adapters)
     if local:
         _let_go_of_files(model)
     if compiled is not None:
         return compiled
+    if adapters:
+        adapters.stand_in(model)  # last: what packs or rounds layers has to find them
     sizes: dict[str, Any] = {
         "device": device,
         "vocab_size": layout.vocab_size,
@@ -293,6 +300,7 @@ def _runner(
         "num_blocks": plan.num_blocks,
         "block_size": config.block_size,
         "eos_token_ids": checkpoint.eos_token_ids,
+        "adapters": adapters,
     }
     if device.type == "cuda":
         return cuda_runner(model, config, shape, captures=rank is None, **sizes)
@@ -331,6 +339,9 @@ def _compiled_runner(
     config: ModelConfig, checkpoint: Checkpoint, model: Any, shape: CacheShape, max_model_len: int
 ) -> CompiledRunner | None:
     """For the models whose layers it knows, on processors that have its instructions; the log tells of any other."""
+    if config.max_loras:
+        log.info("%s runs through transformers' code: max_loras=%d", checkpoint.architecture, config.max_loras)
+        return None
     plan = plan_decoder(model) if config.quantization in ("none", "int8") else None
     fmt = Format.INT8 if config.quantization == "int8" else Format(shape.dtype.itemsize)
     reason = obstacle(plan, shape, fmt) if supports(shape) else "of the sizes of its heads"

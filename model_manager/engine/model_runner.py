@@ -15,6 +15,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from model_manager.engine.interface import StepInput, StepOutput
+from model_manager.engine.lora import LoraLayers
 from model_manager.engine.paged_attention import PagedAttention, connect
 
 
@@ -76,11 +77,14 @@ class TorchModelRunner:
         num_blocks: int,
         block_size: int,
         eos_token_ids: list[int],
+        adapters: LoraLayers | None = None,
     ) -> None:
+        """`adapters` are those of the model's layers that take some."""
         connect(model, attention)
         self._model = model
         self._decoder = DecoderTap(model)
         self._attention = attention
+        self.adapters = adapters
         self._device = device
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
@@ -92,9 +96,15 @@ class TorchModelRunner:
     def execute(self, step: StepInput) -> StepOutput:
         """Compute the batch, writing keys and values to `slots`."""
         self._attention.begin(step)
+        self._begin(step)
         hidden_rows = self._place(step.hidden_rows) if len(step.hidden_rows) else None
         places = (self._place(step.token_ids), self._place(step.positions), self._place(step.logits_rows))
         return self._forward(*places, hidden_rows)
+
+    def _begin(self, step: StepInput) -> None:
+        """Tell the layers that take adapters which rows have which."""
+        if self.adapters is not None:
+            self.adapters.begin(step)
 
     def _forward(
         self,

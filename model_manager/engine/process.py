@@ -105,7 +105,14 @@ def load_engine(start: StartEngine) -> Engine:
     else:
         loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
     stop_rules = StopRules.load(Path(start.folder), loaded.info.eos_token_ids)
-    return LLMEngine(loaded.runner, loaded.info, start.config, stop_rules, draft_runner=draft_runner)
+    return LLMEngine(
+        loaded.runner,
+        loaded.info,
+        start.config,
+        stop_rules,
+        draft_runner=draft_runner,
+        adapter_slots=loaded.adapter_slots,
+    )
 
 
 class EngineLoop:

@@ -26,9 +26,10 @@ class Scheduler:
     """The sequences that wait, in line by rank, and those that run.
 
     A sequence is in one of the two or finished, never in both. From the line's beginning those are admitted first
-    of whose prompts most is cached; one whose next block a running sequence is about to compute waits for that block;
-    both let others pass, but nobody is passed more than MOST_OVERTAKES times. Whoever runs and lacks a block takes it
-    from the one with the highest rank, which goes back to its place in line.
+    of whose prompts most is cached; one whose next block a running sequence is about to compute waits for that block,
+    one whose adapter is not loaded waits for that; all let others pass, but nobody is passed more than MOST_OVERTAKES
+    times. Whoever runs and lacks a block takes it from the one with the highest rank, which goes back to its place in
+    line.
 
     docs/SCHEDULING.md says the same for users.
     """
@@ -169,7 +170,9 @@ class Scheduler:
         if not self.waiting or budget <= 0 or len(self.running) == self._max_num_seqs:
             return
         for sequence in self._by_preference():
-            if self._blocks.outlook(sequence) == BEING_COMPUTED or not self._may_pass(sequence):
+            if sequence.lacks_adapter or self._blocks.outlook(sequence) == BEING_COMPUTED:
+                continue
+            if not self._may_pass(sequence):
                 continue
             if not self._blocks.allocate(sequence, keep_free=len(self.running)):
                 break

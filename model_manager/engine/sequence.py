@@ -36,12 +36,15 @@ class Sequence:
     running sequence always has at least one token that is not computed yet.
 
     `rank` is its place in line, smaller first; `overtaken` counts those behind it that began to run before it.
+    `adapter_slot` is where its adapter is loaded, -1 without one or while it is not.
     Sequences share blocks if their `cache_key` is the same; one whose key is empty shares with none.
     """
 
     __slots__ = (
         "_waited",
         "acceptance",
+        "adapter",
+        "adapter_slot",
         "added_at",
         "block_digests",
         "block_table",
@@ -89,6 +92,8 @@ class Sequence:
         self.request_id = request.request_id
         self.task = request.task
         self.params = request.params
+        self.adapter = request.adapter
+        self.adapter_slot = -1
         self.reading = reading_of(request)
         self.seed = sampling_seed(request)
         self.conditions = conditions
@@ -123,6 +128,11 @@ class Sequence:
     def generates(self) -> bool:
         """Whether tokens are sampled after those it has."""
         return self.task == "generate" and self.ending is None
+
+    @property
+    def lacks_adapter(self) -> bool:
+        """Whether it cannot run for an adapter that is not loaded."""
+        return self.adapter is not None and self.adapter_slot < 0
 
     @property
     def is_over(self) -> bool:
@@ -232,7 +242,9 @@ def cache_key(request: Request, prefix_caching: bool) -> bytes:
     """
     if not prefix_caching and not request.family:
         return b""
-    shared = ("salt", request.params.cache_salt) if prefix_caching else ("family", request.family)
+    among = ("salt", request.params.cache_salt) if prefix_caching else ("family", request.family)
+    adapter = request.adapter
+    shared = among if adapter is None else (*among, "adapter", adapter.name, adapter.digest)
     return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=32).digest()
 
 
@@ -258,6 +270,8 @@ def accepted(
         raise InvalidRequest(f"score_from={request.score_from}: takes 1 to {most}, the index of a token after another")
     if request.params.n != 1:
         raise InvalidRequest(f"n={request.params.n}: an engine takes 1; its client sends a request for each answer")
+    if bool(request.params.adapter) != (request.adapter is not None):
+        raise InvalidRequest(f"adapter={request.params.adapter!r}: takes one that its client has resolved")
     if request.request_id in known:
         raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
     most = min(request.params.max_tokens, max_len - len(request.prompt_token_ids))

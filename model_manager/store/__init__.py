@@ -1,5 +1,6 @@
-"""A model's name, folder or gs:// address, and the verified local files it stands for."""
+"""The name, folder or gs:// address of a model or an adapter, and the verified local files it stands for."""
 
+from model_manager.store.adapters import find_adapter
 from model_manager.store.resolving import resolve
 
-__all__ = ["resolve"]
+__all__ = ["find_adapter", "resolve"]

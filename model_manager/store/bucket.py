@@ -17,7 +17,7 @@ from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Prec
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.cloud import storage  # type: ignore[import-untyped]
 
-from model_manager.store.contents import is_wanted
+from model_manager.store.contents import WANTED, is_wanted
 from model_manager.store.snapshots import RemoteFile, snapshot
 from model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 
@@ -28,8 +28,8 @@ _PART_BYTES = 64 * 2**20
 """One stream from the store is slower than most machines' network, so large files are fetched in parallel parts."""
 
 
-def fetch(address: str, cache_dir: Path) -> Path:
-    """The local copy of gs://bucket/folder under `cache_dir`: files directly in that folder, no deeper.
+def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path:
+    """The local copy of gs://bucket/folder under `cache_dir`: `wanted` files directly in that folder, no deeper.
 
     Fetched once a machine, and again only when an object there has changed. Raises ModelNotFound for no such bucket or
     nothing in the folder, ModelCorrupt for bytes that do not match their checksum, ModelUnsupported for objects stored
@@ -38,7 +38,7 @@ def fetch(address: str, cache_dir: Path) -> Path:
     bucket_name, prefix = _parse(address)
     with _explained(address), closing(storage.Client()) as client:
         bucket = client.bucket(bucket_name)
-        files = _list(bucket, prefix)
+        files = _list(bucket, prefix, wanted)
         home = cache_dir / "gs" / bucket_name / _folder_name(prefix)
         return snapshot(home, files, partial(_download, bucket, prefix))
 
@@ -58,11 +58,12 @@ def _folder_name(prefix: str) -> str:
     return f"{readable or 'root'}-{hashlib.sha256(prefix.encode()).hexdigest()[:12]}"
 
 
-def _list(bucket: storage.Bucket, prefix: str) -> list[RemoteFile]:
+def _list(bucket: storage.Bucket, prefix: str, wanted: Sequence[str]) -> list[RemoteFile]:
     blobs = list(bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS))
     if not blobs:
         raise ModelNotFound("there are no files in that folder of the bucket")
-    return [_remote_file(blob, blob.name.removeprefix(prefix)) for blob in blobs if is_wanted(blob.name[len(prefix) :])]
+    names = [(blob, blob.name.removeprefix(prefix)) for blob in blobs]
+    return [_remote_file(blob, name) for blob, name in names if is_wanted(name, wanted)]
 
 
 def _remote_file(blob: storage.Blob, name: str) -> RemoteFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,11 @@ WANTED = (
 )
 """Patterns of the files that are fetched: never pickled weights, never code."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+"""What a LoRA adapter consists of, as peft saves it."""
+
 UNWANTED = ("*/*", "consolidated*")
 """Patterns of what is left out of that: other folders, and second copies of the weights in their makers' own layout."""
 
@@ -32,9 +37,9 @@ _HEADER_LENGTH = struct.Struct("<Q")
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
 
 
-def is_wanted(name: str) -> bool:
+def is_wanted(name: str, wanted: Sequence[str] = WANTED) -> bool:
     """Whether a file of that name, relative to the model's folder, is fetched."""
-    matches = any(fnmatchcase(name, pattern) for pattern in WANTED)
+    matches = any(fnmatchcase(name, pattern) for pattern in wanted)
     return matches and not any(fnmatchcase(name, pattern) for pattern in UNWANTED)
 
 
@@ -71,6 +76,15 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 def _check_weights(folder: Path, model: str) -> None:
     for path in weight_files(folder, f"--model {model}"):
         _check_length(path, model)
+
+
+def check_adapter(folder: Path, name: str) -> Path:
+    """`folder` itself, if it holds a whole LoRA adapter; raises ModelNotFound or ModelCorrupt."""
+    for file in ADAPTER_FILES:
+        if not (folder / file).is_file():
+            raise ModelNotFound(f"--model {name}: {folder} has no {file}, which an adapter consists of")
+    _check_length(folder / ADAPTER_WEIGHTS, name)
+    return folder
 
 
 def _shards(folder: Path, name: str) -> Iterator[Path]:

@@ -6,6 +6,7 @@ one fetches it and the others wait (its cache is locked).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -23,15 +24,15 @@ from model_manager.store.contents import UNWANTED, WANTED
 from model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound
 
 
-def fetch(model: str, revision: str | None) -> Path:
-    """The folder of `org/name` at a branch, tag or commit, in the hub's cache.
+def fetch(model: str, revision: str | None, wanted: Sequence[str] = WANTED) -> Path:
+    """The folder of `org/name` at a branch, tag or commit, in the hub's cache: files of the `wanted` patterns.
 
     Raises ModelNotFound for a name or revision that is not there, also for one that is not cached when the hub is out
     of reach; ModelError where it denies access; ModelCorrupt for a download that does not match its size.
     """
     try:
         return Path(
-            snapshot_download(model, revision=revision, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED))
+            snapshot_download(model, revision=revision, allow_patterns=list(wanted), ignore_patterns=list(UNWANTED))
         )
     except HFValidationError:
         raise ModelNotFound(f"--model {model}: is neither a folder that is here nor a hub name (org/name)") from None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from model_manager.store.contents import check
+from model_manager.store.contents import ADAPTER_FILES, WANTED, check, check_adapter
 from model_manager.wire.config import EMBEDDED_MODEL
 from model_manager.wire.errors import ConfigError, ModelNotFound
 
@@ -27,12 +28,21 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
     if _is_hub_name(model):
-        return check(_from_hub(model, revision), model)
+        return check(_from_hub(model, revision, WANTED), model)
     if revision is not None:
         raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
     if model.startswith("gs://"):
-        return check(_from_bucket(model, cache_dir or _cache_dir()), model)
+        return check(_from_bucket(model, cache_dir or _cache_dir(), WANTED), model)
     return check(_EMBEDDED if model == EMBEDDED_MODEL else _folder(model), model)
+
+
+def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
+    """Likewise the local folder of a LoRA adapter, adapter_config.json and adapter_model.safetensors."""
+    if _is_hub_name(name):
+        return check_adapter(_from_hub(name, None, ADAPTER_FILES), name)
+    if name.startswith("gs://"):
+        return check_adapter(_from_bucket(name, cache_dir or _cache_dir(), ADAPTER_FILES), name)
+    return check_adapter(_folder(name), name)
 
 
 def _is_hub_name(model: str) -> bool:
@@ -41,16 +51,16 @@ def _is_hub_name(model: str) -> bool:
     return not looks_local and model.count("/") == 1 and not Path(model).is_dir()
 
 
-def _from_hub(model: str, revision: str | None) -> Path:
+def _from_hub(model: str, revision: str | None, wanted: Sequence[str]) -> Path:
     from model_manager.store.hub import fetch  # 0.4 s to import, which only hub names have to spend
 
-    return fetch(model, revision)
+    return fetch(model, revision, wanted)
 
 
-def _from_bucket(model: str, cache_dir: Path) -> Path:
+def _from_bucket(model: str, cache_dir: Path, wanted: Sequence[str]) -> Path:
     from model_manager.store.bucket import fetch  # 0.4 s to import, which only buckets have to spend
 
-    return fetch(model, cache_dir)
+    return fetch(model, cache_dir, wanted)
 
 
 def _cache_dir() -> Path:

@@ -83,6 +83,11 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     draft_model: str | None = None
     """A smaller model of the same vocabulary, named like model: what guesses where speculation is draft_model. A client
     fetches it too, and passes on the folder it is in."""
+    max_loras: int = 0
+    """Most LoRA adapters loaded at once, for requests that name one (docs/LORA.md); 0 takes none. On a CPU a model that
+    takes adapters runs through transformers' code."""
+    max_lora_rank: int = 64
+    """Highest rank of an adapter; what max_loras of them need is left free beside the KV cache."""
     backend: Backend = "torch"
     """`fake` answers at once with tokens derived from the prompt: no weights, no torch (tests, dry runs)."""
 
@@ -100,6 +105,10 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check("num_engines", self.num_engines, self.num_engines is None or 1 <= self.num_engines <= 64, "1 to 64")
         _check("tensor_parallel", self.tensor_parallel, 1 <= self.tensor_parallel <= 64, "1 to 64")
         _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
+        _check("max_loras", self.max_loras, 0 <= self.max_loras <= 1024, "0 (no adapters) to 1024")
+        _check("max_lora_rank", self.max_lora_rank, 1 <= self.max_lora_rank <= 1024, "1 to 1024")
+        divided = self.max_loras and self.tensor_parallel > 1
+        _check("max_loras", self.max_loras, not divided, f"0 beside tensor_parallel={self.tensor_parallel}")
 
         guesses = self.num_speculative_tokens
         _check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
@@ -116,7 +125,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
         formats = (self.dtype, self.quantization, self.kv_cache_dtype)
-        identity = (model, self.revision, *formats, self.device, self.max_model_len, self.backend)
+        ranks = self.max_lora_rank if self.max_loras else 0  # adapters change which code computes
+        identity = (model, self.revision, *formats, self.device, self.max_model_len, ranks, self.backend)
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         return f"{model.rsplit('/', 1)[-1]}-{digest}"
 

@@ -51,6 +51,17 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 # ── parts of messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Adapter(msgspec.Struct, frozen=True):
+    """A LoRA adapter, as the client has resolved and verified it."""
+
+    name: str
+    """As it was asked for: a folder, a hub name or a gs:// address."""
+    folder: str
+    """Where its files are on this machine."""
+    digest: str
+    """Of their content (store/adapters.py)."""
+
+
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """One prompt on its way to an engine."""
 
@@ -74,6 +85,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of an embedding."""
     normalize: bool = True
     """Of an embedding: to length 1."""
+    adapter: Adapter | None = None
+    """What `params.adapter` names."""
 
     def work(self) -> Self:
         """All that the answer depends on: equal for two tries of the same, however far the first one got."""

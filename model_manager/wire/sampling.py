@@ -69,6 +69,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Seconds from the manager's receipt after which the request ends with what it has; without a token, it fails."""
     cache_salt: str = ""
     """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
+    adapter: str = ""
+    """A LoRA adapter on top of the model: a folder, a hub name or `gs://bucket/folder`; empty is the model alone."""
     logprobs: int | None = None
     """Give the log-probability of each generated token, and of so many of the likeliest in its place, 0 to 20."""
     prompt_logprobs: int | None = None
@@ -88,6 +90,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check("deadline", deadline, deadline is None or 0 < deadline < math.inf, "a finite number of seconds above 0")
         _check("cache_salt", self.cache_salt, len(self.cache_salt) <= _MAX_SALT, f"at most {_MAX_SALT} characters")
         _check("cache_salt", self.cache_salt, not _SURROGATE.search(self.cache_salt), "text that can be UTF-8")
+        _check("adapter", self.adapter, not _SURROGATE.search(self.adapter), "text that can be UTF-8")
 
     def _check_lengths(self) -> None:
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
@@ -127,7 +130,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def unsampled(self) -> Self:
         """Those of them that are not of sampling, for what generates nothing."""
-        return type(self)(priority=self.priority, deadline=self.deadline, cache_salt=self.cache_salt)
+        return type(self)(
+            priority=self.priority, deadline=self.deadline, cache_salt=self.cache_salt, adapter=self.adapter
+        )
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:

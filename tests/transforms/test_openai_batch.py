@@ -27,7 +27,7 @@ def test_a_completion_request_becomes_a_prompt() -> None:
 
 
 def test_several_answers_and_scheduling_are_taken_over() -> None:
-    asked = {"n": 3, "priority": 2, "deadline": 1.5, "cache_salt": "x"}
+    asked = {"n": 3, "priority": 2, "deadline": 1.5, "cache_salt": "x", "adapter": "org/a"}
     assert parsed({"messages": MESSAGES} | asked).params == asked
 
 

@@ -23,6 +23,11 @@ def test_jobs_do_not_share_ids() -> None:
     assert RequestIds("one").of(Prompt(text="a"), PARAMS) != RequestIds("two").of(Prompt(text="a"), PARAMS)
 
 
+def test_adapters_do_not_share_ids() -> None:
+    one, other = (RequestIds("job").of(Prompt(text="a"), SamplingParams(adapter=name)) for name in ("", "org/a"))
+    assert one != other
+
+
 def test_only_so_many_prompts_are_remembered() -> None:
     ids = RequestIds("job", remembered=2)
     first = ids.of(Prompt(text="a"), PARAMS)

@@ -152,6 +152,7 @@ def test_only_steps_of_one_token_a_sequence_decode() -> None:
     assert not decodes(make_step([(4, 6), (9, 10)], tables, BLOCK))
     assert not decodes(StepInput(**vars(decoding) | {"logits_rows": decoding.logits_rows[:1]}))
     assert not decodes(StepInput(**vars(decoding) | {"hidden_rows": np.zeros(1, np.int64)}))
+    assert not decodes(StepInput(**vars(decoding) | {"adapters": np.array([-1, 0], np.int32)}))
 
 
 def test_a_padded_step_keeps_what_it_was_and_adds_sequences_of_nothing() -> None:

@@ -25,6 +25,7 @@ _SAMPLING = st.fixed_dictionaries(
         "priority": st.integers(-(2**31), 2**31 - 1),
         "deadline": st.floats(0, exclude_min=True, allow_infinity=False),
         "cache_salt": st.text(max_size=256),
+        "adapter": st.text(),
         "prompt_logprobs": st.integers(0, 20),
         "min_tokens": st.just(1),
         "min_p": st.floats(0, 1),
@@ -56,6 +57,7 @@ _MODEL = st.fixed_dictionaries(
         "num_engines": st.integers(1, 64),
         "tensor_parallel": st.integers(1, 64),
         "prefix_caching": st.booleans(),
+        "max_lora_rank": st.integers(1, 1024),
         "backend": st.sampled_from(["torch", "fake"]),
     },
 ).map(ModelConfig.parse)

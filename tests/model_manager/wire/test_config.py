@@ -38,6 +38,10 @@ INVALID = [
     ("num_speculative_tokens", 17),
     ("num_engines", 0),
     ("tensor_parallel", 0),
+    ("max_loras", -1),
+    ("max_loras", 1025),
+    ("max_lora_rank", 0),
+    ("max_lora_rank", 1025),
 ]
 WRONG_TYPE = [
     ("model", 1),
@@ -65,6 +69,11 @@ def test_an_impossible_setting_of_a_model_is_refused_by_name(name: str, value: A
 def test_a_setting_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"ModelConfig: .*\$\.{name}"):
         ModelConfig.parse({name: value})
+
+
+def test_a_divided_model_takes_no_adapters() -> None:
+    with pytest.raises(ConfigError, match="max_loras=1: takes 0 beside tensor_parallel=2"):
+        ModelConfig(max_loras=1, tensor_parallel=2)
 
 
 def test_every_setting_of_a_model_has_a_case_of_an_invalid_value() -> None:
@@ -101,8 +110,11 @@ def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
         ModelConfig(kv_cache_dtype="int8"),
         ModelConfig(device="cpu"),
         ModelConfig(max_model_len=64),
+        ModelConfig(max_loras=1),
         ModelConfig(backend="fake"),
     ]
+    assert ModelConfig(max_loras=1).key == ModelConfig(max_loras=2).key
+    assert base.key == ModelConfig(max_lora_rank=8).key
     assert len({base.key, *(other.key for other in others)}) == 1 + len(others)
 
 

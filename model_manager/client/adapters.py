@@ -1,0 +1,65 @@
+"""The LoRA adapters that requests name, each resolved, and its files hashed, once for as long as they stay the same.
+
+Knows names and files; not whether an adapter fits a model, which its engine finds out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from model_manager.store import find_adapter
+from model_manager.store.adapters import stamp
+from model_manager.wire.errors import InvalidRequest, ModelError
+from model_manager.wire.messages import Adapter
+
+_TRY_AGAIN_AFTER = 30.0
+"""Seconds for which a name that was not found is not looked for again."""
+
+
+class Adapters:
+    """Adapters by name; thread-safe. Who asks for one while another is fetched waits."""
+
+    def __init__(
+        self, max_loras: int, find: Callable[[str], Adapter] = find_adapter, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_loras = max_loras
+        self._find = find
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[Adapter, tuple[tuple[int, int], ...]]] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+
+    def of(self, name: str) -> Adapter | None:
+        """The adapter of that name; None for an empty one. Raises InvalidRequest: it concerns this request alone."""
+        if not name:
+            return None
+        if not self._max_loras:
+            raise InvalidRequest(f"adapter={name!r}: takes a model with max_loras of 1 or more")
+        with self._lock:
+            return self._known(name) or self._looked_for(name)
+
+    def _known(self, name: str) -> Adapter | None:
+        """As found before, unless its files have changed since."""
+        if name not in self._found:
+            return None
+        adapter, before = self._found[name]
+        try:
+            return adapter if stamp(Path(adapter.folder)) == before else None
+        except OSError:
+            return None
+
+    def _looked_for(self, name: str) -> Adapter:
+        reason, until = self._failed.get(name, ("", -1.0))
+        if self._clock() < until:
+            raise InvalidRequest(reason)
+        try:
+            adapter = self._find(name)
+            self._found[name] = adapter, stamp(Path(adapter.folder))
+        except (ModelError, OSError, ValueError, RuntimeError) as error:  # the latter of pathlib, for what is no path
+            reason = f"adapter {name}: {str(error).removeprefix(f'--model {name}: ')}"
+            self._failed[name] = reason, self._clock() + _TRY_AGAIN_AFTER
+            raise InvalidRequest(reason) from None
+        return adapter

@@ -1,0 +1,33 @@
+"""A LoRA adapter's files: where they are, and what they are known by. Opens no weights beyond their headers."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from model_manager.store.contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from model_manager.store.resolving import resolve_adapter
+from model_manager.wire.messages import Adapter
+
+
+def find_adapter(name: str) -> Adapter:
+    """The adapter of that name: a folder, a hub name or gs://bucket/folder. Raises as `resolve` does."""
+    folder = resolve_adapter(name).absolute()
+    with (folder / ADAPTER_WEIGHTS).open("rb") as weights:
+        digest = _joined((folder / ADAPTER_CONFIG).read_bytes(), hashlib.file_digest(weights, "sha256").digest())
+    return Adapter(name, str(folder), digest)
+
+
+def digest_of(config: bytes, weights: bytes) -> str:
+    """What an adapter of these two files is known by."""
+    return _joined(config, hashlib.sha256(weights).digest())
+
+
+def stamp(folder: Path) -> tuple[tuple[int, int], ...]:
+    """Differs, as far as the file system tells, when the adapter in `folder` was written since; raises OSError."""
+    found = [(folder / name).stat() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
+    return tuple((each.st_mtime_ns, each.st_size) for each in found)
+
+
+def _joined(config: bytes, weights_digest: bytes) -> str:
+    return hashlib.sha256(hashlib.sha256(config).digest() + weights_digest).hexdigest()
