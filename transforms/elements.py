@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import apache_beam as beam
 import msgspec
 
+from model_manager.wire.canonical import canonical
 from model_manager.wire.errors import ErrorInfo, InvalidRequest
 from model_manager.wire.logprobs import TokenLogprob
 from model_manager.wire.messages import FinishReason, Timings
@@ -60,11 +61,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def content_id(self) -> str:
         """An id for prompts without one: the same in any process for equal content and parameters."""
-        return hashlib.sha256(_deterministic.encode((self.content, self.params))).hexdigest()[:24]
+        return hashlib.sha256(canonical((self.content, self.params))).hexdigest()[:24]
 
     def digest(self, job: str, params: SamplingParams, task: Sequence[Any] = ()) -> bytes:
         """A hash of everything that its result in this job depends on, and its id; `task` is what is asked of it."""
-        return hashlib.sha256(_deterministic.encode((job, self.id, self.content, params, *task))).digest()
+        return hashlib.sha256(canonical((job, self.id, self.content, params, *task))).digest()
 
     def row(self) -> Any:
         """The row as it was read; else one that reads as this prompt again."""
@@ -141,16 +142,13 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(id=prompt.id, error=error.kind, reason=error.message, row=prompt.row(), source=prompt.source)
 
 
-_deterministic = msgspec.json.Encoder(order="deterministic")
-
-
 class StructCoder(beam.coders.Coder):
     """JSON with sorted keys: equal values have equal bytes, so they may also be keys; no pickle."""
 
     struct: ClassVar[type[msgspec.Struct]]
 
     def encode(self, value: msgspec.Struct) -> bytes:
-        return _deterministic.encode(value)
+        return canonical(value)
 
     def decode(self, encoded: bytes) -> Any:
         return msgspec.json.decode(encoded, type=self.struct)

@@ -6,20 +6,18 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-import msgspec
-
+from model_manager.wire.canonical import canonical
 from model_manager.wire.messages import Output, Request
 
 _OVERHEAD = 512
 """Bytes that an entry takes beside its numbers, about."""
 _BYTES_PER_NUMBER = 16
 """Of a token id in a Python list, about."""
-_encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def fingerprint(request: Request) -> bytes:
     """The same for the same work only."""
-    return hashlib.blake2b(_encoder.encode(request.work()), digest_size=16).digest()
+    return hashlib.blake2b(canonical(request.work()), digest_size=16).digest()
 
 
 def _size(output: Output) -> int:

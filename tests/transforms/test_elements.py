@@ -108,3 +108,14 @@ def test_digests_tell_apart_jobs_ids_contents_and_parameters() -> None:
     }
     assert len(digests) == 5
     assert Prompt(id="1", text="a", columns={"x": 1}).digest("job", params) in digests
+
+
+def test_a_prompt_with_biased_tokens_survives_its_coder_and_has_a_digest() -> None:
+    prompt = Prompt(id="a", text="hello", params={"logit_bias": {100: 5.0, 7: -1.0}})
+    coder = beam.coders.registry.get_coder(Prompt)
+    assert coder.encode(prompt) == coder.encode(
+        Prompt(id="a", text="hello", params={"logit_bias": {7: -1.0, 100: 5.0}})
+    )
+    params = SamplingParams().updated(coder.decode(coder.encode(prompt)).params)
+    assert params.logit_bias == {100: 5.0, 7: -1.0}
+    assert prompt.digest("job", params) != prompt.digest("job", SamplingParams())
