@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -33,7 +34,11 @@ def run_job(options: JobOptions, build: Callable[[beam.Pipeline], Any]) -> int:
         if here:
             resolve(options.model.model, options.model.revision)
         pipeline = beam.Pipeline(runner=local_runner(options.beam) if here else None, options=options.beam)
-        build(pipeline)
+        try:
+            build(pipeline)
+        except BaseException:
+            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # running it would have removed it
+            raise
         return _run_here(pipeline, options, stderr) if here else _run_elsewhere(pipeline)
 
 

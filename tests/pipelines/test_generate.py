@@ -1,4 +1,5 @@
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,18 @@ def test_the_main_job_completes_prompts_and_says_where_and_how_many(
     assert f"{tmp_path}/out/c-00000-of-00001.jsonl" in shown.out
     assert "dead letters: 2 rows in" in shown.out
     assert runtime.exists()
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_run_that_is_refused_leaves_no_temporary_folder(
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "c-00000-of-00001.jsonl").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert run(prompts, tmp_path) == 2
+    assert not list((tmp_path / "temporary").glob("beam-*"))
 
 
 @pytest.mark.usefixtures("runtime")
