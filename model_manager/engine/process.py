@@ -20,6 +20,7 @@ from pathlib import Path
 from model_manager.engine.interface import Engine, StepResult
 from model_manager.engine.lifetime import die_with_parent
 from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
+from model_manager.wire.batching import output_batches
 from model_manager.wire.errors import ErrorInfo, ModelLoadFailed, RequestError
 from model_manager.wire.messages import (
     Cancel,
@@ -160,9 +161,12 @@ class EngineLoop:
         if due:
             self._stats_at = self._clock()
         if due or result.outputs or failures or result.new_token_ids:
+            *before, last = [*output_batches(result.outputs)] or [[]]
+            for outputs in before:  # a report of many vectors would exceed what one message takes
+                self._link.send(StepReport(outputs=outputs))
             self._link.send(
                 StepReport(
-                    outputs=result.outputs,
+                    outputs=last,
                     failures=failures,
                     progress=result.new_token_ids,
                     stats=self._engine.stats() if due else None,

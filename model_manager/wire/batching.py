@@ -11,6 +11,7 @@ from model_manager.wire.messages import Output, Request
 MOST_TOKENS = 2**20
 """In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
 MOST_ITEMS = 4096
+_BYTES_PER_TOKEN = 5
 
 T = TypeVar("T")
 
@@ -22,10 +23,7 @@ def request_batches(requests: Iterable[Request]) -> Iterator[list[Request]]:
 
 def output_batches(outputs: Iterable[Output]) -> Iterator[list[Output]]:
     """Outputs in order, as many at a time as one message takes; a single larger one comes alone."""
-    return _batches(
-        outputs,
-        lambda output: len(output.token_ids) + _tokens_worth(output.logprobs) + _tokens_worth(output.prompt_logprobs),
-    )
+    return _batches(outputs, _output_size)
 
 
 def _request_size(request: Request) -> int:
@@ -33,6 +31,11 @@ def _request_size(request: Request) -> int:
     listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())
     tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
     return tokens + listed + _tokens_worth(request.output_logprobs)
+
+
+def _output_size(output: Output) -> int:
+    numbers = _tokens_worth(output.logprobs) + _tokens_worth(output.prompt_logprobs)
+    return len(output.token_ids) + numbers + len(output.embedding or b"") // _BYTES_PER_TOKEN
 
 
 def _tokens_worth(logprobs: Logprobs | None) -> int:
