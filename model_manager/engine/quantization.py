@@ -2,8 +2,8 @@
 
 Every linear layer is rounded but the output layer: it decides directly between tokens, and where it is tied to the
 embedding, that table stays for the lookups anyway. The compiled step of a CPU (compiled_runner.py) rounds that one too
-in int8: there it is a fifth of a step's time, and the accuracy measured is the same. Embeddings and norms stay in the
-model's dtype. Knows no file.
+in int8: there it is a good part of a step, and docs/QUANTIZATION.md has what that costs. Embeddings and norms stay in
+the model's dtype. Knows no file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 CACHE_FORMATS = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What each kv_cache_dtype rounds keys and values to."""
 INT4_GROUP = 32
-"""Weights that share a scale in int4; docs/QUANTIZATION.md has the accuracy of longer groups."""
+"""Weights that share a scale in int4."""
 _FP8_CAPABILITY = (8, 9)
 _INT4_CAPABILITY = (8, 0)
 
