@@ -218,7 +218,7 @@ def _remove(adapter: Path) -> None:
 def _widen(adapter: Path) -> None:
     """To rank 16."""
     _settings(adapter, r=16)
-    _tensors(adapter, lambda pairs: {k: torch.cat([v] * 4, "lora_B" in k) for k, v in pairs.items()})
+    _tensors(adapter, lambda pairs: {k: torch.cat([v] * 4, dim=int("lora_B" in k)) for k, v in pairs.items()})
 
 
 def _renamed(old: str, new: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
@@ -234,7 +234,7 @@ _BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "another method": (lambda path: _settings(path, peft_type="IA3"), "'IA3'.*peft_type"),
     "a rank that is no number": (lambda path: _settings(path, r="many"), r"int.*\$\.r"),
     "no settings": (_garble, "adapter_config.json: "),
-    "another rank": (lambda path: _settings(path, r=5), "q_proj: has factors of .* rank 5, take"),
+    "another rank": (lambda path: _settings(path, r=5), "[qv]_proj: has factors of .* rank 5, take"),
     "no rank": (lambda path: _settings(path, r=0), "rank 0, take"),
     "too high a rank": (_widen, "rank 16.*max_lora_rank=8"),
     "a pattern": (lambda path: _settings(path, rank_pattern={"layers.[01].q_proj": 4}), "rank_pattern has"),
