@@ -14,7 +14,9 @@ from transformers import LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from model_manager.engine.engine import LLMEngine
+from model_manager.engine.matrix_ops import Format
 from model_manager.engine.model_loader import load_model
+from model_manager.engine.packed_matrix import can_multiply
 from model_manager.engine.quantization import INT4_GROUP, check_formats, round_linears
 from model_manager.engine.quantized_linear import Int8Linear
 from model_manager.engine.rounding import round_groups, round_rows
@@ -73,7 +75,7 @@ def test_rounded_weights_answer_as_transformers_does_with_the_same_layers(
     model = random_checkpoints.write(tmp_path, make())
     exact = _greedy(model)
     round_linears(model, quantization)
-    if quantization == "int8":  # the compiled step rounds the output layer too
+    if quantization == "int8" and can_multiply(Format.INT8):  # the compiled step rounds the output layer too
         model.lm_head = Int8Linear(round_rows(model.lm_head.weight, torch.int8), model.lm_head.bias)
     rounding = _greedy(model)
     assert rounding != exact
