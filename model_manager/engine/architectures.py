@@ -51,8 +51,6 @@ TESTED = (
 )
 """Those whose greedy outputs are tested token for token against transformers' own generation."""
 
-_OWN_ATTENTION = ("FalconForCausalLM",)
-"""transformers' code of these calls no attention function; the engine has attention modules for them."""
 _TEXT_PART = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
 """Models of several modalities whose text part is served, as the language model that it is."""
 TEXT_PART_KEYS = {r"^language_model\.": "", r"^model\.language_model\.": "model."}

@@ -96,17 +96,7 @@ class CompiledRunner:
 
     def warm_up(self) -> None:
         """Compute one short batch, so that whatever is compiled on first use is compiled; leaves block 0 unread."""
-        self.execute(
-            StepInput(
-                token_ids=np.zeros(1, np.int64),
-                positions=np.zeros(1, np.int64),
-                slots=np.zeros(1, np.int64),
-                query_starts=np.array([0, 1], np.int32),
-                context_lens=np.array([1], np.int32),
-                block_tables=np.zeros((1, 1), np.int32),
-                logits_rows=np.zeros(1, np.int64),
-            )
-        )
+        self.execute(StepInput.of_first_tokens(1))
 
     def _embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> None:
         count, buffers = len(token_ids), self._buffers

@@ -7,7 +7,7 @@ torch-free engine of the tests stands at the same seam.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,19 @@ class StepInput:
     """[H] rows of T whose final hidden states are wanted."""
     adapters: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
     """[S] slot of each sequence's adapter, -1 for none; empty if none has one."""
+
+    @classmethod
+    def of_first_tokens(cls, count: int) -> Self:
+        """One sequence's first `count` tokens, all 0, in block 0, with the logits of the last."""
+        return cls(
+            token_ids=np.zeros(count, np.int64),
+            positions=np.arange(count, dtype=np.int64),
+            slots=np.arange(count, dtype=np.int64),
+            query_starts=np.array([0, count], np.int32),
+            context_lens=np.array([count], np.int32),
+            block_tables=np.zeros((1, 1), np.int32),
+            logits_rows=np.array([count - 1], np.int64),
+        )
 
 
 @dataclass(frozen=True)

@@ -138,18 +138,7 @@ class TorchModelRunner:
 
     def warm_up(self) -> None:
         """Compute one short batch, so that whatever is compiled on first use is compiled; leaves block 0 unread."""
-        tokens = min(2, self.block_size)
-        self.execute(
-            StepInput(
-                token_ids=np.zeros(tokens, np.int64),
-                positions=np.arange(tokens, dtype=np.int64),
-                slots=np.arange(tokens, dtype=np.int64),
-                query_starts=np.array([0, tokens], np.int32),
-                context_lens=np.array([tokens], np.int32),
-                block_tables=np.zeros((1, 1), np.int32),
-                logits_rows=np.array([tokens - 1], np.int64),
-            )
-        )
+        self.execute(StepInput.of_first_tokens(min(2, self.block_size)))
 
     def _place(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
