@@ -30,9 +30,6 @@ class Norm(enum.IntEnum):
 class _Rows(Vectors):
     """Emits reductions over rows."""
 
-    def fabs(self, x: Any) -> Any:
-        return self.call(f"llvm.fabs.v{self.lanes}f32", self.type, [x])
-
     def scalar(self, value: float) -> Any:
         return ir.Constant(F32, value)
 
@@ -70,7 +67,7 @@ class _Rows(Vectors):
 
     def reach(self, extent: list[Any], x: Any) -> None:
         b = self.builder
-        b.store(self.max(self.fabs(x), b.load(extent[0])), extent[0])
+        b.store(self.max(self.size(x), b.load(extent[0])), extent[0])
         b.store(self.fma(x, self.constant(0.0), b.load(extent[1])), extent[1])
 
 

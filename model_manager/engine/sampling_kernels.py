@@ -18,7 +18,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from model_manager.engine.vector_ops import fetch_add, load_int64
+from model_manager.engine.vector_ops import EXP2, LOWEST_EXPONENT, fetch_add, load_int64
 
 BLOCK = 64
 """Tokens whose maximum is noted together."""
@@ -32,9 +32,6 @@ _FINE_STEPS = 1000
 """More than there are between any two float32."""
 _PROMPT = 1 << 30
 _LOG2_E = 1.4426950408889634
-_LOWEST_EXPONENT = -126.0
-_EXP2 = (1.0, 0.693147181, 0.240226507, 0.0555041087, 0.00961812911, 0.00133335581, 1.54035304e-4, 1.52527338e-5)
-"""Taylor coefficients of 2**x; on [-0.5, 0.5] the error stays below a float32's resolution."""
 _FAST = {"reassoc", "contract", "nsz"}
 
 
@@ -124,13 +121,13 @@ def _exp2(_typing: Any, _power: Any) -> Any:
             )
             return builder.call(function, arguments)
 
-        lowest = ir.Constant(f32, _LOWEST_EXPONENT)
+        lowest = ir.Constant(f32, LOWEST_EXPONENT)
         normal = builder.fcmp_ordered(">", operands[0], lowest)
         x = builder.select(normal, operands[0], lowest)
         whole = call("rint", x)
         rest = builder.fsub(x, whole)
-        result = ir.Constant(f32, _EXP2[-1])
-        for coefficient in reversed(_EXP2[:-1]):
+        result = ir.Constant(f32, EXP2[-1])
+        for coefficient in reversed(EXP2[:-1]):
             result = call("fma", result, rest, ir.Constant(f32, coefficient))
         exponent = builder.add(builder.fptosi(whole, i32), ir.Constant(i32, 127))
         scale = builder.bitcast(builder.shl(exponent, ir.Constant(i32, 23)), f32)

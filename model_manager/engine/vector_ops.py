@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 F32, _I8, I16, I32, I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FAST = ("reassoc",)
 _CACHE_LINE = 64
-_LOWEST_EXPONENT = -126.0
-_EXP2 = (1.0, 0.693147181, 0.240226507, 0.0555041087, 0.00961812911, 0.00133335581, 1.54035304e-4, 1.52527338e-5)
+LOWEST_EXPONENT = -126.0
+EXP2 = (1.0, 0.693147181, 0.240226507, 0.0555041087, 0.00961812911, 0.00133335581, 1.54035304e-4, 1.52527338e-5)
 """Taylor coefficients of 2**x; on [-0.5, 0.5] the error stays below a float32's resolution."""
 _TANH_OVER, _TANH_UNDER = (135135.0, 17325.0, 378.0, 1.0), (135135.0, 62370.0, 3150.0, 28.0)
 """tanh(x) = x over(x²) / under(x²); on [-1, 1] likewise."""
@@ -119,10 +119,10 @@ class Vectors:
 
     def exp2(self, x: Any) -> Any:
         """2**x for x ≤ 0; NaN stays NaN."""
-        x = self.max(self.constant(_LOWEST_EXPONENT), x)
+        x = self.max(self.constant(LOWEST_EXPONENT), x)
         whole = self.call(f"llvm.rint.v{self.lanes}f32", self.type, [x])
         fraction = self.builder.fsub(x, whole)
-        result = self._polynomial(_EXP2, fraction)
+        result = self._polynomial(EXP2, fraction)
         exponent = self.builder.shl(self.builder.fptosi(whole, self._ints), self.ints(23))
         return self.builder.bitcast(self.builder.add(self.builder.bitcast(result, self._ints), exponent), self.type)
 
