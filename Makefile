@@ -37,6 +37,6 @@ $(READY): setup.py requirements.txt
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check uv
-	@UV_SYSTEM_CERTS=1 $(VENV)/bin/uv pip install -q --python $(VENV)/bin/python -r requirements.txt
+	@UV_SYSTEM_CERTS=1 $(VENV)/bin/uv pip install -q --compile-bytecode --python $(VENV)/bin/python -r requirements.txt
 	@UV_SYSTEM_CERTS=1 $(VENV)/bin/uv pip install -q --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
 	@touch $@
