@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from model_manager.wire.conversion import converted
 from model_manager.wire.errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -31,12 +32,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
         """From plain values; an unknown name, wrong type or impossible value raises ConfigError, naming it."""
-        try:
-            return msgspec.convert(dict(fields), cls)
-        except msgspec.ValidationError as error:
-            if isinstance(error.__cause__, ConfigError):
-                raise error.__cause__ from None
-            raise ConfigError(f"{cls.__name__}: {error}") from None
+        return converted(fields, cls, ConfigError, what=f"setting of {cls.__name__}")
 
 
 class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

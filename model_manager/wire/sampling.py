@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
+from model_manager.wire.conversion import converted, nearest
 from model_manager.wire.errors import InvalidRequest
 
 MOST_LOGPROBS = 20
@@ -17,6 +18,15 @@ _MAX_STOPS = 16
 _MAX_STRING_LENGTH = 256
 _MAX_SALT = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ELSEWHERE = {
+    "max_completion_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "random_seed": "seed",
+    "stop_sequences": "stop",
+    "temp": "temperature",
+}
+"""Parameters by the names that other libraries have for them."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -143,16 +153,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name in ("stop", "bad_words"):
             if isinstance(fields.get(name), str):
                 fields[name] = [fields[name]]
-        try:
-            return msgspec.convert(fields, cls, str_keys=True)
-        except msgspec.ValidationError as error:
-            if isinstance(error.__cause__, InvalidRequest):
-                raise error.__cause__ from None
-            raise InvalidRequest(f"sampling parameters: {error}") from None
+        return converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """These parameters with a row's own on top; raises InvalidRequest as `parse` does."""
         return self.parse(msgspec.to_builtins(self) | dict(fields)) if fields else self
+
+
+def nearest_parameter(name: str) -> str | None:
+    """The parameter that was probably meant by a name that is none: misspelt, or another library's."""
+    return _ELSEWHERE.get(name) or nearest(name, SamplingParams.__struct_fields__)
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

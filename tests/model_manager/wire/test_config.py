@@ -67,7 +67,7 @@ def test_an_impossible_setting_of_a_model_is_refused_by_name(name: str, value: A
 
 @pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
 def test_a_setting_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"ModelConfig: .*\$\.{name}"):
+    with pytest.raises(ConfigError, match=rf"^{name}=.*: takes "):
         ModelConfig.parse({name: value})
 
 
@@ -83,7 +83,7 @@ def test_every_setting_of_a_model_has_a_case_of_an_invalid_value() -> None:
 
 @pytest.mark.parametrize("kind", [ModelConfig, ManagerConfig])
 def test_an_unknown_setting_is_refused_by_name(kind: type[ModelConfig | ManagerConfig]) -> None:
-    with pytest.raises(ConfigError, match=f"{kind.__name__}: .*`max_nun_seqs`"):
+    with pytest.raises(ConfigError, match=f"unknown setting of {kind.__name__} 'max_nun_seqs': "):
         kind.parse({"max_nun_seqs": 1})
 
 

@@ -108,12 +108,12 @@ WRONG_TYPE = [
 
 @pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
 def test_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequest, match=rf"\$\.{name}"):
+    with pytest.raises(InvalidRequest, match=rf"^{name}=.*: takes "):
         SamplingParams.parse({name: value})
 
 
 def test_an_unknown_name_is_listed() -> None:
-    with pytest.raises(InvalidRequest, match="`max_token`"):
+    with pytest.raises(InvalidRequest, match="'max_token': did you mean max_tokens"):
         SamplingParams.parse({"max_token": 5})
 
 

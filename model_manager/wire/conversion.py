@@ -1,0 +1,90 @@
+"""Plain values (of flags, rows, notebooks) → frozen settings; what does not fit is told in one sentence.
+
+The sentence names the setting, what it got and what it takes. Knows no particular setting.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import inspect as types
+
+from model_manager.wire.errors import MillraceError
+
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
+_ALIKE = 0.8
+_SHOWN = 80
+_NAMES: dict[type[types.Type], tuple[str, str]] = {
+    types.IntType: ("an integer", "integers"),
+    types.FloatType: ("a number", "numbers"),
+    types.StrType: ("a string", "strings"),
+    types.BoolType: ("true or false", "booleans"),
+}
+
+
+def converted(
+    fields: Mapping[str, Any],
+    settings: type[_Settings],
+    error: type[MillraceError],
+    *,
+    what: str,
+    near: Callable[[str], str | None] | None = None,
+) -> _Settings:
+    """The settings of these fields, or `error`; `what` a field is called, and `near` finds the name that was meant."""
+    for name in fields:
+        if name not in settings.__struct_fields__:
+            raise error(_unknown(name, settings.__struct_fields__, what, near))
+    try:
+        return msgspec.convert(dict(fields), settings, str_keys=True)
+    except msgspec.ValidationError as failure:
+        if isinstance(failure.__cause__, error):
+            raise failure.__cause__ from None
+        raise error(_misfit(fields, settings)) from None
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that was probably meant: capitals and hyphens aside, or with a letter or two wrong."""
+    plain = name.lower().replace("-", "_")
+    found = difflib.get_close_matches(plain, known, n=1, cutoff=_ALIKE)
+    return found[0] if found else None
+
+
+def _unknown(name: object, known: Collection[str], what: str, near: Callable[[str], str | None] | None) -> str:
+    meant = (near or (lambda text: nearest(text, known)))(name) if isinstance(name, str) else None
+    return f"unknown {what} {name!r}: " + (f"did you mean {meant}?" if meant else f"takes {', '.join(known)}")
+
+
+def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str:
+    hints = get_type_hints(settings)
+    name = next(name for name, value in fields.items() if not _fits(value, hints[name]))
+    return f"{name}={_shown(fields[name])}: takes {_described(types.type_info(hints[name]))}"
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    try:
+        msgspec.convert(value, hint, str_keys=True)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _described(kind: types.Type) -> str:
+    if isinstance(kind, types.UnionType):
+        return " or ".join(_described(each) for each in kind.types if not isinstance(each, types.NoneType))
+    if isinstance(kind, types.LiteralType):
+        return f"one of {', '.join(map(str, kind.values))}"
+    if isinstance(kind, types.VarTupleType):
+        return f"a list of {_NAMES[type(kind.item_type)][1]}"
+    if isinstance(kind, types.DictType):
+        return (
+            f"an object with {_NAMES[type(kind.key_type)][1]} as names and {_NAMES[type(kind.value_type)][1]} as values"
+        )
+    return _NAMES[type(kind)][0]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

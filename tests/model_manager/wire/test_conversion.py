@@ -1,0 +1,76 @@
+"""What does not fit is told in our words: the setting, what it got, what it takes."""
+
+from typing import Any
+
+import pytest
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError, InvalidRequest
+from model_manager.wire.sampling import SamplingParams, nearest_parameter
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"max_tokens": "5"}, "max_tokens='5': takes an integer"),
+        ({"temperature": "hot"}, "temperature='hot': takes a number"),
+        ({"ignore_eos": 1}, "ignore_eos=1: takes true or false"),
+        ({"stop": 3}, "stop=3: takes a list of strings"),
+        ({"stop_token_ids": [1, "x"]}, "stop_token_ids=[1, 'x']: takes a list of integers"),
+        (
+            {"logit_bias": {"3": "x"}},
+            "logit_bias={'3': 'x'}: takes an object with integers as names and numbers as values",
+        ),
+        ({"max_token": 5}, "unknown sampling parameter 'max_token': did you mean max_tokens?"),
+        ({"max_new_tokens": 5}, "unknown sampling parameter 'max_new_tokens': did you mean max_tokens?"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_is_named_with_what_it_takes(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        SamplingParams.parse({"seed": 1} | fields)
+    assert str(raised.value) == told
+
+
+def test_a_parameter_like_no_other_is_told_all_that_there_are() -> None:
+    with pytest.raises(InvalidRequest, match="unknown sampling parameter 'colour': takes max_tokens, min_tokens, "):
+        SamplingParams.parse({"colour": 1})
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        SamplingParams.parse({"max_tokens": "x" * 10_000})
+    assert len(str(raised.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"max_num_seqs": "x"}, "max_num_seqs='x': takes an integer"),
+        ({"dtype": "int3"}, "dtype='int3': takes one of auto, bfloat16, float16, float32"),
+        ({"quantisation": "int8"}, "unknown setting of ModelConfig 'quantisation': did you mean quantization?"),
+    ],
+)
+def test_so_is_a_setting(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ModelConfig.parse(fields)
+    assert str(raised.value) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("temprature", "temperature"),
+        ("maxTokens", "max_tokens"),
+        ("top-p", "top_p"),
+        ("Seed", "seed"),
+        ("max_completion_tokens", "max_tokens"),
+        ("temp", "temperature"),
+    ],
+)
+def test_a_name_near_a_parameter_is_taken_for_it(name: str, meant: str) -> None:
+    assert nearest_parameter(name) == meant
+
+
+@pytest.mark.parametrize("name", ["customer", "label", "model", "metadata", "store", "step", "text", "source", "url"])
+def test_usual_columns_are_near_none(name: str) -> None:
+    assert nearest_parameter(name) is None
