@@ -14,6 +14,7 @@ from apache_beam.metrics.metric import MetricsFilter
 
 from pipelines.progress import duration
 from transforms.metrics import NAMESPACE
+from transforms.near_misses import NearMiss, counted_near_misses
 from transforms.output_files import OutputFiles
 
 _EXAMPLES = 3
@@ -35,6 +36,8 @@ class Outcome:
     """Seconds before the first request; the model was loaded in them."""
     files: list[str] = field(default_factory=list)
     dead_letter_files: list[str] = field(default_factory=list)
+    near_misses: dict[NearMiss, int] = field(default_factory=dict)
+    """Rows by what may be a misspelt parameter of theirs."""
 
     @property
     def dead_letters(self) -> int:
@@ -73,6 +76,7 @@ def outcome_of(result: Any, files: OutputFiles, kept: list[str], times: Times) -
         startup=(times.first_request or times.started) - times.started,
         files=[path for path in files.existing("completions") if path not in kept],
         dead_letter_files=files.existing("dead_letters"),
+        near_misses=counted_near_misses(counts),
     )
 
 
@@ -93,6 +97,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
         f"{outcome.generated_tokens:,} generated",
         f"completions:  {_places(outcome.files)}",
         f"dead letters: {_dead_letters(outcome)}",
+        *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
         *_examples(outcome.files),
     ]
 

@@ -24,6 +24,7 @@ from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client, Lease, SharedClient
 from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt
 from transforms.metrics import RequestMetrics
+from transforms.near_misses import NearMisses
 from transforms.prompts import as_prompt, split_key
 from transforms.request_ids import RequestIds
 from transforms.rows import too_deep
@@ -68,6 +69,7 @@ class AsyncRequestDoFn(beam.DoFn):
         self._params = params
         self._job = job
         self._on_failure = on_failure
+        self._near_misses = NearMisses()
         self._lease: Lease | None = None
 
     def setup(self) -> None:
@@ -106,6 +108,8 @@ class AsyncRequestDoFn(beam.DoFn):
             unusable = DeadLetter(id="", error=type(error).__name__, reason=str(error), row=_shown(value))
             yield self._failure(unusable, {}, keyed, windowed)
             return
+        if isinstance(value, dict):  # a Prompt's columns are meant to be columns
+            self._near_misses.look(prompt.columns)
         try:
             self._start(prompt, keyed, windowed)
         except RequestError as error:

@@ -21,6 +21,7 @@ from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client, ClientOptions, Opener, open_engine_client
 from transforms.elements import Completion, Prompt
 from transforms.generate import completion_of
+from transforms.near_misses import NearMisses
 from transforms.prompts import as_prompt
 
 
@@ -58,6 +59,7 @@ class ManagedModelHandler(ModelHandler):
         self._params = params or SamplingParams()
         self._options = ClientOptions(self._model, manager=manager, job=uuid.uuid4().hex, chat=chat)
         self._open_client = open_client
+        self._near_misses = NearMisses()
 
     def load_model(self) -> LoadedModel:
         """Wait until the manager has the model."""
@@ -87,6 +89,8 @@ class ManagedModelHandler(ModelHandler):
         prompt: Prompt | None = None
         try:
             prompt = as_prompt(element)
+            if isinstance(element, dict):
+                self._near_misses.look(prompt.columns)
             future = client.submit(prompt.content, params.updated(prompt.params), request_id=request_id)
         except RequestError as error:
             return prompt, error

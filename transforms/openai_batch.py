@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.sampling import nearest_parameter
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
 _SAMPLING = (
@@ -87,7 +88,8 @@ def _check_unsupported(name: str, value: Any) -> None:
         value == default and (value is default or default is not False) for default in _NO_EFFECT.get(name, ())
     )
     if value is not None and not harmless:
-        raise InvalidRequest(f"body.{name} is not supported")
+        meant = nearest_parameter(name)
+        raise InvalidRequest(f"body.{name} is not supported" + (f": did you mean {meant}?" if meant else ""))
 
 
 def _max_tokens(body: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from transforms.elements import DEAD_LETTERS, DeadLetter, Prompt
 from transforms.file_ranges import FileRange, match_files, split_file
 from transforms.formats import checked_input_format, input_format
 from transforms.metrics import NAMESPACE
+from transforms.near_misses import NearMisses
 from transforms.read_rows import MAX_ROW_BYTES, read_range
 from transforms.rows import RowShape
 
@@ -92,11 +93,14 @@ class _ReadRange(beam.DoFn):
         self._shape = shape
         self._max_row_bytes = max_row_bytes
         self._strict = strict
+        self._near_misses = NearMisses()
         self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
 
     def process(self, part: FileRange) -> Iterator[Any]:
         for row in read_range(part, self._shape, self._max_row_bytes):
             if isinstance(row, Prompt):
+                if self._shape.row_params:
+                    self._near_misses.look(row.columns)
                 yield row
                 continue
             self._unreadable.inc()

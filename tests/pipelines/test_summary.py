@@ -1,9 +1,11 @@
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from pipelines.summary import Outcome, summary_lines
+from transforms.near_misses import NearMiss
 
 
 def outcome(
@@ -45,6 +47,14 @@ def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) ->
     path.write_text(json.dumps({"id": "a", "error": "PromptTooLong", "reason": "1,200 tokens"}) + "\n")
     lines = summary_lines(outcome(failed=2, dead=[str(path)]))
     assert lines[3] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
+
+
+def test_it_warns_of_columns_that_look_like_misspelt_parameters() -> None:
+    found = dataclasses.replace(outcome(), near_misses={NearMiss("max_token", "max_tokens"): 1200})
+    assert any(
+        line.startswith("warning:      column 'max_token' of 1,200 rows is no parameter and rides along: is max_tokens")
+        for line in summary_lines(found)
+    )
 
 
 @pytest.mark.parametrize(("completions", "failed", "status"), [(1, 5, 0), (0, 5, 1), (0, 0, 0)])

@@ -79,7 +79,11 @@ def test_columns_can_be_named() -> None:
         ({"prompt": "a", "id": True}, "`id`"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "max_tokens": "many"}, "max_tokens"),
-        ({"prompt": "a", "sampling_params": {"maxtokens": 1}}, "maxtokens"),
+        ({"prompt": "a", "sampling_params": {"maxtokens": 1}}, "'maxtokens': did you mean max_tokens"),
+        (
+            {"custom_id": "a", "body": {"prompt": "a", "max_token": 1}},
+            "body.max_token is not .*: did you mean max_tokens",
+        ),
         ({"prompt": "a", "sampling_params": 3}, "sampling_params"),
         (3, "a number"),
         (None, "null"),
