@@ -76,7 +76,9 @@ Content = str | list[dict[str, Any]] | list[int]
 class Client(Protocol):
     """Completes, scores and embeds prompts; used by many threads."""
 
-    info: ModelInfo
+    @property
+    def info(self) -> ModelInfo:
+        """The loaded model."""
 
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:
         """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.

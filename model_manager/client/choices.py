@@ -13,6 +13,7 @@ import msgspec
 
 from model_manager.client.generation import Generation
 from model_manager.client.joined import Send, submit_joined
+from model_manager.client.request_ids import sibling_id
 from model_manager.wire.messages import Request
 
 
@@ -39,7 +40,7 @@ def choice_requests(request: Request) -> list[Request]:
     others = [
         msgspec.structs.replace(
             first,
-            request_id=f"{request.request_id}#{index}",
+            request_id=sibling_id(request.request_id, index),
             params=msgspec.structs.replace(params, seed=choice_seed(params.seed, index), prompt_logprobs=None),
         )
         for index in range(1, request.params.n)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +16,6 @@ class Waiter:
 
     since: float
     future: Future[Any] = field(default_factory=Future)
-
-
-def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
-    """Their futures raise the error, but for those that were cancelled."""
-    for waiter in waiters:
-        if waiter.future.set_running_or_notify_cancel():
-            waiter.future.set_exception(error)
 
 
 @dataclass

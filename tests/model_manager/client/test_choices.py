@@ -6,9 +6,12 @@ import pytest
 
 from model_manager.client.choices import choice_requests, choice_seed, submit_choices
 from model_manager.client.generation import Generation
+from model_manager.client.request_ids import sibling_id
 from model_manager.wire.errors import NonFiniteLogits
 from model_manager.wire.messages import FinishReason, Request, Timings
 from model_manager.wire.sampling import SamplingParams
+
+_SECOND, _THIRD = (sibling_id("a", index) for index in (1, 2))
 
 
 def request(n: int = 3, **params: object) -> Request:
@@ -39,7 +42,7 @@ class Sender:
 def test_the_first_is_what_it_would_be_alone_and_the_others_have_seeds_of_their_own() -> None:
     first, *others = choice_requests(request(seed=5, prompt_logprobs=2))
     assert (first.request_id, first.params) == ("a", SamplingParams(seed=5, prompt_logprobs=2))
-    assert [each.request_id for each in others] == ["a#1", "a#2"]
+    assert [each.request_id for each in others] == [_SECOND, _THIRD]
     assert all(each.params.prompt_logprobs is None for each in others)
     assert len({each.params.seed for each in (first, *others)}) == 3
     assert {each.family for each in (first, *others)} == {"a"}
@@ -62,31 +65,31 @@ def test_the_largest_seed_gives_seeds_in_range() -> None:
 def test_the_answers_are_joined_in_order_whichever_ends_first() -> None:
     send = Sender()
     joined = submit_choices(send, request())
-    for name in ("a#2", "a", "a#1"):
+    for name in (_THIRD, "a", _SECOND):
         assert not joined.done()
         send.futures[name].set_result(answer(name))
     result = joined.result(timeout=0)
     assert result.text == "a"
-    assert [choice.text for choice in result.choices] == ["a", "a#1", "a#2"]
+    assert [choice.text for choice in result.choices] == ["a", _SECOND, _THIRD]
 
 
-@pytest.mark.parametrize("ended", [[], ["a"], ["a", "a#1"]])
+@pytest.mark.parametrize("ended", [[], ["a"], ["a", _SECOND]])
 def test_when_one_fails_all_fail_and_the_others_are_cancelled(ended: list[str]) -> None:
     send = Sender()
     joined = submit_choices(send, request())
     for name in ended:
         send.futures[name].set_result(answer(name))
-    send.futures["a#2"].set_exception(NonFiniteLogits("NaN"))
+    send.futures[_THIRD].set_exception(NonFiniteLogits("NaN"))
     with pytest.raises(NonFiniteLogits):
         joined.result(timeout=0)
-    assert send.cancelled() == [name for name in ("a", "a#1") if name not in ended]
+    assert send.cancelled() == [name for name in ("a", _SECOND) if name not in ended]
 
 
 def test_two_that_fail_are_one_failure() -> None:
     send = Sender()
     joined = submit_choices(send, request(n=2))
     send.futures["a"].set_running_or_notify_cancel()
-    send.futures["a#1"].set_exception(NonFiniteLogits("first"))
+    send.futures[_SECOND].set_exception(NonFiniteLogits("first"))
     send.futures["a"].set_exception(NonFiniteLogits("second"))
     with pytest.raises(NonFiniteLogits, match="first"):
         joined.result(timeout=0)
@@ -96,14 +99,14 @@ def test_cancelling_cancels_all() -> None:
     send = Sender()
     joined = submit_choices(send, request())
     assert joined.cancel()
-    assert send.cancelled() == ["a", "a#1", "a#2"]
+    assert send.cancelled() == ["a", _SECOND, _THIRD]
 
 
 def test_one_that_cannot_be_sent_takes_those_back_that_were() -> None:
     send = Sender(fails_at=2)
     with pytest.raises(NonFiniteLogits):
         submit_choices(send, request())
-    assert send.cancelled() == ["a", "a#1"]
+    assert send.cancelled() == ["a", _SECOND]
 
 
 def test_nothing_more_is_sent_once_one_has_failed() -> None:

@@ -49,7 +49,7 @@ def test_a_draft_model_is_found_before_any_engine_is_told_of_it(machine: Machine
     with pytest.raises(ModelNotFound, match=r"^draft_model: .*absent: no such folder"):
         machine.open(speculation="draft_model", draft_model=str(machine.model / "absent"))
     client = machine.open(speculation="draft_model", draft_model=EMBEDDED_MODEL)
-    assert (Path(client._config.draft_model or "") / "config.json").is_file()
+    assert (Path(client._session._config.draft_model or "") / "config.json").is_file()
 
 
 def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(machine: Machine) -> None:
@@ -60,6 +60,22 @@ def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(m
     assert [choice.text for choice in again.choices] == [choice.text for choice in first.choices]
     (job,) = machine.status().jobs
     assert (job.finished, job.prompt_tokens, job.generated_tokens) == (1, 3, 15)
+
+
+def test_an_answer_among_several_cannot_be_taken_for_another_callers_request(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+    client = machine.open(command=MANAGER_COMMAND)
+    several = client.submit([1, 2, 3], SamplingParams(max_tokens=5, n=2), request_id="a")
+    other = client.submit([4, 5], SHORT, request_id="a#1")
+    scores = client.score([7, 8], [[9], [10]], request_id="b")
+    for taken in ("a\x1f1", "b\x1f1"):
+        with pytest.raises(InvalidRequest, match="request_id"):
+            client.embed([4, 5], request_id=taken)
+    assert len(several.result(PATIENCE).choices) == 2
+    assert other.result(PATIENCE).prompt_tokens == 2
+    assert [score.token_ids for score in scores.result(PATIENCE)] == [[9], [10]]
 
 
 def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +390,7 @@ print(child)
 
 def test_settings_reach_the_manager(machine: Machine) -> None:
     client = machine.open(ManagerConfig(linger=0.5, lookahead=0.0), max_num_seqs=4)
-    eventually(lambda: client._limit == 4, "a credit a running sequence")
+    eventually(lambda: client._session._limit == 4, "a credit a running sequence")
 
 
 def test_a_chat_template_that_is_asked_for_and_not_there_is_refused_before_anything_starts(machine: Machine) -> None:

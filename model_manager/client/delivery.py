@@ -1,0 +1,41 @@
+"""Answers to those who wait for them, as results or as errors. Knows futures; no socket, no thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from model_manager.client.generation import Decoder
+from model_manager.client.ledger import Pending, Waiter
+from model_manager.client.results import result_of
+from model_manager.wire.errors import RequestAborted
+from model_manager.wire.messages import Failure, FinishReason, Output
+
+
+def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
+    """Their futures raise the error, but for those that were cancelled."""
+    for waiter in waiters:
+        if waiter.future.set_running_or_notify_cancel():
+            waiter.future.set_exception(error)
+
+
+def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder) -> None:
+    """The answer, as text where it is one, to all who wait for that request."""
+    if isinstance(answer, Failure):
+        fail(pending.waiters, answer.error.exception())
+    elif answer.finish_reason is FinishReason.ABORT:
+        fail(pending.waiters, RequestAborted("cancelled"))
+    else:
+        now = time.monotonic()
+        for waiter in pending.waiters:
+            _complete(waiter, answer, pending, decoder, now)
+
+
+def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder, now: float) -> None:
+    try:
+        result = result_of(output, pending.request, decoder, now - waiter.since)
+    except Exception as error:  # a tokenizer's, about these tokens alone
+        fail([waiter], error)
+        return
+    if waiter.future.set_running_or_notify_cancel():
+        waiter.future.set_result(result)

@@ -1,0 +1,22 @@
+"""Ids of requests: a caller's own, and those of the further requests that one prompt may come to.
+
+What is derived holds a character that no caller's id may, so the two never meet.
+"""
+
+from __future__ import annotations
+
+from model_manager.wire.errors import InvalidRequest
+
+_SEPARATOR = "\x1f"  # ASCII: unit separator
+
+
+def callers_id(request_id: str) -> str:
+    """The id, if a caller may give it; raises InvalidRequest."""
+    if _SEPARATOR in request_id:
+        raise InvalidRequest(f"request_id={request_id!r}: takes text without U+001F, which derived ids hold")
+    return request_id
+
+
+def sibling_id(family: str, index: int) -> str:
+    """Of request `index` of those for one prompt; the first has the caller's own id, which names the family."""
+    return f"{family}{_SEPARATOR}{index}" if index else family

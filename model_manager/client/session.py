@@ -1,0 +1,295 @@
+"""Session: a model's requests in, futures of their answers out, however many connections to the manager that takes.
+
+One thread connects and receives, one gives signs of life; callers send on their own threads. When the manager is lost,
+the receiving thread finds or starts another and submits again what is unanswered: a future that `send` returned is
+always completed. Knows token ids, not where they come from.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from model_manager.client.delivery import deliver, fail
+from model_manager.client.election import Election
+from model_manager.client.generation import Decoder
+from model_manager.client.ledger import Ledger, Waiter
+from model_manager.client.link import Link
+from model_manager.client.weak_callbacks import Detaching, Forsaking
+from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.errors import EngineError, ManagerUnavailable, MillraceError, RequestAborted
+from model_manager.wire.messages import (
+    Cancel,
+    CloseModel,
+    Credits,
+    Failure,
+    ManagerToClient,
+    ModelFailed,
+    ModelInfo,
+    ModelReady,
+    OpenModel,
+    Output,
+    Request,
+    Results,
+    Submit,
+)
+from model_manager.wire.transport import ConnectionLost, ProtocolError
+
+MOST_RECOVERIES = 5
+"""Connections lost in a row, with no result between them, after which what is outstanding fails."""
+_FORKED = "this client is process {}'s: a forked process opens its own"
+_LONGEST_PAUSE = 2.0
+"""Seconds between two recoveries, at most."""
+
+
+class Session:
+    """One model's, for one process; thread-safe. Futures are completed on its receiving thread."""
+
+    info: ModelInfo
+    """The loaded model, once it is ready."""
+
+    def __init__(
+        self, config: ModelConfig, folder: Path, election: Election, settings: ManagerConfig, decoder: Decoder
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._election = election
+        self._settings = settings
+        self._decoder = decoder
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        """Guards everything below."""
+        self._ledger = Ledger()
+        self._link: Link | None = None
+        self._ready = False
+        self._limit = 0
+        self._wanted = True
+        self._recoveries = 0
+        self._setbacks = 0
+        self._setback: MillraceError | None = None
+        self._final: MillraceError | None = None
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=f"millrace-{name}", daemon=True)
+            for name, work in (("receive", self._receive), ("watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+        os.register_at_fork(after_in_child=Forsaking(self))
+
+    # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait_until_ready(self) -> None:
+        """Until the model is loaded; raises what keeps it from being."""
+        with self._changed:
+            while not self._ready:
+                self._raise_if_over(0)
+                self._want()
+                self._changed.wait()
+
+    def send(self, request: Request) -> Future[Any]:
+        """A future of the answer; waits for a credit, and returns once the request is on its way.
+
+        Raises InvalidRequest for an id that is outstanding for other work, and what ends the waiting: ModelError,
+        EngineLost, ManagerUnavailable, or RequestAborted if the session is closed.
+        """
+        self._check_caller()
+        waiter = Waiter(since=time.monotonic())
+        link = self._register(request, waiter)
+        if link is not None:
+            link.flush()
+        waiter.future.add_done_callback(Detaching(self, request.request_id))
+        return waiter.future
+
+    def cancel(self, request_id: str) -> None:
+        """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(_FORKED.format(self._pid))
+        self._cancel(request_id, only=None)
+
+    def close(self) -> None:
+        """Cancel what is outstanding and let go of the model; again does nothing."""
+        if os.getpid() != self._pid or self._closing.is_set():
+            return
+        self._closing.set()
+        with self._changed:
+            link, waiters = self._link, self._ledger.clear()
+            self._final = RequestAborted("the client is closed")
+            self._changed.notify_all()
+        if link is not None:
+            link.enqueue(CloseModel(self._config.key))
+            link.flush()
+            link.close()
+        fail(waiters, self._final)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    # ── on the callers' threads ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_caller(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(_FORKED.format(self._pid))
+        if threading.current_thread() is self._threads[0]:
+            raise RuntimeError("a future's callback may not submit: it runs on the thread that gives the credits")
+
+    def _register(self, request: Request, waiter: Waiter) -> Link | None:
+        """Enter the request; the link that is to be flushed, if the request is not on its way already."""
+        with self._changed:
+            setbacks = self._setbacks
+            while True:
+                self._raise_if_over(setbacks)
+                if self._ledger.join(request, waiter):
+                    return None
+                if self._link is not None and self._ready and self._ledger.in_use < self._limit:
+                    self._ledger.add(request, waiter)
+                    self._link.enqueue(Submit(self._config.key, [request]))
+                    return self._link
+                self._want()
+                self._changed.wait()
+
+    def _raise_if_over(self, setbacks: int) -> None:
+        if self._final is not None:
+            raise self._final
+        if self._setbacks != setbacks:
+            assert self._setback is not None, "a setback has a reason"
+            raise self._setback
+
+    def _want(self) -> None:
+        if not self._wanted:
+            self._wanted = True
+            self._changed.notify_all()
+
+    def detach(self, request_id: str, future: Future[Any]) -> None:
+        """The holder of that future has cancelled it; its request ends, unless others wait for the same."""
+        self._cancel(request_id, only=future)
+
+    def _cancel(self, request_id: str, only: Future[Any] | None) -> None:
+        with self._changed:
+            gone = self._ledger.cancel(request_id, only)
+            link = self._link if gone is not None and self._ready else None
+            if link is not None:
+                link.enqueue(Cancel(self._config.key, [request_id]))
+        if link is not None:
+            link.flush()
+        fail(gone or [], RequestAborted("cancelled"))
+
+    # ── the receiving thread ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self) -> None:
+        while self._wait_until_wanted():
+            try:
+                self._serve()
+            except (ConnectionLost, ProtocolError) as error:
+                self._recover(error)
+            except EngineError as error:
+                self._give_up(error, for_good=False)
+            except MillraceError as error:
+                self._give_up(error, for_good=True)
+            except Exception as error:
+                mistake = EngineError(f"the client failed: {type(error).__name__}: {error}")
+                self._give_up(mistake, for_good=True)
+                raise
+
+    def _wait_until_wanted(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._closing.is_set())
+        return not self._closing.is_set()
+
+    def _serve(self) -> None:
+        """One connection, from the election to its end, which is always an exception."""
+        link = Link(self._election.connect(self._closing), self._settings.hang_timeout)
+        try:
+            with self._changed:
+                self._link = link
+            if self._closing.is_set():
+                return
+            link.await_welcome()
+            link.enqueue(OpenModel(self._config, str(self._folder)))
+            link.flush()
+            while not self._closing.is_set():
+                self._heard(link, link.receive())
+        finally:
+            with self._changed:
+                self._link, self._ready, self._limit = None, False, 0
+            link.close()
+
+    def _heard(self, link: Link, message: ManagerToClient) -> None:
+        match message:
+            case Results():
+                self._answered([*message.outputs, *message.failures])
+            case Credits():
+                with self._changed:
+                    self._limit = message.limit
+                    self._changed.notify_all()
+            case ModelReady():
+                self._resume(link, message)
+            case ModelFailed():
+                raise message.error.exception()
+
+    def _resume(self, link: Link, message: ModelReady) -> None:
+        """The model is there: submit again what is unanswered, which on the first connection is nothing."""
+        with self._changed:
+            self.info = message.info
+            requests = self._ledger.reconnected()
+            if requests:
+                link.enqueue(Submit(self._config.key, requests))
+            self._ready = True
+            self._changed.notify_all()
+        link.flush()
+
+    def _answered(self, answers: list[Output | Failure]) -> None:
+        with self._changed:
+            self._recoveries = 0
+            awaited = [
+                (answer, pending)
+                for answer in answers
+                if (pending := self._ledger.answered(answer.request_id)) is not None
+            ]
+            self._changed.notify_all()
+        for answer, pending in awaited:
+            deliver(answer, pending, self._decoder)
+
+    def _recover(self, error: MillraceError) -> None:
+        """The connection is lost: try again if anyone needs it, and not for ever."""
+        with self._changed:
+            self._recoveries += 1
+            recoveries = self._recoveries
+            self._wanted = self._ledger.is_waited_for()
+            self._changed.notify_all()  # whoever waits for a credit, or for the model, wants it too
+        if recoveries > MOST_RECOVERIES:
+            lost = f"the manager was lost {recoveries} times in a row: {error}"
+            self._give_up(ManagerUnavailable(lost), for_good=False)
+        elif recoveries > 1:
+            self._closing.wait(min(_LONGEST_PAUSE, 0.05 * 2**recoveries))
+
+    def _give_up(self, error: MillraceError, *, for_good: bool) -> None:
+        """Everything outstanding fails, and whoever waits is told; unless for good, the next request tries again."""
+        with self._changed:
+            waiters = self._ledger.clear()
+            self._setback, self._setbacks = error, self._setbacks + 1
+            self._recoveries = 0
+            self._wanted = False
+            if for_good and self._final is None:
+                self._final = error
+            self._changed.notify_all()
+        fail(waiters, error)
+
+    # ── the watching thread ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self) -> None:
+        interval = min(self._settings.heartbeat, self._settings.hang_timeout / 4)
+        while not self._closing.wait(interval):
+            with self._changed:
+                link = self._link
+            if link is not None:
+                link.check(interval)
+
+    def forsake(self) -> None:
+        """In a forked process: the connection is the parent's, and must end when the parent ends."""
+        if self._link is not None:
+            self._link.abandon()
