@@ -25,9 +25,8 @@ from transforms.client import Client, Lease, SharedClient
 from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt
 from transforms.metrics import RequestMetrics
 from transforms.near_misses import NearMisses
-from transforms.prompts import as_prompt, split_key
+from transforms.prompts import as_prompt, split_key, unusable_letter
 from transforms.request_ids import RequestIds
-from transforms.rows import too_deep
 from transforms.task_elements import Embedded, Scored
 
 OnFailure = Literal["emit", "dead_letter", "raise"]
@@ -105,8 +104,7 @@ class AsyncRequestDoFn(beam.DoFn):
         try:
             prompt = as_prompt(value)
         except RequestError as error:
-            unusable = DeadLetter(id="", error=type(error).__name__, reason=str(error), row=_shown(value))
-            yield self._failure(unusable, {}, keyed, windowed)
+            yield self._failure(unusable_letter(value, error), {}, keyed, windowed)
             return
         if isinstance(value, dict):  # a Prompt's columns are meant to be columns
             self._near_misses.look(prompt.columns)
@@ -184,9 +182,3 @@ def _output(value: Any, keyed: tuple[Any, ...], element: WindowedValue) -> Windo
     output = element.with_value((*keyed, value) if keyed else value)
     output.windows = _OwnWindows(element.windows)
     return output
-
-
-def _shown(value: Any) -> Any:
-    if too_deep(value):
-        return f"a {type(value).__name__} that is nested too deeply"
-    return value if isinstance(value, str | dict | list) else repr(value)

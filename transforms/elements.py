@@ -23,6 +23,11 @@ DEAD_LETTERS = "dead_letters"
 """The tag of the output that dead letters leave a transform by."""
 
 
+def content_id(content: Any) -> str:
+    """An id that is the same in any process for equal values of JSON."""
+    return hashlib.sha256(canonical(content)).hexdigest()[:24]
+
+
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One row to complete: exactly one of `text`, `messages` (chat) and `token_ids`.
 
@@ -61,7 +66,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def content_id(self) -> str:
         """An id for prompts without one: the same in any process for equal content and parameters."""
-        return hashlib.sha256(canonical((self.content, self.params))).hexdigest()[:24]
+        return content_id((self.content, self.params))
 
     def digest(self, job: str, params: SamplingParams, task: Sequence[Any] = ()) -> bytes:
         """A hash of everything that its result in this job depends on, and its id; `task` is what is asked of it."""

@@ -22,7 +22,7 @@ from transforms.client import Client, ClientOptions, Opener, open_engine_client
 from transforms.elements import Completion, Prompt
 from transforms.generate import completion_of
 from transforms.near_misses import NearMisses
-from transforms.prompts import as_prompt
+from transforms.prompts import as_prompt, unusable_letter
 
 
 class LoadedModel:
@@ -76,7 +76,7 @@ class ManagedModelHandler(ModelHandler):
             for index, element in enumerate(batch):
                 requests.append(self._submit(element, params, model.client, f"{run}-{index}"))
             for element, (prompt, submitted) in zip(batch, requests, strict=True):
-                completion = self._completion(prompt, submitted)
+                completion = self._completion(element, prompt, submitted)
                 yield PredictionResult(example=element, inference=completion, model_id=self._model.model)
         finally:
             for _, submitted in requests:
@@ -96,7 +96,7 @@ class ManagedModelHandler(ModelHandler):
             return prompt, error
         return prompt, future
 
-    def _completion(self, prompt: Prompt | None, submitted: Future[Any] | RequestError) -> Completion:
+    def _completion(self, element: Any, prompt: Prompt | None, submitted: Future[Any] | RequestError) -> Completion:
         error = submitted if isinstance(submitted, RequestError) else submitted.exception()
         if prompt is not None and isinstance(submitted, Future) and error is None:
             return completion_of(prompt, submitted.result(), self._model.model)
@@ -104,7 +104,7 @@ class ManagedModelHandler(ModelHandler):
             assert error is not None
             raise error
         return Completion(
-            id=prompt.id if prompt else "",
+            id=prompt.id if prompt else unusable_letter(element, error).id,
             finish_reason=FinishReason.ERROR,
             model=self._model.model,
             columns=prompt.columns if prompt else {},

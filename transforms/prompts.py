@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from model_manager.wire.canonical import canonical
 from model_manager.wire.chat_messages import parse_messages
-from model_manager.wire.errors import InvalidRequest
-from transforms.elements import Prompt
-from transforms.rows import RowShape, check_depth, parse_row
+from model_manager.wire.errors import InvalidRequest, RequestError
+from transforms.elements import DeadLetter, Prompt, content_id
+from transforms.rows import RowShape, check_depth, given_id, parse_row, too_deep
 
 
 def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
@@ -27,6 +28,24 @@ def as_prompt(value: Any) -> Prompt:
     check_depth(value)
     prompt = _prompt(value)
     return prompt if prompt.id else msgspec.structs.replace(prompt, id=prompt.content_id)
+
+
+def unusable_letter(value: Any, error: RequestError) -> DeadLetter:
+    """The letter of an element that is no Prompt, known by the id it has, else by that of its content."""
+    row = _shown(value)
+    identity = given_id(value, RowShape()) or content_id(row)
+    return DeadLetter(id=identity, error=type(error).__name__, reason=str(error), row=row)
+
+
+def _shown(value: Any) -> Any:
+    """The value where it can be written as JSON, as dead letters are."""
+    if too_deep(value):
+        return f"a {type(value).__name__} that is nested too deeply"
+    try:
+        canonical(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value if isinstance(value, str | dict | list) else repr(value)
 
 
 def _prompt(value: Any) -> Prompt:

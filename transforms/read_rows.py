@@ -20,7 +20,7 @@ from transforms.file_ranges import FileRange
 from transforms.formats import delimiter
 from transforms.input_files import is_damage, open_input
 from transforms.lines import Line, read_lines
-from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, parse_row, too_deep
+from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, given_id, parse_row, too_deep
 
 MAX_ROW_BYTES = 16 * 2**20
 _SHOWN = 2000
@@ -100,13 +100,12 @@ def _prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | 
     try:
         return parse_row(row, shape, position=position, original=original)
     except RequestError as error:
-        return _letter(error, position, (original or "")[:_SHOWN] if too_deep(row) else row)
+        shown = (original or "")[:_SHOWN] if too_deep(row) else row
+        return _letter(error, position, shown, given_id(row, shape))
 
 
-def _letter(error: RequestError, position: str, row: Any) -> DeadLetter:
-    given = row.get("id", row.get("custom_id")) if isinstance(row, dict) else None
-    identity = str(given) if isinstance(given, str | int) else position
-    return DeadLetter(id=identity, error=type(error).__name__, reason=str(error), row=row, source=position)
+def _letter(error: RequestError, position: str, row: Any, identity: str = "") -> DeadLetter:
+    return DeadLetter(id=identity or position, error=type(error).__name__, reason=str(error), row=row, source=position)
 
 
 # ── CSV ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,10 +141,11 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
     if len(fields) != len(header):
         reason = f"{len(fields)} fields where the header has {len(header)}"
         return _letter(UnreadableRow(reason), position, fields)
+    row = dict(zip(header, fields, strict=True))
     try:
-        return _prompt_or_letter(_typed_cells(dict(zip(header, fields, strict=True)), shape), shape, position)
+        return _prompt_or_letter(_typed_cells(row, shape), shape, position)
     except InvalidRequest as error:
-        return _letter(error, position, dict(zip(header, fields, strict=True)))
+        return _letter(error, position, row, given_id(row, shape))
 
 
 def _typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:

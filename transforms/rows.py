@@ -77,6 +77,14 @@ def too_deep(value: Any) -> bool:
     return any(isinstance(each, dict | list) for each in level)
 
 
+def given_id(row: Any, shape: RowShape) -> str:
+    """The id that a row has of its own, though it may be bad otherwise; empty where it has none."""
+    try:
+        return _take_id(dict(row), shape) if isinstance(row, dict) else ""
+    except InvalidRequest:
+        return ""
+
+
 def _take_id(rest: dict[str, Any], shape: RowShape) -> str:
     for name in (shape.id_column,) if shape.id_column else ("id", "custom_id"):
         value = rest.pop(name, None)

@@ -201,6 +201,24 @@ def test_failed_requests_go_to_the_dead_letters_when_asked_for() -> None:
         check(dead, holds, "dead letters")
 
 
+def test_the_letter_of_an_element_that_is_no_prompt_has_the_rows_id_or_that_of_its_content() -> None:
+    rows: list[Any] = [
+        {"id": "r7", "prompt": "a", "max_tokens": 0},
+        {"custom_id": 8, "prompt": 3, "x": object()},
+        {"prompt": "a", "max_tokens": "5"},
+        {"prompt": "b", "max_tokens": "5"},
+        "",
+    ]
+    with pipeline() as p:
+        _, dead = p | beam.Create(rows, reshuffle=False) | generate().with_exception_handling()
+
+        def holds(letters: list[DeadLetter]) -> bool:
+            ids = {letter.id for letter in letters}
+            return len(letters) == len(ids) == 5 and {"r7", "8"} < ids and "" not in ids
+
+        check(dead | beam.Reshuffle(), holds)
+
+
 def test_keyed_dead_letters_keep_their_key() -> None:
     with pipeline() as p:
         _, dead = p | beam.Create([("k", "nan")]) | generate(client=PickyClient).with_exception_handling()

@@ -18,6 +18,12 @@ def handler(*arguments: Any, **options: Any) -> ManagedModelHandler:
     return ManagedModelHandler("stand-in", *arguments, open_client=PickyClient, **options)
 
 
+def test_an_element_that_is_no_prompt_is_known_by_its_rows_id() -> None:
+    used = handler()
+    (result,) = used.run_inference([{"id": "r7", "prompt": 3}], used.load_model())
+    assert (result.inference.id, result.inference.error.kind) == ("r7", "InvalidRequest")
+
+
 def test_run_inference_answers_each_example() -> None:
     with pipeline() as p:
         results = p | beam.Create(["one two", "three"]) | RunInference(handler())

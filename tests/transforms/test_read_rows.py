@@ -103,6 +103,15 @@ def test_the_dead_letter_of_a_json_row_holds_the_row_and_its_id(tmp_path: Path) 
     assert (letter.id, letter.row, letter.error) == ("3", {"id": 3, "x": [1]}, "InvalidRequest")
 
 
+def test_the_dead_letter_of_a_bad_row_has_the_id_of_the_column_that_is_named_for_it(tmp_path: Path) -> None:
+    for name, content in (
+        ("a.jsonl", b'{"key": 3, "id": "x"}\n'),
+        ("a.csv", b"key,id,prompt,max_tokens\n3,x,a,many\n"),
+    ):
+        (letter,) = read_bytes(tmp_path, name, content, id_column="key")
+        assert (type(letter), letter.id) == (DeadLetter, "3")
+
+
 def test_rows_that_share_an_id_are_all_read(tmp_path: Path) -> None:
     rows = read_bytes(tmp_path, "a.jsonl", b'{"id": "x", "prompt": "a"}\n{"id": "x", "prompt": "b"}\n')
     assert [row.id for row in rows] == ["x", "x"]
