@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,6 +33,13 @@ class Entry:
     """Deaths of its engine in a row at which it was there and had come no further."""
     orphaned: float | None = None
     """When its last receiver died."""
+
+    def progress(self, tokens: Sequence[int], logprobs: Logprobs | None) -> None:
+        """Its engine has generated more tokens for it."""
+        self.tokens.extend(tokens)
+        self.progressed = True
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
 
     def take_back(self) -> None:
         """No engine has it any more."""
