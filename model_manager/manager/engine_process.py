@@ -1,0 +1,227 @@
+"""One inference process: started, spoken to, watched and ended. Knows no request; what it says is handed on.
+
+One that closes its socket, says what is no message, gives no sign of life or does not get on is killed. The kernel ends
+it when the manager ends, whatever ends that (engine/process.py asks for it): nothing here has to outlive the manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.messages import (
+    EngineFailed,
+    EngineMessage,
+    EngineReady,
+    Heartbeat,
+    Message,
+    Shutdown,
+    StartEngine,
+    StepReport,
+)
+from model_manager.wire.transport import AsyncConnection, ConnectionLost, ProtocolError
+
+_FIRST_SIGN_WITHIN = 60.0
+"""Seconds for a new process to give its first sign of life: Python itself starts slowly on a loaded machine."""
+_SHUTDOWN_WITHIN = 3.0
+"""Seconds that an engine has to end when asked, before it is killed."""
+_EXIT_WITHIN = 10.0
+"""Seconds between the end of its connection and that of its process, on a machine that may be very busy."""
+_STDERR_LINES = 20
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+Report = EngineReady | EngineFailed | StepReport
+"""What an engine says that is no sign of life alone."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How an engine ended."""
+
+    reason: str
+    hopeless: bool
+
+
+class EngineProcess:
+    """One inference process."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        folder: str,
+        settings: ManagerConfig,
+        command: Sequence[str],
+        gpus: Sequence[str] = (),
+    ) -> None:
+        """Starts it; it sees `gpus` alone, if any are named.
+
+        Only from the main thread: the kernel ends the engine together with the thread that made it.
+        """
+        self._config = config
+        self._settings = settings
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = _spawn(command, theirs, config, gpus)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._socket = ours
+        self._start = StartEngine(config=config, folder=folder, heartbeat=settings.heartbeat)
+        self._connection: AsyncConnection[EngineMessage] | None = None
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._killed_for = ""
+        self._loaded = False
+        self._heard: float | None = None
+        self._started = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    async def run(self, hear: Callable[[Report], None]) -> Death:
+        """Hand on what it says until it is gone; then tell why."""
+        reader, writer = await asyncio.open_unix_connection(sock=self._socket)
+        self._connection = AsyncConnection(reader, writer, EngineMessage)
+        self._connection.send(self._start)
+        helpers = [asyncio.create_task(self._keep_stderr()), asyncio.create_task(self._watch())]
+        try:
+            await self._listen(hear)
+            return await self._death(helpers[0])
+        finally:
+            self.kill("")
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self._connection.abort()
+            await self._reap()
+
+    def send(self, message: Message) -> None:
+        """Buffer a message for it."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    def kill(self, reason: str) -> None:
+        """End it at once."""
+        self._killed_for = self._killed_for or reason
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def shut_down(self) -> None:
+        """Ask it to end, if it is loaded; kill it if it does not. Returns when the process is gone."""
+        if self._loaded:
+            self.send(Shutdown())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._reap(), _SHUTDOWN_WITHIN)
+        self.kill("")
+        await self._reap()
+
+    async def _listen(self, hear: Callable[[Report], None]) -> None:
+        assert self._connection is not None
+        try:
+            while True:
+                message = await self._connection.receive()
+                self._heard = time.monotonic()
+                if isinstance(message, Heartbeat):
+                    self._check_progress(message)
+                else:
+                    self._loaded = self._loaded or isinstance(message, EngineReady)
+                    hear(message)
+        except ConnectionLost:
+            pass
+        except ProtocolError as error:
+            self.kill(f"it sent {error}")
+
+    def _check_progress(self, heartbeat: Heartbeat) -> None:
+        setting = "step_timeout" if self._loaded else "load_timeout"
+        limit: float = getattr(self._settings, setting)
+        if heartbeat.in_step > limit:
+            doing = "its step has run" if self._loaded else "it has been loading the model"
+            self.kill(f"{doing} for more than {setting} = {limit:g} s")
+
+    async def _watch(self) -> None:
+        """Kill it when it has been silent for too long; not when this process itself was held up."""
+        interval = self._settings.hang_timeout / 8
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            if now - before > 2 * interval and self._heard is not None:
+                self._heard = now
+            elif self._silent_for_too_long(now):
+                self.kill(f"it gave no sign of life for {self._settings.hang_timeout:g} s")
+                return
+
+    def _silent_for_too_long(self, now: float) -> bool:
+        if self._heard is None:
+            return now - self._started > max(_FIRST_SIGN_WITHIN, self._settings.hang_timeout)
+        return now - self._heard > self._settings.hang_timeout
+
+    async def _keep_stderr(self) -> None:
+        reader = asyncio.StreamReader(limit=2**20)
+        assert self._process.stderr is not None
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader, loop=loop), self._process.stderr
+        )
+        try:
+            while data := await reader.read(2**16):
+                self._stderr.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
+        finally:
+            transport.close()
+
+    async def _death(self, stderr: asyncio.Task[None]) -> Death:
+        """After the end of its socket: what it was, with the last thing that it wrote."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._reap(), _EXIT_WITHIN)  # it ends by itself, and its exit code tells how
+        exited = self._process.poll()
+        if exited is None:
+            self.kill("it closed its connection")
+            await self._reap()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(stderr), 1.0)
+        if self._killed_for:
+            return Death(self._killed_for, hopeless="load_timeout" in self._killed_for)
+        last = f": {self._stderr[-1][:500]}" if self._stderr else ""
+        code = self._process.returncode or 0
+        if code < 0:
+            return Death(f"it was ended by {_signal_name(-code)}{last}", hopeless=False)
+        return Death(f"it exited with code {code}{last}", hopeless=not self._loaded)
+
+    async def _reap(self) -> None:
+        while self._process.poll() is None:
+            await asyncio.sleep(0.01)
+
+
+def _spawn(
+    command: Sequence[str], theirs: socket.socket, config: ModelConfig, gpus: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    fd = theirs.fileno()
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+    threads = {} if config.num_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(config.num_threads))
+    return subprocess.Popen(
+        [*command, "--fd", str(fd), "--model", config.model],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[fd],
+        env={**os.environ, **threads, **visible},
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
