@@ -16,6 +16,7 @@ commands:
   run           complete the prompts of files (millrace run --help)
   score         score given continuations of the prompts of files
   embed         turn the prompts of files into vectors
+  show PLACE    the row at a place that an id or a dead letter names, such as prompts.jsonl@1234
   ps [--json]   what runs on this machine: models, jobs, processes
   stop [MODEL]  end a model's engine, or everything
 
@@ -61,6 +62,12 @@ def _embed(arguments: Sequence[str]) -> int:
     return embed(arguments)
 
 
+def _show(arguments: Sequence[str]) -> int:
+    from pipelines.show import main as show
+
+    return show(arguments)
+
+
 def _ps(arguments: Sequence[str]) -> int:
     from pipelines.processes import ps
 
@@ -77,6 +84,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "score": _score,
     "embed": _embed,
+    "show": _show,
     "ps": _ps,
     "stop": _stop,
 }

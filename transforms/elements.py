@@ -45,7 +45,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: dict[str, Any] = {}
     """JSON values that ride along to the completion untouched."""
     source: str = ""
-    """Where it was read: file and position."""
+    """Where it was read: file and position (positions.py)."""
     original: str | None = None
     """The row's own JSON, where it was read as one; goes to the dead letters unchanged."""
 

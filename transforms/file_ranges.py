@@ -29,7 +29,7 @@ class FileRange(msgspec.Struct, frozen=True):
     stop: int | None = None
     """One past the last; None is the end."""
     first_row: int = 0
-    """Parquet: the number in the file of the first row of the range."""
+    """Parquet: how many rows of the file are before the range."""
 
 
 def match_files(patterns: list[str]) -> list[FileMetadata]:

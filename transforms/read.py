@@ -27,9 +27,9 @@ class ReadPrompts(beam.PTransform):
     """Prompts of JSONL, text, CSV and Parquet files, compressed or not; rows without an id get a stable one.
 
     A row that is no prompt fails the job with its place and reason; `with_exception_handling()` instead gives
-    `(prompts, dead_letters)` and goes on. Rows have the shapes that rows.py describes. An id is `<path>:<position>`,
-    with the path as it was matched: the same pattern gives the same ids from run to run. Explicit ids are taken as they
-    are; rows that share one are all read.
+    `(prompts, dead_letters)` and goes on. Rows have the shapes that rows.py describes. An id that is not given is the
+    row's position (positions.py), with the path as it was matched: the same pattern gives the same ids from run to run.
+    Explicit ids are taken as they are; rows that share one are all read.
 
     Raises ConfigError, when applied, for a pattern that matches nothing or a file of no known format.
     """

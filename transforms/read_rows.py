@@ -1,8 +1,8 @@
 """Reading one range of a file: each row a Prompt, or the DeadLetter that says what is wrong with it.
 
-Rows are known by `<path as matched>:<position>`: the byte offset of a line in the (uncompressed) file, the number of a
-row, from 0, in CSV and Parquet. Lines that are blank are skipped. An error of the file system is raised; a file whose
-content is damaged ends in one dead letter for all that could not be read of it.
+Rows are known by their positions (positions.py): `<path as matched>@<first byte>` of a line of the (uncompressed) file,
+`<path>#<number>` of a row of CSV and Parquet, from 1. Lines that are blank are skipped. An error of the file system is
+raised; a file whose content is damaged ends in one dead letter for all that could not be read of it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from transforms.lines import Line, read_lines
 from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, given_id, parse_row, too_deep
 
 MAX_ROW_BYTES = 16 * 2**20
+LINE_MARK = "@"
+"""Stands before the first byte of a line."""
+ROW_MARK = "#"
+"""Stands before the number of a row."""
 _SHOWN = 2000
 _CHUNK = 1 << 20
 _PARQUET_BATCH = 256
@@ -57,12 +61,14 @@ def unreadable_file(path: str, error: Exception) -> DeadLetter:
 
 def _read_jsonl(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     for line in _lines(stream, part, limit):
-        yield _row_or_letter(line, f"{part.path}:{line.offset}", limit, lambda text, at: _json_row(text, shape, at))
+        yield _row_or_letter(
+            line, f"{part.path}{LINE_MARK}{line.offset}", limit, lambda text, at: _json_row(text, shape, at)
+        )
 
 
 def _read_text(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     for line in _lines(stream, part, limit):
-        yield _row_or_letter(line, f"{part.path}:{line.offset}", limit, _text_row)
+        yield _row_or_letter(line, f"{part.path}{LINE_MARK}{line.offset}", limit, _text_row)
 
 
 def _lines(stream: BinaryIO, part: FileRange, limit: int) -> Iterator[Line]:
@@ -116,8 +122,8 @@ def _read_csv(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) ->
     lines = (line.decode("utf-8", "surrogateescape") for line in _raw_lines(stream, limit))
     rows = csv.reader(lines, delimiter=delimiter(part.path))
     header = next(rows, [])
-    for number, fields in enumerate(row for row in rows if row):
-        yield _csv_row(header, fields, shape, f"{part.path}:{number}")
+    for number, fields in enumerate((row for row in rows if row), 1):
+        yield _csv_row(header, fields, shape, f"{part.path}{ROW_MARK}{number}")
 
 
 def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:
@@ -172,10 +178,10 @@ def _json_cell(name: str, cell: str) -> Any:
 def _read_parquet(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     file = pq.ParquetFile(stream)
     groups = range(file.metadata.num_row_groups)[part.start : part.stop]
-    number = part.first_row
+    number = part.first_row + 1
     for batch in file.iter_batches(batch_size=_PARQUET_BATCH, row_groups=list(groups)):
         for row in batch.to_pylist(maps_as_pydicts="lossy"):
-            yield _parquet_row(row, shape, f"{part.path}:{number}", limit)
+            yield _parquet_row(row, shape, f"{part.path}{ROW_MARK}{number}", limit)
             number += 1
 
 

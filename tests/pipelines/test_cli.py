@@ -78,7 +78,7 @@ def test_a_failure_in_a_worker_process_is_one_sentence_without_a_stack(tmp_path:
     flags = ["--input", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out/c", "--backend", "fake", "--fail_fast"]
     ended = millrace("run", *flags, "--direct_running_mode=multi_processing", "--direct_num_workers=2")
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith(f"millrace: the job failed: {tmp_path}/a.jsonl:6: not JSON")
+    assert ended.stderr.splitlines()[-1].startswith(f"millrace: the job failed: {tmp_path}/a.jsonl@6: not JSON")
     assert "Traceback" not in ended.stderr
 
 

@@ -27,7 +27,7 @@ def test_a_bad_row_goes_to_the_dead_letters_and_never_ends_the_job(tmp_path: Pat
 @pytest.mark.parametrize("handled", [False, True])
 def test_a_bad_row_ends_the_job_that_is_to_fail_fast(tmp_path: Path, handled: bool) -> None:
     reading = ReadPrompts(write(tmp_path), fail_fast=handled)
-    with pytest.raises(InvalidRequest, match=r"a\.jsonl:6: `prompt` is a number"), pipeline() as p:
+    with pytest.raises(InvalidRequest, match=r"a\.jsonl@6: `prompt` is a number"), pipeline() as p:
         _ = p | (reading.with_exception_handling() if handled else reading)
 
 
@@ -50,7 +50,7 @@ def test_ids_are_the_same_from_run_to_run(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(2):
         with pipeline() as p:
             prompts = p | ReadPrompts("b.*")
-            check(prompts, lambda rows: [row.id for row in rows] == ["b.txt:0"])
+            check(prompts, lambda rows: [row.id for row in rows] == ["b.txt@0"])
 
 
 def test_a_pattern_that_matches_nothing_is_refused_before_the_run(tmp_path: Path) -> None:

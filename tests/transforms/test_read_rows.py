@@ -63,10 +63,10 @@ def test_the_format_can_be_named(tmp_path: Path) -> None:
 
 def test_ids_are_paths_and_positions(tmp_path: Path) -> None:
     rows = read_bytes(tmp_path, "a.jsonl", b'"one"\n\n{"prompt": "two", "id": "x"}\n"three"')
-    assert [row.id for row in rows] == [f"{tmp_path}/a.jsonl:0", "x", f"{tmp_path}/a.jsonl:36"]
-    assert [row.source.rsplit(":", 1)[-1] for row in rows] == ["0", "7", "36"]
+    assert [row.id for row in rows] == [f"{tmp_path}/a.jsonl@0", "x", f"{tmp_path}/a.jsonl@36"]
+    assert [row.source.rsplit("@", 1)[-1] for row in rows] == ["0", "7", "36"]
     rows = read_bytes(tmp_path, "a.csv", b"prompt\none\ntwo\n")
-    assert [row.id for row in rows] == [f"{tmp_path}/a.csv:0", f"{tmp_path}/a.csv:1"]
+    assert [row.id for row in rows] == [f"{tmp_path}/a.csv#1", f"{tmp_path}/a.csv#2"]
 
 
 def test_large_files_are_read_in_ranges_with_the_same_ids(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_large_files_are_read_in_ranges_with_the_same_ids(tmp_path: Path) -> Non
     assert len(list(split_file(match_files([str(tmp_path / "a.jsonl")])[0]))) > 4
     ranges, whole = read(tmp_path / "a.jsonl"), read(tmp_path / "b.jsonl.gz")
     assert texts(ranges) == texts(whole)
-    assert [row.id.split(":")[1] for row in ranges] == [row.id.split(":")[1] for row in whole]
+    assert [row.id.split("@")[1] for row in ranges] == [row.id.split("@")[1] for row in whole]
 
 
 def test_byte_order_marks_and_carriage_returns_are_no_content(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_parquet_has_messages_and_nested_columns_and_types_of_its_own(tmp_path: 
 def test_parquet_row_groups_number_their_rows_through_the_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"prompt": [f"p{n}" for n in range(10)]}), tmp_path / "a.parquet", row_group_size=3)
     assert len(list(split_file(match_files([str(tmp_path / "a.parquet")])[0]))) == 4
-    assert [row.id.rsplit(":", 1)[1] for row in read(tmp_path / "a.parquet")] == [str(n) for n in range(10)]
+    assert [row.id.rsplit("#", 1)[1] for row in read(tmp_path / "a.parquet")] == [str(n) for n in range(1, 11)]
 
 
 def test_a_damaged_file_is_one_dead_letter(tmp_path: Path) -> None:
