@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TextIO
@@ -21,7 +20,7 @@ from pipelines.local_runner import local_runner, runs_here
 from pipelines.logs import logs_at
 from pipelines.options import JobOptions
 from pipelines.progress import Speed, shown_progress
-from pipelines.summary import Times, outcome_of, print_summary
+from pipelines.summary import outcome_of, print_summary
 from transforms.count import RowCount, count_rows
 from transforms.output_files import OutputFiles, output_and_format
 from transforms.resume import count_completed
@@ -45,11 +44,11 @@ def run_job(options: JobOptions, build: Callable[[beam.Pipeline], Any]) -> int:
 def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> int:
     files = OutputFiles(output_and_format(options.output, options.output_format)[0])
     kept = files.current("completions") if options.if_exists == "resume" else []
-    speed, started = Speed(None if options.quiet else _total(options)), time.monotonic()
+    speed = Speed(None if options.quiet else _total(options))
     with interruptible(lambda: _what_is_kept(files)), _progress(options, speed, stderr):
         result = pipeline.run()
         result.wait_until_finish()
-    outcome = outcome_of(result, files, kept, Times(started, speed.first_at, time.monotonic()))
+    outcome = outcome_of(result, files, kept)
     if not options.quiet:
         print_summary(outcome)
     return outcome.status

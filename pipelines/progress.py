@@ -40,8 +40,6 @@ class Speed:
 
     def __init__(self, total: RowCount | None) -> None:
         self.total = total
-        self.first_at: float | None = None
-        """When the manager first knew of the job."""
         self._samples: deque[Sample] = deque()
         self._counted = self._before = (0, 0)
 
@@ -54,7 +52,6 @@ class Speed:
             self._before = (self._before[0] + self._counted[0], self._before[1] + self._counted[1])
         self._counted = (sample.done, sample.tokens)
         sample = Sample(sample.at, sample.done + self._before[0], sample.tokens + self._before[1])
-        self.first_at = sample.at if self.first_at is None else self.first_at
         self._samples.append(sample)
         while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:
             self._samples.popleft()
@@ -94,15 +91,11 @@ def duration(seconds: float) -> str:
 def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
     """The line for what the manager says now."""
     found = job_status(status, job)
-    if found is None:
-        return _before(status)
+    loading = [model.model for model in status.models if model.state == "loading"] if status else []
+    if found is None or (loading and not found.finished + found.failed):
+        return f"loading {loading[0]}" if loading else "starting"
     speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
     return speed.line()
-
-
-def _before(status: Status | None) -> str:
-    loading = [model.model for model in status.models if model.state == "loading"] if status else []
-    return f"loading {loading[0]}" if loading else "starting"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import MetricsFilter
 
 from pipelines.progress import duration
-from transforms.metrics import NAMESPACE
+from transforms.metrics import ACTIVE, NAMESPACE
 from transforms.near_misses import NearMiss, counted_near_misses
 from transforms.output_files import OutputFiles
 
@@ -32,6 +32,7 @@ class Outcome:
     cached_tokens: int
     generated_tokens: int
     seconds: float
+    """From the first request to the end of the last."""
     startup: float = 0.0
     """Seconds before the first request; the model was loaded in them."""
     files: list[str] = field(default_factory=list)
@@ -50,19 +51,14 @@ class Outcome:
         return 1 if self.dead_letters and not self.completions else 0
 
 
-class Times(NamedTuple):
-    """Of a run, on one clock."""
-
-    started: float
-    first_request: float | None
-    ended: float
-
-
-def outcome_of(result: Any, files: OutputFiles, kept: list[str], times: Times) -> Outcome:
+def outcome_of(result: Any, files: OutputFiles, kept: list[str]) -> Outcome:
     """From the result of a pipeline that ran here; `kept` are the files of earlier runs."""
-    counters = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
+    metrics = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
+    active = [each.committed for each in metrics["distributions"] if each.key.metric.name == ACTIVE]
+    first = min((each.min for each in active), default=0)
+    last = max((each.max for each in active), default=0)
     counts: dict[str, int] = {}
-    for counter in counters:
+    for counter in metrics["counters"]:
         name = counter.key.metric.name
         counts[name] = counts.get(name, 0) + counter.committed
     return Outcome(
@@ -72,8 +68,8 @@ def outcome_of(result: Any, files: OutputFiles, kept: list[str], times: Times) -
         prompt_tokens=counts.get("prompt_tokens", 0),
         cached_tokens=counts.get("cached_tokens", 0),
         generated_tokens=counts.get("generated_tokens", 0),
-        seconds=times.ended - times.started,
-        startup=(times.first_request or times.started) - times.started,
+        seconds=(last - first) / 1000,
+        startup=first / 1000,
         files=[path for path in files.existing("completions") if path not in kept],
         dead_letter_files=files.existing("dead_letters"),
         near_misses=counted_near_misses(counts),
@@ -88,13 +84,13 @@ def print_summary(outcome: Outcome) -> None:
 
 def summary_lines(outcome: Outcome) -> list[str]:
     """Counts and speeds, places, a few completions."""
-    seconds = max(outcome.seconds - outcome.startup, 1e-9)
-    starting = f" after {duration(outcome.startup)} of starting" if outcome.startup else ""
+    seconds = max(outcome.seconds, 1e-3)
     return [
-        f"{outcome.completions:,} completions in {duration(seconds)}{starting}: "
+        f"{outcome.completions:,} completions in {duration(seconds)}, first request to last result: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
         f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
         f"{outcome.generated_tokens:,} generated",
+        *([f"before:       {duration(outcome.startup)} to start and to load the model"] if outcome.startup else []),
         f"completions:  {_places(outcome.files)}",
         f"dead letters: {_dead_letters(outcome)}",
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from time import time as wall_clock
 from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex
 
 import apache_beam as beam
@@ -69,10 +70,11 @@ class AsyncRequestDoFn(beam.DoFn):
         self._job = job
         self._on_failure = on_failure
         self._near_misses = NearMisses()
+        self._built_at = wall_clock()
         self._lease: Lease | None = None
 
     def setup(self) -> None:
-        self._metrics = RequestMetrics()
+        self._metrics = RequestMetrics(self._built_at)
         self._in_flight: dict[str, _InFlight] = {}
         self._left: dict[str, Future[Any]] = {}
 
@@ -118,7 +120,7 @@ class AsyncRequestDoFn(beam.DoFn):
         request_id = self._ids.of(prompt, params, self._task.asked(prompt))
         finished = self._finished
         assert request_id not in self._in_flight, "an id is used again only far apart"
-        future = self._attached(request_id) or self._task.submit(self._client(), prompt, params, request_id)
+        future = self._attached(request_id) or self._sent(prompt, params, request_id)
         self._in_flight[request_id] = _InFlight(prompt, keyed, windowed, future)
         future.add_done_callback(lambda _: finished.put(request_id))
 
@@ -129,6 +131,11 @@ class AsyncRequestDoFn(beam.DoFn):
             return None
         return future
 
+    def _sent(self, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
+        client = self._client()  # the first call waits until the model is loaded
+        self._metrics.active()
+        return self._task.submit(client, prompt, params, request_id)
+
     def _client(self) -> Client:
         if self._lease is None:
             self._lease = self._shared.lease(self)
@@ -137,6 +144,7 @@ class AsyncRequestDoFn(beam.DoFn):
     def _result(self, request_id: str) -> Any:
         prompt, keyed, element, future = self._in_flight.pop(request_id)
         error = future.exception()
+        self._metrics.active()
         if error is None:
             result = self._task.element(prompt, future.result(), self._shared.model_name)
             self._metrics.finished(result)

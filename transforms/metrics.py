@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from time import time as wall_clock
+
 from apache_beam.metrics import Metrics
 
 from transforms.elements import Completion
 from transforms.task_elements import Embedded, Scored
 
 NAMESPACE = "millrace"
+ACTIVE = "active_ms"
+"""Since the graph was built: when requests were sent, and when they ended. The model's loading is before the first."""
 
 
 class RequestMetrics:
     """Updated on the bundle's own thread, where Beam takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, built_at: float) -> None:
+        """`built_at`: when the graph was built, by the wall clock, which workers share."""
+        self._built_at = built_at
+        self._active = Metrics.distribution(NAMESPACE, ACTIVE)
         self._requests = Metrics.counter(NAMESPACE, "requests")
         self._failures = Metrics.counter(NAMESPACE, "failures")
         self._prompt_tokens = Metrics.counter(NAMESPACE, "prompt_tokens")
@@ -22,6 +29,10 @@ class RequestMetrics:
         self._ttft = Metrics.distribution(NAMESPACE, "ttft_ms")
         self._latency = Metrics.distribution(NAMESPACE, "latency_ms")
         self._queue_time = Metrics.distribution(NAMESPACE, "queue_time_ms")
+
+    def active(self) -> None:
+        """A request is sent, or its end is seen."""
+        self._active.update(_ms(wall_clock() - self._built_at))
 
     def failed(self) -> None:
         """A request without a completion."""

@@ -75,7 +75,7 @@ def test_a_job_that_is_to_fail_fast_ends_with_the_row_and_its_place(
 ) -> None:
     assert run(prompts, tmp_path, "--fail_fast") == 1
     shown = capsys.readouterr().err.splitlines()[-1]
-    assert shown.startswith(f"millrace: the job failed: {prompts}:")
+    assert shown.startswith(f"millrace: the job failed: {prompts}@")
     assert "not JSON" in shown
 
 

@@ -18,7 +18,7 @@ def outcome(
         prompt_tokens=2000,
         cached_tokens=500,
         generated_tokens=1000,
-        seconds=15.0,
+        seconds=10.0,
         startup=5.0,
         files=files or [],
         dead_letter_files=dead or [],
@@ -26,9 +26,10 @@ def outcome(
 
 
 def test_counts_and_speeds_leave_the_loading_out() -> None:
-    first, second, *_ = summary_lines(outcome())
-    assert first == "10 completions in 0:10 after 0:05 of starting: 1.0 prompts/s, 100 tokens/s"
+    first, second, third, *_ = summary_lines(outcome())
+    assert first == "10 completions in 0:10, first request to last result: 1.0 prompts/s, 100 tokens/s"
     assert second == "2,000 prompt tokens (500 from the cache), 1,000 generated"
+    assert third == "before:       0:05 to start and to load the model"
 
 
 def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
@@ -36,17 +37,17 @@ def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
     path = tmp_path / "out-00000-of-00001.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = summary_lines(outcome(files=[str(path)]))
-    assert lines[2] == f"completions:  {path}"
-    assert lines[3] == "dead letters: none"
-    assert [line.split(":")[0].strip() for line in lines[4:]] == ["0", "1", "2"]
-    assert all("line break" in line and len(line) < 120 for line in lines[4:])
+    assert lines[3] == f"completions:  {path}"
+    assert lines[4] == "dead letters: none"
+    assert [line.split(":")[0].strip() for line in lines[5:]] == ["0", "1", "2"]
+    assert all("line break" in line and len(line) < 120 for line in lines[5:])
 
 
 def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) -> None:
     path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
     path.write_text(json.dumps({"id": "a", "error": "PromptTooLong", "reason": "1,200 tokens"}) + "\n")
     lines = summary_lines(outcome(failed=2, dead=[str(path)]))
-    assert lines[3] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
+    assert lines[4] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
 
 
 def test_it_warns_of_columns_that_look_like_misspelt_parameters() -> None:

@@ -1,6 +1,6 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
@@ -21,7 +21,8 @@ from transforms.async_requests import AsyncRequestDoFn
 from transforms.client import ClientOptions, SharedClient
 from transforms.elements import Completion, DeadLetter, Prompt, Usage
 from transforms.generate import Generate
-from transforms.stand_in import StandInClient
+from transforms.metrics import ACTIVE
+from transforms.stand_in import StandInClient, StandInGeneration
 
 
 def generate(*arguments: Any, client: Any = StandInClient, **options: Any) -> Generate:
@@ -346,6 +347,30 @@ def test_metrics_count_requests_failures_and_tokens() -> None:
         distributions["ttft_ms"].count == distributions["latency_ms"].count == distributions["queue_time_ms"].count == 2
     )
     assert distributions["latency_ms"].max == 4
+
+
+class SlowToLoad(StandInClient):
+    now: ClassVar[float] = 0.0
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
+        type(self).now = 1060.0
+
+    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+        type(self).now = 1063.0
+        return super().complete(words, params)
+
+
+def test_the_time_of_generation_begins_when_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlowToLoad, "now", 1000.0)
+    for module in ("async_requests", "metrics"):
+        monkeypatch.setattr(f"transforms.{module}.wall_clock", lambda: SlowToLoad.now)
+    with pipeline() as p:
+        _ = p | beam.Create(["one"]) | generate(client=SlowToLoad)
+    (active,) = (
+        each.committed for each in p.result.metrics().query()["distributions"] if each.key.metric.name == ACTIVE
+    )
+    assert (active.min, active.max) == (60_000, 63_000)
 
 
 def test_outputs_have_types_keyed_as_the_input_is() -> None:
