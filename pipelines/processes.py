@@ -79,8 +79,10 @@ def status_lines(status: Status) -> Iterator[str]:
 
 def _model_line(model: ModelStatus) -> str:
     stats = model.stats
+    pids = ", ".join(map(str, model.pids)) or "-"
     return (
-        f"model    {model.model}: {model.state}, pid {model.pid or '-'}, {model.clients} clients, "
+        f"model    {model.model}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
+        f"{model.clients} clients, "
         f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
         f"cache {stats.blocks_used}/{stats.blocks_total} blocks, {stats.rss_mb:,.0f} MB, {model.restarts} restarts "
         f"({model.key})"

@@ -12,10 +12,12 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import MetricsFilter
 
+from model_manager.wire.shared_settings import UnmetSetting, sentence
 from pipelines.progress import duration
 from transforms.metrics import ACTIVE, NAMESPACE
 from transforms.near_misses import NearMiss, counted_near_misses
 from transforms.output_files import OutputFiles
+from transforms.unmet_settings import counted_unmet
 
 _EXAMPLES = 3
 _WIDTH = 100
@@ -39,6 +41,9 @@ class Outcome:
     dead_letter_files: list[str] = field(default_factory=list)
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
     """Rows by what may be a misspelt parameter of theirs."""
+
+    unmet_settings: list[UnmetSetting] = field(default_factory=list)
+    """Of the engine: asked for, and not in force."""
 
     @property
     def dead_letters(self) -> int:
@@ -73,6 +78,7 @@ def outcome_of(result: Any, files: OutputFiles, kept: list[str]) -> Outcome:
         files=[path for path in files.existing("completions") if path not in kept],
         dead_letter_files=files.existing("dead_letters"),
         near_misses=counted_near_misses(counts),
+        unmet_settings=counted_unmet(counts),
     )
 
 
@@ -93,6 +99,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
         *([f"before:       {duration(outcome.startup)} to start and to load the model"] if outcome.startup else []),
         f"completions:  {_places(outcome.files)}",
         f"dead letters: {_dead_letters(outcome)}",
+        *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
         *_examples(outcome.files),
     ]

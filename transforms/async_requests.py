@@ -29,6 +29,7 @@ from transforms.near_misses import NearMisses
 from transforms.prompts import as_prompt, split_key, unusable_letter
 from transforms.request_ids import RequestIds
 from transforms.task_elements import Embedded, Scored
+from transforms.unmet_settings import count_unmet
 
 OnFailure = Literal["emit", "dead_letter", "raise"]
 """What becomes of a request that failed: an element that has the error, a DeadLetter, or the end of the job."""
@@ -92,6 +93,8 @@ class AsyncRequestDoFn(beam.DoFn):
         while self._in_flight:
             yield self._result(self._finished.get())
         self._cancel_left()
+        if self._lease is not None:
+            count_unmet(self._lease.client.unmet)
 
     def teardown(self) -> None:
         self._leave_running()

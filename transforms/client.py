@@ -17,6 +17,7 @@ from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.logprobs import TokenLogprob
 from model_manager.wire.messages import FinishReason, ModelInfo, Pooling, Timings
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.shared_settings import UnmetSetting
 
 
 class Generation(Protocol):
@@ -79,6 +80,10 @@ class Client(Protocol):
     @property
     def info(self) -> ModelInfo:
         """The loaded model."""
+
+    @property
+    def unmet(self) -> Sequence[UnmetSetting]:
+        """Settings of the engine that were asked for and do not hold."""
 
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:
         """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.

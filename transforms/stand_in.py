@@ -16,6 +16,7 @@ from model_manager.wire.errors import MillraceError, PromptTooLong
 from model_manager.wire.logprobs import TokenLogprob
 from model_manager.wire.messages import FinishReason, ModelInfo, Pooling, Timings
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.shared_settings import UnmetSetting
 from transforms.client import ClientOptions, Content
 
 
@@ -59,6 +60,8 @@ class StandInEmbedding(msgspec.Struct, frozen=True, kw_only=True):
 
 class StandInClient:
     """Capitals, at once; as many at a time as `max_num_seqs`, and no prompt over `max_model_len` words."""
+
+    unmet: Sequence[UnmetSetting] = ()
 
     def __init__(self, options: ClientOptions) -> None:
         model = options.model

@@ -29,6 +29,7 @@ from model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
 from model_manager.wire.messages import ModelInfo, Pooling, Request
 from model_manager.wire.runtime import RuntimeDir
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.shared_settings import UnmetSetting
 
 _NO_SAMPLING = SamplingParams()
 
@@ -95,6 +96,11 @@ class EngineClient:
     def info(self) -> ModelInfo:
         """The loaded model."""
         return self._session.info
+
+    @property
+    def unmet(self) -> list[UnmetSetting]:
+        """Settings of its engine that `open` asked for and that do not hold, as others use the model already."""
+        return self._session.unmet
 
     def submit(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str, job: str | None = None

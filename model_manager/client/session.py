@@ -19,6 +19,7 @@ from model_manager.client.election import Election
 from model_manager.client.generation import Decoder
 from model_manager.client.ledger import Ledger, Waiter
 from model_manager.client.link import Link
+from model_manager.client.shared_settings import warn_of_unmet
 from model_manager.client.weak_callbacks import Detaching, Forsaking
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import EngineError, ManagerUnavailable, MillraceError, RequestAborted
@@ -37,6 +38,7 @@ from model_manager.wire.messages import (
     Results,
     Submit,
 )
+from model_manager.wire.shared_settings import UnmetSetting
 from model_manager.wire.transport import ConnectionLost, ProtocolError
 
 MOST_RECOVERIES = 5
@@ -51,6 +53,8 @@ class Session:
 
     info: ModelInfo
     """The loaded model, once it is ready."""
+    unmet: list[UnmetSetting]
+    """Settings of its engine that were asked for and do not hold, once it is ready."""
 
     def __init__(
         self, config: ModelConfig, folder: Path, election: Election, settings: ManagerConfig, decoder: Decoder
@@ -233,8 +237,9 @@ class Session:
 
     def _resume(self, link: Link, message: ModelReady) -> None:
         """The model is there: submit again what is unanswered, which on the first connection is nothing."""
+        warn_of_unmet(self._config.model, message.unmet)
         with self._changed:
-            self.info = message.info
+            self.info, self.unmet = message.info, message.unmet
             requests = self._ledger.reconnected()
             if requests:
                 link.enqueue(Submit(self._config.key, requests))

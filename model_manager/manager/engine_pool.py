@@ -16,6 +16,7 @@ import msgspec
 from model_manager.manager.entry import Entry
 from model_manager.manager.gpus import Place
 from model_manager.manager.outbox import Outbox, Start, Stop
+from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import EngineStats, ModelInfo
 
 
@@ -92,6 +93,11 @@ class EnginePool:
         states = {slot.state for slot in self.slots}
         order = (State.READY, State.RESTARTING, State.LOADING, State.FAILED)
         return next((state for state in order if state in states), State.IDLE)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The settings that its engines run with, or would."""
+        return msgspec.structs.replace(self.slots[0].place.config, num_engines=len(self.slots))
 
     @property
     def info(self) -> ModelInfo | None:

@@ -35,6 +35,7 @@ from model_manager.wire.messages import (
     Request,
     StepReport,
 )
+from model_manager.wire.shared_settings import unmet_settings
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,7 @@ class Model:
         self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs)
         self._settings = settings
         self._outbox = outbox
-        self._waiting: set[int] = set()
-        self._given_up: set[int] = set()
+        self._waiting: dict[int, ModelConfig] = {}
         self._restarts = 0
         self._last_used = -math.inf
         self._unused_since = -math.inf
@@ -74,13 +74,12 @@ class Model:
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, client: int, now: float) -> None:
-        """A client wants the model; it is told when the model is ready, at once if it is."""
+    def open(self, client: int, asked: ModelConfig, now: float) -> None:
+        """A client wants the model; once it is ready the client is told so, and which of its settings do not hold."""
         self.users.add(client)
-        self._given_up.discard(client)
         self._requests.credits.join(client)
         self._last_used = now
-        self._waiting.add(client)
+        self._waiting[client] = asked
         if self.state is State.READY:
             self._welcome()
         elif self.state in (State.IDLE, State.FAILED):
@@ -88,17 +87,12 @@ class Model:
 
     def leave(self, client: int, *, died: bool, now: float) -> None:
         """A client is gone, with or without having said so."""
-        self._given_up.discard(client)
         if client not in self.users:
             return
         self.users.discard(client)
-        self._waiting.discard(client)
+        self._waiting.pop(client, None)
         self._requests.leave(client, died=died, now=now)
         self._unused_since = now
-
-    def was_given_up_for(self, client: int) -> bool:
-        """Whether the client has been told that the model failed, and not opened it since."""
-        return client in self._given_up
 
     def outstanding(self, client: int) -> int:
         """Requests of a user that are not answered."""
@@ -128,8 +122,9 @@ class Model:
     def _welcome(self) -> None:
         info = self._engines.info
         assert info is not None, "ready without a description"
-        for client in self._waiting:
-            self._outbox.to_client(client, ModelReady(self.key, info))
+        for client, asked in self._waiting.items():
+            unmet = unmet_settings(asked, self._engines.config)
+            self._outbox.to_client(client, ModelReady(self.key, info, unmet))
         self._waiting.clear()
 
     def report(self, engine: int, report: StepReport, now: float) -> None:
@@ -177,8 +172,7 @@ class Model:
         self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
-        self._given_up |= self.users
-        self.users, self._waiting = set(), set()
+        self.users, self._waiting = set(), {}
         self._requests.drop_all()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,13 +213,12 @@ class Model:
             key=self.key,
             model=self.config.model,
             state=self.state.value,
-            pid=pids[0] if pids else None,
+            pids=list(pids),
             clients=len(self.users),
             restarts=self._restarts,
             outstanding=len(self._requests.entries),
             info=self._engines.info,
             stats=msgspec.structs.replace(stats, waiting=waiting),
-            num_engines=len(self._engines.slots),
         )
 
     def check_integrity(self) -> None:

@@ -83,13 +83,15 @@ class Router:
         """A client wants a model; it is told so if the machine has not what its settings ask for."""
         key = message.config.key
         self._clients[client].models.add(key)
+        model = self._models.get(key)
         try:
-            model = self._models.get(key) or self._new_model(message)
+            if model is None or not model.is_needed:  # then nobody is left whose settings would count
+                model = self._new_model(message)
         except ConfigError as error:
             self._outbox.to_client(client, ModelFailed(key, error.info()))
             return
         self._models[key] = model
-        model.open(client, now)
+        model.open(client, message.config, now)
 
     def _new_model(self, message: OpenModel) -> Model:
         return Model(
@@ -134,7 +136,7 @@ class Router:
         model = self._models.get(key)
         if model is not None and client in model.users:
             return model
-        if key in self._clients[client].models and (model is None or model.was_given_up_for(client)):
+        if key in self._clients[client].models:
             return None
         raise ProtocolError(f"{key} was not opened")
 

@@ -28,6 +28,14 @@ Backend = Literal["torch", "fake"]
 Speculation = Literal["off", "prompt_lookup", "draft_model"]
 
 
+SHARED_SETTINGS = (
+    *("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_gib", "num_threads", "num_engines"),
+    *("tensor_parallel", "prefix_caching", "speculation", "num_speculative_tokens", "draft_model"),
+    *("max_loras", "max_lora_rank"),
+)
+"""Of a ModelConfig, those that its key leaves out: all who use a model share what the first one to ask for it asked."""
+
+
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
@@ -116,8 +124,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def key(self) -> str:
         """The same engines serve all of one key: the model and the settings that change what it answers.
 
-        Capacity (kv_cache_gib, max_num_seqs, num_engines, …) is not in it: who comes later shares what the first one
-        started.
+        SHARED_SETTINGS are not in it: who comes later shares what the first one started, and is told where that differs
+        from what they asked for.
         """
         model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
         formats = (self.dtype, self.quantization, self.kv_cache_dtype)

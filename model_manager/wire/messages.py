@@ -20,6 +20,7 @@ from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ErrorInfo
 from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.shared_settings import UnmetSetting
 
 PROTOCOL = 1
 
@@ -195,8 +196,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     model: str
     state: str
     """idle (unloaded until the next request), loading, ready, restarting or failed."""
-    pid: int | None
-    """Of its first engine."""
+    pids: list[int]
+    """Of its engines that run."""
     clients: int
     restarts: int
     outstanding: int
@@ -204,7 +205,6 @@ class ModelStatus(msgspec.Struct, frozen=True):
     info: ModelInfo | None
     stats: EngineStats
     """Of all its engines together."""
-    num_engines: int = 1
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -283,6 +283,8 @@ class ModelReady(Message, frozen=True):
 
     key: str
     info: ModelInfo
+    unmet: list[UnmetSetting]
+    """What this client asked for and does not get."""
 
 
 class ModelFailed(Message, frozen=True):

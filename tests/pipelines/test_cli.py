@@ -63,6 +63,9 @@ def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys:
     assert dispatch(["ps", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert status["jobs"][0]["finished"] == 2
+    again = millrace("run", *flags, "--overwrite", "--max_num_seqs", "5")
+    told = [line for line in (again.stderr + again.stdout).splitlines() if "max_num_seqs=64 (asked for: 5)" in line]
+    assert len(told) == 2, "in the log and in the summary"
     assert dispatch(["stop", "other"]) == 2
     assert "millrace-tiny" in capsys.readouterr().err
     assert dispatch(["stop"]) == 0

@@ -12,7 +12,7 @@ from transforms.count import RowCount
 
 
 def status(*jobs: JobStatus, state: str = "ready") -> Status:
-    model = ModelStatus("k", "org/m", state, 1, 1, 0, 0, None, EngineStats())
+    model = ModelStatus("k", "org/m", state, [1], 1, 0, 0, None, EngineStats())
     return Status(pid=1, uptime=1.0, models=[model], jobs=list(jobs), processes=[])
 
 

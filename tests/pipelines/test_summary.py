@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from model_manager.wire.shared_settings import UnmetSetting
 from pipelines.summary import Outcome, summary_lines
 from transforms.near_misses import NearMiss
 
@@ -56,6 +57,16 @@ def test_it_warns_of_columns_that_look_like_misspelt_parameters() -> None:
         line.startswith("warning:      column 'max_token' of 1,200 rows is no parameter and rides along: is max_tokens")
         for line in summary_lines(found)
     )
+
+
+def test_it_warns_of_settings_of_the_engine_that_did_not_hold() -> None:
+    unmet = [UnmetSetting("max_num_seqs", 16, 8), UnmetSetting("num_engines", 2, 1)]
+    (warning,) = [
+        line
+        for line in summary_lines(dataclasses.replace(outcome(), unmet_settings=unmet))
+        if line.startswith("warning:      ")
+    ]
+    assert "max_num_seqs=8 (asked for: 16), num_engines=1 (asked for: 2)" in warning
 
 
 @pytest.mark.parametrize(("completions", "failed", "status"), [(1, 5, 0), (0, 5, 1), (0, 0, 0)])

@@ -94,8 +94,8 @@ class Machine:
         return model
 
     def engine_pid(self) -> int:
-        pid: int = eventually(lambda: self.model_status().pid, "an engine")
-        return pid
+        pids: list[int] = eventually(lambda: self.model_status().pids, "an engine")
+        return pids[0]
 
     def processes(self) -> list[psutil.Process]:
         """Managers and engines that belong to this machine."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig, runtime_dir
+from model_manager.wire.config import EMBEDDED_MODEL, SHARED_SETTINGS, ManagerConfig, ModelConfig, runtime_dir
 from model_manager.wire.errors import ConfigError
 from tests.model_manager.wire.instances import of_type
 
@@ -116,6 +116,15 @@ def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
     assert ModelConfig(max_loras=1).key == ModelConfig(max_loras=2).key
     assert base.key == ModelConfig(max_lora_rank=8).key
     assert len({base.key, *(other.key for other in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("name", ModelConfig.__struct_fields__)
+def test_each_setting_is_in_the_key_or_one_that_is_shared(name: str) -> None:
+    other: dict[str, Any] = {"model": "m", "revision": "r", "dtype": "float32", "quantization": "int8", "device": "cpu"}
+    other |= {"kv_cache_dtype": "int8", "max_model_len": 64, "backend": "fake"}
+    assert (name in other) != (name in SHARED_SETTINGS)
+    if name in other:
+        assert ModelConfig.parse({name: other[name]}).key != ModelConfig().key
 
 
 @pytest.mark.parametrize(
