@@ -27,9 +27,10 @@ from tokenizers import Tokenizer
 from examples.embedded_model.data import KINDS, Conversation, examples
 from examples.embedded_model.split import Example, Split
 from examples.embedded_model.tokenizer import encode
-from model_manager.engine import model_loader
+from model_manager.engine import placement
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput
+from model_manager.engine.model_loader import LoadedModel, load_model
 from model_manager.engine.stopping import StopRules
 from model_manager.store import resolve
 from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
@@ -95,7 +96,7 @@ def random_prompts(vocab_size: int, count: int) -> list[Asked]:
     return [Asked(generator.integers(10, vocab_size, 8 + n % 64).tolist()) for n in range(count)]
 
 
-def outputs(loaded: model_loader.LoadedModel, config: ModelConfig, asked: Sequence[Asked], most: int) -> list[Tokens]:
+def outputs(loaded: LoadedModel, config: ModelConfig, asked: Sequence[Asked], most: int) -> list[Tokens]:
     """Greedy outputs of the engine, in the order of the prompts."""
     engine = LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(loaded.info.eos_token_ids), None))
     for index, one in enumerate(asked):
@@ -107,13 +108,13 @@ def outputs(loaded: model_loader.LoadedModel, config: ModelConfig, asked: Sequen
     return [found[str(index)] for index in range(len(asked))]
 
 
-def perplexity(loaded: model_loader.LoadedModel, asked: Sequence[Asked]) -> float:
+def perplexity(loaded: LoadedModel, asked: Sequence[Asked]) -> float:
     """Of the answers, each token predicted from the prompt and the right tokens before it."""
     surprise = [_surprise(loaded, one.prompt, one.answer) for one in asked if one.answer is not None]
     return math.exp(float(torch.cat(surprise).mean()))
 
 
-def _surprise(loaded: model_loader.LoadedModel, prompt: Tokens, answer: Tokens) -> torch.Tensor:
+def _surprise(loaded: LoadedModel, prompt: Tokens, answer: Tokens) -> torch.Tensor:
     """[answer] negative log-likelihood."""
     tokens = np.array(prompt + answer[:-1], np.int64)
     positions = np.arange(len(tokens), dtype=np.int64)
@@ -136,8 +137,8 @@ def measure(folder: Path, asked: Sequence[Asked], most: int, formats: Sequence[s
     for name in ["float32", *(name for name in formats if name != "float32")]:
         fields = {"dtype": "float32"} | FORMATS[name]
         config = ModelConfig(model=str(folder), device="cpu", num_threads=1, kv_cache_gib=0.25, **fields)
-        with mock.patch.object(model_loader, "check_formats"):
-            loaded = model_loader.load_model(config, folder)
+        with mock.patch.object(placement, "check_formats"):
+            loaded = load_model(config, folder)
         found = outputs(loaded, config, asked, most)
         reference = reference or found
         known = [(one.answer, tokens) for one, tokens in zip(asked, found, strict=True) if one.answer is not None]

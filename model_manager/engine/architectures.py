@@ -10,7 +10,6 @@ import logging
 from typing import Any
 
 import transformers
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from model_manager.wire.errors import ConfigError, ModelUnsupported
 
@@ -62,15 +61,15 @@ _LENGTH_BOUND_ROPE = ("dynamic", "longrope")
 """These take other frequencies for the whole batch once one sequence in it outgrows the original length."""
 
 
-def model_class(config: Any) -> Any:
-    """The transformers class of a config; raises ModelUnsupported, saying why, for what cannot be served right."""
+def served_architecture(config: Any) -> str:
+    """The name of a config's transformers class; raises ModelUnsupported, saying why, for what is not served right."""
     name = str((config.architectures or ["unnamed"])[0])
     reason = _refusal(name, config)
     if reason:
         raise ModelUnsupported(f"architecture {name} is not served: {reason}")
     if name not in TESTED:
         log.warning("%s is not among the tested architectures: it is served if it passes a check at load", name)
-    return getattr(transformers, name)
+    return name
 
 
 def text_part(config: Any) -> Any | None:
@@ -117,32 +116,36 @@ def feed_forward_size(config: Any) -> int:
 
 def _refusal(name: str, config: Any) -> str | None:
     """Why an architecture is not served, or None."""
-    found: Any = getattr(transformers, name, None)
     text = config.get_text_config(decoder=True)
     kinds = {*(getattr(text, "layer_types", None) or ())} - {*_ATTENDING}
     if getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder, and only decoder-only language models are"
-    if found is None or name not in _language_models():
-        return f"transformers {transformers.__version__} has no decoder-only language model of that name"
+    if name not in TESTED and (reason := _refusal_by_class(name)):
+        return reason
     if text is not config:
         return "it is a model of several modalities, and only text models are"
-    if getattr(found, "_is_stateful", False):
-        return "it keeps a running state (linear attention or a state space), not keys and values"
     if kinds:
         return f"it has layers of type {', '.join(sorted(kinds))}; served are {' and '.join(_ATTENDING)}"
     if getattr(text, "alibi", False):
         return "its attention is biased by distance (alibi), which the kernels do not compute"
-    if name not in TESTED and not getattr(found, "_supports_attention_backend", False):
-        return "its attention is code of its own, which does not call transformers' attention functions"
     return None
 
 
-def _language_models() -> set[str]:
-    """Names of transformers' classes for causal language modelling."""
-    names: set[str] = set()
+def _refusal_by_class(name: str) -> str | None:
+    """What its class says of an untested architecture; importing that takes seconds."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    found: Any = getattr(transformers, name, None)
+    language_models: set[str] = set()
     for value in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-        names |= {value} if isinstance(value, str) else {*value}
-    return names
+        language_models |= {value} if isinstance(value, str) else {*value}
+    if found is None or name not in language_models:
+        return f"transformers {transformers.__version__} has no decoder-only language model of that name"
+    if getattr(found, "_is_stateful", False):
+        return "it keeps a running state (linear attention or a state space), not keys and values"
+    if not getattr(found, "_supports_attention_backend", False):
+        return "its attention is code of its own, which does not call transformers' attention functions"
+    return None
 
 
 def _ropes(text: Any) -> list[dict[str, Any]]:

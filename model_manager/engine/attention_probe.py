@@ -6,29 +6,14 @@ no architecture.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from model_manager.engine.attention_hook import connect
 from model_manager.engine.interface import StepInput
-from model_manager.engine.paged_attention import AttentionOptions, connect
+from model_manager.engine.paged_attention import AttentionLayout, AttentionOptions
 from model_manager.wire.errors import ModelUnsupported
-
-
-@dataclass(frozen=True)
-class AttentionLayout:
-    """Sizes that every layer of a model has, and the window of each."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    windows: tuple[int | None, ...]
-    vocab_size: int
-
-    @property
-    def num_layers(self) -> int:
-        return len(self.windows)
 
 
 @torch.inference_mode()

@@ -5,6 +5,8 @@ Reads headers only, safetensors only, and never runs code that comes with a mode
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +16,10 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
-from model_manager.engine.architectures import model_class, text_part
+from model_manager.engine.architectures import served_architecture, text_part
+from model_manager.engine.parameters import Shape
 from model_manager.engine.stored_formats import refusal
 from model_manager.store.contents import weight_files
 from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
@@ -36,9 +39,11 @@ class Checkpoint:
     """What a folder holds."""
 
     folder: Path
-    model_class: Any
-    """Of transformers."""
+    architecture: str
+    """The name of transformers' class."""
     config: Any
+    parameters: Mapping[str, tuple[Path, Shape]]
+    """File and shape of each."""
     stored_dtype: torch.dtype
     """The format of most of its weights; of a quantized one, of those that are not."""
     stored_bytes: int
@@ -51,8 +56,9 @@ class Checkpoint:
     """Whether the folder holds more than is served; `config` and `model_class` are then of its text part."""
 
     @property
-    def architecture(self) -> str:
-        return str(self.model_class.__name__)
+    def model_class(self) -> Any:
+        """Of transformers; importing it takes seconds."""
+        return getattr(transformers, self.architecture)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -60,20 +66,24 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     whole = _read_config(folder)
     text = text_part(whole)
     config = text or whole
-    found = model_class(config)
+    architecture = served_architecture(config)
     quantized = vars(whole).pop("quantization_config", None)  # or transformers would load the weights its own way
     if quantized and text:
         raise ModelUnsupported(f"{folder}: the text part of {whole.architectures[0]} is not served quantized")
     if quantized and (reason := refusal(quantized)):
         raise ModelUnsupported(f"{folder}: {reason}")
     formats = _DTYPES | (_QUANTIZED if quantized else {})
+    parameters: dict[str, tuple[Path, Shape]] = {}
     counts: Counter[torch.dtype] = Counter()
     for file in weight_files(folder):
-        counts += _count_parameters(file, formats)
+        for name, (shape, dtype) in _read_header(file, formats).items():
+            parameters[name] = file, shape
+            counts[dtype] += math.prod(shape)
     return Checkpoint(
         folder=folder,
-        model_class=found,
+        architecture=architecture,
         config=config,
+        parameters=parameters,
         stored_dtype=max(_DTYPES.values(), key=lambda dtype: counts[dtype]),
         stored_bytes=sum(count * dtype.itemsize for dtype, count in counts.items()),
         num_parameters=counts.total(),
@@ -97,31 +107,32 @@ def _read_config(folder: Path) -> Any:
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
 
 
-def _count_parameters(file: Path, formats: Mapping[str, torch.dtype]) -> Counter[torch.dtype]:
-    """Parameters by format, from the header; opening also checks that the file is as long as its header says."""
-    counts: Counter[torch.dtype] = Counter()
+def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tuple[Shape, torch.dtype]]:
+    """Shape and format of each parameter; opening also checks that the file is as long as its header says."""
+    found = {}
     try:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
                 stored = tensors.get_slice(name)
                 if stored.get_dtype() not in formats:
                     raise ModelUnsupported(f"{file}: {name} is stored as {stored.get_dtype()}; takes {[*formats]}")
-                counts[formats[stored.get_dtype()]] += torch.Size(stored.get_shape()).numel()
+                found[name] = tuple(stored.get_shape()), formats[stored.get_dtype()]
     except (SafetensorError, OSError) as error:
         raise ModelCorrupt(f"{file} is damaged: {_first_line(error)}") from None
-    if not counts:
+    if not found:
         raise ModelCorrupt(f"{file} holds no weights")
-    return counts
+    return found
 
 
 def _eos_token_ids(folder: Path, config: Any) -> list[int]:
     """From generation_config.json, which chat models correct there, else from the config."""
     eos = config.eos_token_id
-    if (folder / "generation_config.json").is_file():
+    file = folder / "generation_config.json"
+    if file.is_file():
         try:
-            corrected = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-        except Exception as error:  # as for the config
-            raise ModelCorrupt(f"{folder / 'generation_config.json'} is not readable: {_first_line(error)}") from None
+            corrected = json.loads(file.read_bytes()).get("eos_token_id")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ModelCorrupt(f"{file} is not readable: {_first_line(error)}") from None
         eos = eos if corrected is None else corrected
     if eos is None:
         return []

@@ -6,32 +6,28 @@ runs along the layers (the residual stream) is kept in float32 whatever the form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from model_manager.engine.cpu_attention import CpuAttention
 from model_manager.engine.cpu_team import Team
+from model_manager.engine.decoder_inputs import Embedding, angles
 from model_manager.engine.decoder_plan import DecoderPlan, LayerPlan
+from model_manager.engine.decoder_weights import DecoderWeights
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.matrix_ops import LANES, Epilogue, Format
-from model_manager.engine.packed_matrix import PackedMatrix, can_multiply
+from model_manager.engine.packed_matrix import can_multiply
 from model_manager.engine.paged_attention import CacheShape
+from model_manager.engine.parameters import Parameters
 from model_manager.engine.step_emitter import Emitter, Rotation, Rows
 from model_manager.engine.step_kernels import Linear, Normalize
 from model_manager.engine.step_program import Kernels
 
 
-def obstacle(plan: DecoderPlan | None, shape: CacheShape, fmt: Format) -> str | None:
+def obstacle(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> str | None:
     """Why a model cannot run as a compiled program on this processor, after "because"; None if it can."""
-    if plan is None:
-        return "its layers, in the format asked for, are not among those that can be compiled"
-    linears = [plan.head, *(linear for layer in plan.layers for linear in layer.linears)]
-    if not all(type(linear) is nn.Linear for linear in linears):
-        return "its weights came quantized"
     if not can_multiply(fmt):
         return f"this processor has no AVX-512 instructions for {fmt.name.lower()}"
     sizes = [plan.head.in_features, shape.head_dim, shape.num_heads * shape.head_dim]
@@ -46,6 +42,7 @@ class CompiledRunner:
     def __init__(
         self,
         plan: DecoderPlan,
+        parameters: Parameters,
         attention: CpuAttention,
         shape: CacheShape,
         fmt: Format,
@@ -55,7 +52,7 @@ class CompiledRunner:
         eos_token_ids: list[int],
         num_threads: int,
     ) -> None:
-        """`max_tokens` is the most that a step computes. The plan's weights are packed, each given up as it goes."""
+        """`max_tokens` is the most that a step computes; `parameters` are taken and packed layer by layer."""
         self.vocab_size = plan.head.out_features
         self.max_model_len = max_model_len
         self.num_blocks = shape.num_blocks
@@ -63,7 +60,8 @@ class CompiledRunner:
         self.eos_token_ids = eos_token_ids
         self._plan = plan
         self._attention = attention
-        self._fmt = fmt
+        self._weights = DecoderWeights(parameters, fmt, shape.dtype)
+        self._embed_rows = Embedding(plan, parameters, shape.dtype)
         self._buffers = _Buffers(plan, shape, fmt, max_tokens)
         self._max_tokens = max_tokens
         team, kernels = Team(num_threads), Kernels()
@@ -100,10 +98,10 @@ class CompiledRunner:
 
     def _embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> None:
         count, buffers = len(token_ids), self._buffers
-        embedded = self._plan.embed(token_ids, positions)
+        embedded = self._embed_rows(token_ids, positions)
         buffers.stream.tensor[:count, : embedded.shape[1]] = embedded
-        if self._plan.angles is not None:
-            cos, sin = self._plan.angles(positions)
+        if self._plan.rope is not None:
+            cos, sin = angles(self._plan.rope, positions)
             buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
 
     def _logits_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
@@ -125,30 +123,37 @@ class CompiledRunner:
         return logits[:, : self.vocab_size]
 
     def _emit_layer(self, index: int, layer: LayerPlan, shape: CacheShape) -> None:
-        emit, to = self._body, self._buffers
-        emit.normalize(to.stream, layer.attention_norm, to.normed)
-        emit.multiply(to.normed, _pack_side_by_side(layer.inputs, self._fmt), to.heads, Epilogue.STORE)
-        emit.rotate(to.heads, layer.head_norms, shape, to.angles)
+        emit, to, weights = self._body, self._buffers, self._weights
+        weights.take(layer)
+        emit.normalize(to.stream, weights.norm(layer.attention_norm), to.normed)
+        emit.multiply(to.normed, weights.pack_joined(layer.inputs), to.heads, Epilogue.STORE)
+        emit.rotate(to.heads, weights.head_norms(layer), shape, to.angles)
         width = shape.head_dim * to.heads.tensor.itemsize
         key = to.heads.address + shape.num_heads * width
         value = key + shape.num_kv_heads * width
         placed = to.heads.address, key, value, to.heads.stride, to.attended.address
         emit.attend(self._attention.place(index, *placed, layer.options))
         attended = emit.quantize(to.attended, layer.output.in_features, to.attended_int8)
-        emit.multiply(attended, _pack((layer.output,), self._fmt), to.stream, Epilogue.ADD)
-        emit.normalize(to.stream, layer.mlp_norm, to.normed)
-        emit.multiply(to.normed, _pack(layer.up, self._fmt), to.middle, layer.activation)
+        emit.multiply(attended, weights.pack([layer.output]), to.stream, Epilogue.ADD)
+        emit.normalize(to.stream, weights.norm(layer.mlp_norm), to.normed)
+        emit.multiply(to.normed, weights.pack(layer.up), to.middle, layer.activation)
         middle = emit.quantize(to.middle, layer.down.in_features, to.middle_int8)
-        emit.multiply(middle, _pack((layer.down,), self._fmt), to.stream, Epilogue.ADD)
+        emit.multiply(middle, weights.pack([layer.down]), to.stream, Epilogue.ADD)
 
     def _emit_head(self) -> None:
         """The head after a step's norm, the norm alone, and the head alone."""
-        plan, to = self._plan, self._buffers
-        matrix = _pack((plan.head,), self._fmt)
+        plan, to, weights = self._plan, self._buffers, self._weights
+        weights.take(plan.norm)
+        norm = weights.norm(plan.norm)
+        if plan.head.weight == plan.tokens:
+            weights.give(plan.tokens, self._embed_rows.tokens)
+        else:
+            weights.take(plan.head)
+        matrix = weights.pack([plan.head])
         self._head_columns = matrix.columns[0]
-        self._head_norm = self._head.normalize(to.stream, plan.norm, to.normed)
+        self._head_norm = self._head.normalize(to.stream, norm, to.normed)
         self._head_product = self._head.multiply(to.normed, matrix, to.logits, Epilogue.STORE)
-        self._final_norm = self._final.normalize(to.stream, plan.norm, to.hidden)
+        self._final_norm = self._final.normalize(to.stream, norm, to.hidden)
         given = self._given_head.quantize(to.given, plan.head.in_features, to.normed if to.given is to.hidden else None)
         self._given_product = self._given_head.multiply(given, matrix, to.logits, Epilogue.STORE)
 
@@ -172,24 +177,4 @@ class _Buffers:
         self.given = self.hidden if rounded else self.normed
         self.logits = Rows(0, 1, torch.float32)
         """Each step has its own; only the format is that of this one."""
-        self.angles = Rotation(rows, plan.rotated_half)
-
-
-def _pack(linears: Sequence[nn.Linear], fmt: Format) -> PackedMatrix:
-    """The layers' weights one after the other, each part padded to whole panels; the layers give theirs up."""
-    return _give_up(
-        linears, PackedMatrix([linear.weight for linear in linears], [linear.bias for linear in linears], fmt)
-    )
-
-
-def _pack_side_by_side(linears: Sequence[nn.Linear], fmt: Format) -> PackedMatrix:
-    """The same without padding between the parts."""
-    weight = torch.cat([linear.weight for linear in linears])
-    biases = [torch.zeros(linear.out_features) if linear.bias is None else linear.bias.float() for linear in linears]
-    return _give_up(linears, PackedMatrix([weight], [torch.cat(biases)], fmt))
-
-
-def _give_up(linears: Sequence[nn.Linear], matrix: PackedMatrix) -> PackedMatrix:
-    for linear in linears:
-        linear.weight = nn.Parameter(torch.empty(0), requires_grad=False)  # an embedding tied to it keeps its own
-    return matrix
+        self.angles = Rotation(rows, len(plan.rope.inverse_frequencies) if plan.rope else 0)

@@ -1,35 +1,58 @@
-"""What a transformers model consists of, for those whose layers the compiled step knows: norms, products, attention.
+"""What a model consists of, for those whose layers the compiled step knows: norms, products, attention.
 
-A layer is  x += attention(norm(x));  x += mlp(norm(x)).  Reads modules; computes nothing.
+A layer is  x += attention(norm(x));  x += mlp(norm(x)).  Read from a transformers config alone: names and shapes of
+parameters, as transformers saves them, and no parameter itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from model_manager.engine.matrix_ops import Epilogue
-from model_manager.engine.paged_attention import AttentionOptions
+from model_manager.engine.paged_attention import AttentionLayout, AttentionOptions
 from model_manager.engine.row_ops import Norm
 
-Embed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""[T] token ids and positions to [T, hidden_size]."""
-Angles = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""[T] positions to float32 cosines and sines, each [T, half the rotated dimensions]."""
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+_OPT_NORM_EPSILON = 1e-5
+_OPT_POSITION_OFFSET = 2
 
 
 @dataclass(frozen=True)
 class NormPlan:
-    """A normalisation with float32 weight and bias [dim]."""
+    """A normalisation with weight and, of some, bias [dim]."""
 
     kind: Norm
-    weight: torch.Tensor
-    bias: torch.Tensor
+    weight: str
+    bias: str | None
+    dim: int
     epsilon: float
+
+    @property
+    def shapes(self) -> Shapes:
+        yield self.weight, (self.dim,)
+        if self.bias:
+            yield self.bias, (self.dim,)
+
+
+@dataclass(frozen=True)
+class LinearPlan:
+    """A product with a weight [out_features, in_features] and, of some, a bias."""
+
+    weight: str
+    bias: str | None
+    out_features: int
+    in_features: int
+
+    @property
+    def shapes(self) -> Shapes:
+        yield self.weight, (self.out_features, self.in_features)
+        if self.bias:
+            yield self.bias, (self.out_features,)
 
 
 @dataclass(frozen=True)
@@ -37,127 +60,204 @@ class LayerPlan:
     """One decoder layer."""
 
     attention_norm: NormPlan
-    inputs: tuple[nn.Linear, nn.Linear, nn.Linear]
+    inputs: tuple[LinearPlan, LinearPlan, LinearPlan]
     """Query, key and value."""
     head_norms: tuple[NormPlan, NormPlan] | None
     """Of each query and key head, before they are rotated."""
     options: AttentionOptions
-    output: nn.Linear
+    output: LinearPlan
     mlp_norm: NormPlan
-    up: tuple[nn.Linear, ...]
+    up: tuple[LinearPlan, ...]
     """One, or gate and up."""
     activation: Epilogue
-    down: nn.Linear
+    down: LinearPlan
 
     @property
-    def linears(self) -> tuple[nn.Linear, ...]:
-        """All of the layer's."""
-        return (*self.inputs, self.output, *self.up, self.down)
+    def shapes(self) -> Shapes:
+        """Of all parameters, by name."""
+        norms = (self.attention_norm, *(self.head_norms or ()), self.mlp_norm)
+        for part in (*norms, *self.inputs, self.output, *self.up, self.down):
+            yield from part.shapes
+
+
+@dataclass(frozen=True)
+class PositionTable:
+    """Learned embeddings of positions [rows, hidden_size]; position 0 is row `offset`."""
+
+    weight: str
+    rows: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Angles by which heads are rotated: position x inverse_frequencies; their sines and cosines are x scale."""
+
+    inverse_frequencies: torch.Tensor
+    scale: float
 
 
 @dataclass(frozen=True)
 class DecoderPlan:
     """A whole model."""
 
-    embed: Embed
-    angles: Angles | None
-    rotated_half: int
-    """Half the rotated dimensions of a head, 0 for none."""
+    tokens: str
+    """The embedding [vocab_size, hidden_size]; tied to the head where that has the same name."""
+    positions: PositionTable | None
+    rope: Rope | None
     layers: tuple[LayerPlan, ...]
     norm: NormPlan
-    head: nn.Linear
+    head: LinearPlan
+    layout: AttentionLayout
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all parameters, by name."""
+        hidden = self.head.in_features
+        shapes: dict[str, tuple[int, ...]] = {self.tokens: (self.head.out_features, hidden)}
+        if self.positions:
+            shapes[self.positions.weight] = (self.positions.rows, hidden)
+        parts: list[LayerPlan | NormPlan | LinearPlan] = [*self.layers, self.norm, self.head]
+        for part in parts:
+            shapes.update(part.shapes)
+        return shapes
 
 
-def plan_decoder(model: Any) -> DecoderPlan | None:
-    """The plan of a loaded model, or None if its architecture, or a variant it uses, is not one of those known here."""
-    planner = _PLANNERS.get(type(model).__name__)
-    return planner(model) if planner else None
+def plan_decoder(architecture: str, config: Any) -> DecoderPlan | None:
+    """The plan of a model, or None if its architecture, or a variant that it uses, is not one of those known here."""
+    planner = _PLANNERS.get(architecture)
+    return planner(config) if planner else None
 
 
-def _plan_opt(model: Any) -> DecoderPlan | None:
-    decoder, config = model.model.decoder, model.config
-    known = config.do_layer_norm_before and decoder.project_in is None and config.activation_function == "relu"
-    if not known or not config.layer_norm_elementwise_affine or decoder.final_layer_norm is None:
+def _plan_opt(config: Any) -> DecoderPlan | None:
+    known = config.do_layer_norm_before and config.word_embed_proj_dim == config.hidden_size
+    known = known and config.activation_function == "relu" and config.layer_norm_elementwise_affine
+    if not known or config._remove_final_layer_norm:
         return None
-    tokens, positions = decoder.embed_tokens.weight, decoder.embed_positions
-
-    def embed(token_ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = nn.functional.embedding(where + positions.offset, positions.weight)
-        return rows + nn.functional.embedding(token_ids, tokens)
-
+    tokens, heads = "model.decoder.embed_tokens.weight", config.num_attention_heads
     return DecoderPlan(
-        embed=embed,
-        angles=None,
-        rotated_half=0,
-        layers=tuple(_opt_layer(layer) for layer in decoder.layers),
-        norm=_layer_norm(decoder.final_layer_norm),
-        head=model.lm_head,
+        tokens=tokens,
+        positions=PositionTable(
+            "model.decoder.embed_positions.weight",
+            config.max_position_embeddings + _OPT_POSITION_OFFSET,
+            _OPT_POSITION_OFFSET,
+        ),
+        rope=None,
+        layers=tuple(_opt_layer(f"model.decoder.layers.{index}", config) for index in range(config.num_hidden_layers)),
+        norm=_layer_norm("model.decoder.final_layer_norm", config.hidden_size),
+        head=_head(config, tokens),
+        layout=_layout(config, heads, config.hidden_size // heads, [None] * config.num_hidden_layers),
     )
 
 
-def _opt_layer(layer: Any) -> LayerPlan:
-    attention = layer.self_attn
+def _opt_layer(name: str, config: Any) -> LayerPlan:
+    hidden, has_bias = config.hidden_size, config.enable_bias
+    query, key, value, output = (
+        _linear(f"{name}.self_attn.{part}", hidden, hidden, bias=has_bias)
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj")
+    )
     return LayerPlan(
-        attention_norm=_layer_norm(layer.self_attn_layer_norm),
-        inputs=(attention.q_proj, attention.k_proj, attention.v_proj),
+        attention_norm=_layer_norm(f"{name}.self_attn_layer_norm", hidden),
+        inputs=(query, key, value),
         head_norms=None,
-        options=AttentionOptions(scale=attention.scaling),
-        output=attention.out_proj,
-        mlp_norm=_layer_norm(layer.final_layer_norm),
-        up=(layer.fc1,),
+        options=AttentionOptions(scale=(hidden // config.num_attention_heads) ** -0.5),
+        output=output,
+        mlp_norm=_layer_norm(f"{name}.final_layer_norm", hidden),
+        up=(_linear(f"{name}.fc1", config.ffn_dim, hidden, bias=has_bias),),
         activation=Epilogue.RELU,
-        down=layer.fc2,
+        down=_linear(f"{name}.fc2", hidden, config.ffn_dim, bias=has_bias),
     )
 
 
-def _plan_llama(model: Any) -> DecoderPlan | None:
+def _plan_llama(config: Any) -> DecoderPlan | None:
     """Llama and those built like it: Mistral, Qwen2, Qwen3."""
-    decoder, rotary = model.model, model.model.rotary_emb
-    if model.config.hidden_act != "silu":
+    rope = _rope(config)
+    if config.hidden_act != "silu" or rope is None:
         return None
-
-    def embed(token_ids: torch.Tensor, _positions: torch.Tensor) -> torch.Tensor:
-        return nn.functional.embedding(token_ids, decoder.embed_tokens.weight)
-
-    def angles(positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        cos, sin = rotary(torch.zeros(1), positions[None])  # the format of the first argument is that of the result
-        half = cos.shape[-1] // 2
-        return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
-
+    windows = _windows(config)
+    heads, tokens = config.num_attention_heads, "model.embed_tokens.weight"
     return DecoderPlan(
-        embed=embed,
-        angles=angles,
-        rotated_half=len(rotary.inv_freq),
-        layers=tuple(_llama_layer(layer, model.config) for layer in decoder.layers),
-        norm=_rms_norm(decoder.norm),
-        head=model.lm_head,
+        tokens=tokens,
+        positions=None,
+        rope=rope,
+        layers=tuple(_llama_layer(f"model.layers.{index}", config, window) for index, window in enumerate(windows)),
+        norm=_rms_norm("model.norm", config.hidden_size, config),
+        head=_head(config, tokens),
+        layout=_layout(config, config.num_key_value_heads or heads, _head_dim(config), windows),
     )
 
 
-def _llama_layer(layer: Any, config: Any) -> LayerPlan:
-    attention, mlp = layer.self_attn, layer.mlp
-    norms = (_rms_norm(attention.q_norm), _rms_norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
-    everywhere = config.sliding_window if config.model_type == "mistral" else None
+def _llama_layer(name: str, config: Any, window: int | None) -> LayerPlan:
+    hidden, inner, dim = config.hidden_size, config.intermediate_size, _head_dim(config)
+    queries, keys = config.num_attention_heads * dim, (config.num_key_value_heads or config.num_attention_heads) * dim
+    is_qwen2 = config.model_type == "qwen2"
+    has_bias = is_qwen2 or bool(getattr(config, "attention_bias", False))
+    mlp_bias = bool(getattr(config, "mlp_bias", False))
+    norms = [_rms_norm(f"{name}.self_attn.{part}", dim, config) for part in ("q_norm", "k_norm")]
     return LayerPlan(
-        attention_norm=_rms_norm(layer.input_layernorm),
-        inputs=(attention.q_proj, attention.k_proj, attention.v_proj),
-        head_norms=norms,
-        options=AttentionOptions(scale=attention.scaling, window=getattr(attention, "sliding_window", everywhere)),
-        output=attention.o_proj,
-        mlp_norm=_rms_norm(layer.post_attention_layernorm),
-        up=(mlp.gate_proj, mlp.up_proj),
+        attention_norm=_rms_norm(f"{name}.input_layernorm", hidden, config),
+        inputs=(
+            _linear(f"{name}.self_attn.q_proj", queries, hidden, bias=has_bias),
+            _linear(f"{name}.self_attn.k_proj", keys, hidden, bias=has_bias),
+            _linear(f"{name}.self_attn.v_proj", keys, hidden, bias=has_bias),
+        ),
+        head_norms=(norms[0], norms[1]) if config.model_type == "qwen3" else None,
+        options=AttentionOptions(scale=dim**-0.5, window=window),
+        output=_linear(f"{name}.self_attn.o_proj", hidden, queries, bias=has_bias and not is_qwen2),
+        mlp_norm=_rms_norm(f"{name}.post_attention_layernorm", hidden, config),
+        up=(
+            _linear(f"{name}.mlp.gate_proj", inner, hidden, bias=mlp_bias),
+            _linear(f"{name}.mlp.up_proj", inner, hidden, bias=mlp_bias),
+        ),
         activation=Epilogue.SWIGLU,
-        down=mlp.down_proj,
+        down=_linear(f"{name}.mlp.down_proj", hidden, inner, bias=mlp_bias),
     )
 
 
-def _layer_norm(norm: nn.LayerNorm) -> NormPlan:
-    return NormPlan(Norm.LAYER, norm.weight.float().clone(), norm.bias.float().clone(), norm.eps)
+def _windows(config: Any) -> list[int | None]:
+    """Of each layer."""
+    if config.model_type == "mistral":
+        return [config.sliding_window] * config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
+    return [config.sliding_window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def _rms_norm(norm: Any) -> NormPlan:
-    weight = norm.weight.float().clone()
-    return NormPlan(Norm.RMS, weight, torch.zeros_like(weight), norm.variance_epsilon)
+def _rope(config: Any) -> Rope | None:
+    """As transformers' own models make it from the config; None for one that has several."""
+    parameters = config.rope_parameters
+    kind = parameters.get("rope_type")
+    if kind == "default":
+        dim = _head_dim(config)
+        exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+        return Rope(1.0 / parameters["rope_theta"] ** exponents, 1.0)
+    if kind not in ROPE_INIT_FUNCTIONS:
+        return None
+    return Rope(*ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu")))
+
+
+def _head_dim(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _layout(config: Any, kv_heads: int, dim: int, windows: list[int | None]) -> AttentionLayout:
+    return AttentionLayout(config.num_attention_heads, kv_heads, dim, tuple(windows), config.vocab_size)
+
+
+def _head(config: Any, tokens: str) -> LinearPlan:
+    name = tokens if config.tie_word_embeddings else "lm_head.weight"
+    return LinearPlan(name, None, config.vocab_size, config.hidden_size)
+
+
+def _linear(name: str, out_features: int, in_features: int, *, bias: bool) -> LinearPlan:
+    return LinearPlan(f"{name}.weight", f"{name}.bias" if bias else None, out_features, in_features)
+
+
+def _layer_norm(name: str, dim: int) -> NormPlan:
+    return NormPlan(Norm.LAYER, f"{name}.weight", f"{name}.bias", dim, _OPT_NORM_EPSILON)
+
+
+def _rms_norm(name: str, dim: int, config: Any) -> NormPlan:
+    return NormPlan(Norm.RMS, f"{name}.weight", None, dim, config.rms_norm_eps)
 
 
 _PLANNERS: dict[str, Callable[[Any], DecoderPlan | None]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers.models.falcon import modeling_falcon
 
-from model_manager.engine.paged_attention import IMPLEMENTATION, attend_paged
+from model_manager.engine.attention_hook import IMPLEMENTATION, attend_paged
 
 
 class PagedFalconAttention(modeling_falcon.FalconAttention):

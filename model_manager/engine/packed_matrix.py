@@ -13,6 +13,8 @@ from model_manager.engine.matrix_ops import PANEL, Format
 
 _MOST = 127.0
 _ZERO_POINT = 128
+_ROWS_AT_ONCE = 64 * PANEL
+"""Of a weight, which is laid out piece by piece so that copies of it stay small."""
 
 
 def can_multiply(fmt: Format) -> bool:
@@ -40,38 +42,42 @@ class PackedMatrix:
         self.scales = torch.zeros(len(self.bias) if fmt == Format.INT8 else 0)
         self.offsets = torch.zeros(len(self.scales), dtype=torch.int32)
         self.data = torch.empty(sum(self.columns) * self.in_features * fmt, dtype=torch.uint8)
-        start = 0
+        first = 0
         for weight, columns in zip(weights, self.columns, strict=True):
-            part = slice(start, start + columns)
-            self._place(weight, part)
-            start += columns
+            for start in range(0, len(weight), _ROWS_AT_ONCE):
+                self._place(weight[start : start + _ROWS_AT_ONCE], first + start)
+            first += columns
 
     @property
     def panels(self) -> int:
         """Of all parts together."""
         return sum(self.columns) // PANEL
 
-    def _place(self, weight: torch.Tensor, part: slice) -> None:
+    def _place(self, weight: torch.Tensor, first: int) -> None:
+        """Put the weights of outputs from `first` on, which begins a panel, where they belong."""
         if self.fmt == Format.INT8:
-            weight = weight.float()
-            scales = weight.abs().amax(dim=1).clamp_(min=1e-30) / _MOST
-            weight = (weight / scales[:, None]).round_().to(torch.int8)
-            self.scales[part][: len(scales)] = scales
-            self.offsets[part][: len(scales)] = _ZERO_POINT * weight.sum(dim=1, dtype=torch.int32)
+            weight = self._rounded(weight.float(), slice(first, first + len(weight)))
         else:
             weight = weight.to(torch.bfloat16 if self.fmt == Format.BFLOAT16 else torch.float32)
-        together = 4 // self.fmt  # elements of a row that one step takes
-        panels = (part.stop - part.start) // PANEL
-        row = self.in_features * self.fmt
-        target = self.data[part.start * row : part.stop * row].view(weight.dtype)
-        target = target.view(panels, self.in_features // together, PANEL, together)
+        source = weight.contiguous().view(torch.int32)  # what one step takes of a row
+        target = self.data.view(torch.int32).view(-1, self.steps, PANEL)[first // PANEL :]
         whole = len(weight) // PANEL
-        source = weight[: whole * PANEL].view(whole, PANEL, -1, together)
-        target[:whole] = source.permute(0, 2, 1, 3)
-        if whole < panels:
+        target[:whole] = source[: whole * PANEL].view(whole, PANEL, self.steps).transpose(1, 2)
+        rest = source[whole * PANEL :]
+        if len(rest):
             target[whole] = 0
-            rest = weight[whole * PANEL :]
-            target[whole, :, : len(rest)] = rest.view(len(rest), -1, together).permute(1, 0, 2)
+            target[whole, :, : len(rest)] = rest.t()
+
+    def _rounded(self, weight: torch.Tensor, outputs: slice) -> torch.Tensor:
+        """Steps of float32 weights; the outputs' scales and offsets are noted."""
+        least, most = weight.aminmax(dim=1)
+        scales = torch.maximum(-least, most).clamp_(min=1e-30) / _MOST
+        rounded = (weight / scales[:, None]).round_()
+        self.scales[outputs] = scales
+        self.offsets[outputs] = _ZERO_POINT * (rounded @ torch.ones(self.in_features)).to(
+            torch.int32
+        )  # whole numbers below 2^24
+        return rounded.to(torch.int8)
 
 
 def _padded_bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from model_manager.engine.attention_hook import IMPLEMENTATION
 from model_manager.engine.interface import StepInput
 from model_manager.engine.model_runner import TorchModelRunner
-from model_manager.engine.paged_attention import IMPLEMENTATION
 from model_manager.wire.errors import ModelUnsupported
 
 _LENGTHS = (24, 13)

@@ -5,6 +5,7 @@ Knows buffers and matrices; not what a model consists of.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 
 from model_manager.engine import step_kernels
 from model_manager.engine.cpu_team import Kernel, Team
-from model_manager.engine.decoder_plan import NormPlan
 from model_manager.engine.interface import Longs
 from model_manager.engine.matrix_ops import LANES, PANEL, Epilogue, Format
 from model_manager.engine.packed_matrix import PackedMatrix
 from model_manager.engine.paged_attention import CacheShape
+from model_manager.engine.row_ops import Norm
 from model_manager.engine.step_kernels import TILE_BYTES, TILE_ROWS, Linear, Normalize, Quantize, Rotate
 from model_manager.engine.step_program import Kernels, Program
 
@@ -25,6 +26,16 @@ _GATED = (Epilogue.SWIGLU, Epilogue.GEGLU_TANH)
 _LINE = 64
 _ROWS = Linear.ROWS
 """All records have it at the same place."""
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    """A normalisation's float32 weight and bias [dim]."""
+
+    kind: Norm
+    weight: torch.Tensor
+    bias: torch.Tensor
+    epsilon: float
 
 
 class Rows:
@@ -74,19 +85,19 @@ class Emitter:
             record[_ROWS] = rows
         self._program.run()
 
-    def normalize(self, source: Rows, plan: NormPlan, target: Rows) -> Longs:
+    def normalize(self, source: Rows, norm: NormWeights, target: Rows) -> Longs:
         """`target` = the norm of `source`, in the target's format; the record's ROW_INDEX may name other rows."""
-        dim, fmt = len(plan.weight), _FORMATS[target.tensor.dtype]
+        dim, fmt = len(norm.weight), _FORMATS[target.tensor.dtype]
         self._kept += (source, target)
         return self._add(
-            self._kernels.get(step_kernels.normalize, plan.kind, fmt),
+            self._kernels.get(step_kernels.normalize, norm.kind, fmt),
             {
                 Normalize.INPUT: source.address,
                 Normalize.INPUT_STRIDE: source.stride,
                 Normalize.DIM: dim,
-                Normalize.WEIGHT: self._address(plan.weight),
-                Normalize.BIAS: self._address(plan.bias),
-                Normalize.EPSILON: self._address(torch.tensor([plan.epsilon])),
+                Normalize.WEIGHT: self._address(norm.weight),
+                Normalize.BIAS: self._address(norm.bias),
+                Normalize.EPSILON: self._address(torch.tensor([norm.epsilon])),
                 Normalize.OUTPUT: target.address,
                 Normalize.OUTPUT_STRIDE: target.stride,
                 Normalize.OUTPUT_SCALES: target.scales.data_ptr(),
@@ -137,7 +148,9 @@ class Emitter:
         )
         return target
 
-    def rotate(self, heads: Rows, norms: tuple[NormPlan, NormPlan] | None, shape: CacheShape, angles: Rotation) -> None:
+    def rotate(
+        self, heads: Rows, norms: tuple[NormWeights, NormWeights] | None, shape: CacheShape, angles: Rotation
+    ) -> None:
         """Normalise (if `norms`) and rotate (by `angles`) query and key heads in place."""
         if norms is None and not angles.half:
             return

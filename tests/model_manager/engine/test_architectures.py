@@ -10,7 +10,13 @@ import pytest
 import transformers
 from transformers import LlamaConfig, PreTrainedConfig
 
-from model_manager.engine.architectures import TESTED, feed_forward_size, longest_context, model_class, text_part
+from model_manager.engine.architectures import (
+    TESTED,
+    feed_forward_size,
+    longest_context,
+    served_architecture,
+    text_part,
+)
 from model_manager.engine.checkpoint import read_checkpoint
 from model_manager.wire.errors import ConfigError, ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
@@ -36,15 +42,13 @@ def test_tested_is_what_the_tests_test() -> None:
 def test_what_is_tested_is_served_without_a_warning(case: ModelCase, caplog: pytest.LogCaptureFixture) -> None:
     config = case.make()
     config.architectures = [case.architecture]
-    found = model_class(text_part(config) or config)
-    assert found.__name__ == {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}.get(
-        case.architecture, case.architecture
-    )
+    found = served_architecture(text_part(config) or config)
+    assert found == {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}.get(case.architecture, case.architecture)
     assert caplog.records == []
 
 
 def test_an_untested_architecture_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    assert model_class(_named("HeliumForCausalLM")).__name__ == "HeliumForCausalLM"
+    assert served_architecture(_named("HeliumForCausalLM")) == "HeliumForCausalLM"
     assert "HeliumForCausalLM is not among the tested architectures" in caplog.text
 
 
@@ -78,7 +82,7 @@ def test_what_cannot_be_served_right_is_refused_by_name(
 
 def test_a_config_without_an_architecture_is_refused() -> None:
     with pytest.raises(ModelUnsupported, match="architecture unnamed"):
-        model_class(LlamaConfig())
+        served_architecture(LlamaConfig())
 
 
 def test_a_model_is_as_long_as_its_positions_unless_a_shorter_length_is_asked_for() -> None:

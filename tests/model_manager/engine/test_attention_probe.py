@@ -10,8 +10,9 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from model_manager.engine import falcon
-from model_manager.engine.attention_probe import AttentionLayout, probe_attention
-from model_manager.engine.paged_attention import IMPLEMENTATION, register
+from model_manager.engine.attention_hook import IMPLEMENTATION, register
+from model_manager.engine.attention_probe import probe_attention
+from model_manager.engine.paged_attention import AttentionLayout
 from model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 

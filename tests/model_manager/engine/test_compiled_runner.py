@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from model_manager.engine import model_loader
+from model_manager.engine import compiled_loader
 from model_manager.engine.compiled_runner import CompiledRunner
 from model_manager.engine.matrix_ops import Format
 from model_manager.engine.model_loader import load_model
@@ -49,7 +49,7 @@ def test_logits_and_hidden_states_are_those_of_transformers_code(
     folder: Path, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = _runner(folder, dtype=dtype)
-    monkeypatch.setattr(model_loader, "plan_decoder", lambda _model: None)
+    monkeypatch.setattr(compiled_loader, "plan_decoder", lambda _architecture, _config: None)
     plain = _runner(folder, dtype=dtype)
     assert (type(compiled), type(plain)) == (CompiledRunner, TorchModelRunner)
     got, wanted = compiled.execute(_step()), plain.execute(_step())

@@ -10,16 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedConfig
 
+from model_manager.engine.attention_hook import IMPLEMENTATION, register
 from model_manager.engine.cuda_graphs import PlacedModelRunner, Replay, decodes, graph_sizes, padded
 from model_manager.engine.interface import StepInput
 from model_manager.engine.model_runner import TorchModelRunner
-from model_manager.engine.paged_attention import (
-    IMPLEMENTATION,
-    AttentionOptions,
-    CacheShape,
-    GatheringAttention,
-    register,
-)
+from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention
 from model_manager.engine.query_tiles import cut_tiles
 from model_manager.engine.sampler import sample_by_torch
 from model_manager.engine.step_buffer import PlacedStep, StepBuffer

@@ -18,6 +18,7 @@ from model_manager.engine import device
 from model_manager.engine.cpu_attention import CpuAttention
 from model_manager.engine.model_loader import load_model
 from model_manager.engine.paged_attention import GatheringAttention
+from model_manager.engine.parameters import StoredParameters
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit, ModelNotFound, ModelUnsupported
 from tests.model_manager.engine import random_checkpoints
@@ -179,15 +180,19 @@ def test_weights_beyond_the_memory_are_refused_before_they_are_read(
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     ],
 )
+@pytest.mark.parametrize("max_loras", [0, 1])
 def test_memory_that_runs_out_while_weights_are_loaded_is_not_the_checkpoints_fault(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, max_loras: int
 ) -> None:
+    """Of a model that is compiled, and of one that is not."""
+
     def run_out(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(transformers.Qwen2ForCausalLM, "from_pretrained", run_out)
+    monkeypatch.setattr(StoredParameters, "take", run_out)
     with pytest.raises(ModelDoesNotFit, match="memory ran out"):
-        load_model(_config(), folder)
+        load_model(_config(max_loras=max_loras), folder)
 
 
 def test_a_cache_too_small_for_one_sequence_is_refused(folder: Path) -> None:

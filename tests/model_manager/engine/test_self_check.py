@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.models.llama import modeling_llama
 
-from model_manager.engine import architectures, model_loader
+from model_manager.engine import architectures, compiled_loader, transformers_loader
 from model_manager.engine.model_loader import load_model
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelUnsupported
@@ -20,8 +20,8 @@ from tests.model_manager.engine import random_checkpoints, tested_models
 @pytest.fixture(autouse=True)
 def _nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor known to the compiled step, which does without the code that is checked."""
-    monkeypatch.setattr(model_loader, "plan_decoder", lambda _model: None)
-    for module in (architectures, model_loader):
+    monkeypatch.setattr(compiled_loader, "plan_decoder", lambda _architecture, _config: None)
+    for module in (architectures, transformers_loader):
         monkeypatch.setattr(module, "TESTED", ())
 
 

@@ -12,12 +12,11 @@ import torch
 from torch.nn import functional
 
 from model_manager.engine.cpu_team import Team
-from model_manager.engine.decoder_plan import NormPlan
 from model_manager.engine.matrix_ops import Epilogue, Format
 from model_manager.engine.packed_matrix import PackedMatrix, can_multiply
 from model_manager.engine.paged_attention import CacheShape
 from model_manager.engine.row_ops import Norm
-from model_manager.engine.step_emitter import Emitter, Rotation, Rows
+from model_manager.engine.step_emitter import Emitter, NormWeights, Rotation, Rows
 from model_manager.engine.step_program import Kernels
 
 _DTYPES = {Format.FLOAT32: torch.float32, Format.BFLOAT16: torch.bfloat16, Format.INT8: torch.uint8}
@@ -119,7 +118,7 @@ def test_a_runtime_that_gives_fewer_threads_than_asked_for_holds_nothing_up() ->
 import torch
 from model_manager.engine.cpu_team import Team
 from model_manager.engine.matrix_ops import Format
-from model_manager.engine.step_emitter import Emitter, Rows
+from model_manager.engine.step_emitter import Emitter, NormWeights, Rows
 from model_manager.engine.step_program import Kernels
 
 source, target = Rows(5, 48, torch.float32, exact=True), Rows(5, 48, torch.uint8, exact=True)
@@ -144,7 +143,7 @@ def test_norms(emitter: Emitter, kind: Norm, fmt: Format) -> None:
         else functional.rms_norm(x, (80,), weight, 1e-5) + bias
     )
     out = Rows(19, 80, _DTYPES[fmt], exact=True)
-    emitter.normalize(_filled(x, torch.float32), NormPlan(kind, weight, bias, 1e-5), out)
+    emitter.normalize(_filled(x, torch.float32), NormWeights(kind, weight, bias, 1e-5), out)
     emitter.run(19)
     got = out.tensor[:19].float()
     if fmt == Format.INT8:
@@ -170,7 +169,7 @@ def test_a_row_that_is_not_finite_stays_so_in_int8_and_harms_no_other(emitter: E
 def test_heads_are_normalised_and_rotated(emitter: Emitter, dtype: torch.dtype, dim: int, half: int) -> None:
     shape = CacheShape(1, 3, 2, dim, 1, 16, dtype)
     heads = torch.randn(7, 7, dim).to(dtype)
-    norms = tuple(NormPlan(Norm.RMS, torch.rand(dim) + 0.5, torch.zeros(dim), 1e-6) for _ in range(2))
+    norms = tuple(NormWeights(Norm.RMS, torch.rand(dim) + 0.5, torch.zeros(dim), 1e-6) for _ in range(2))
     angles = Rotation(7, half)
     turn = torch.rand(7, half)
     angles.cos[:], angles.sin[:] = turn.cos(), turn.sin()
