@@ -11,7 +11,6 @@ GPU serves are computed on the CPU here, by the same code and slowly.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from benchmarks.command_line import command_line
 from examples.embedded_model.data import KINDS, Conversation, examples
 from examples.embedded_model.split import Example, Split
 from examples.embedded_model.tokenizer import encode
@@ -161,11 +161,13 @@ def _agreement(wanted: Tokens, got: Tokens) -> int:
 
 def main() -> None:
     """Parse the command line, measure every format and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("accuracy", __doc__)
     parser.add_argument("--folder", type=Path, help="a model's folder instead of the embedded one's")
     parser.add_argument("--count", type=int, default=100, help="questions of each kind, or random prompts")
-    parser.add_argument("--max_tokens", type=int, default=160)
-    parser.add_argument("--formats", nargs="+", choices=list(FORMATS), default=list(FORMATS))
+    parser.add_argument("--max_tokens", type=int, default=160, help="most tokens of an answer")
+    parser.add_argument(
+        "--formats", nargs="+", choices=list(FORMATS), default=list(FORMATS), help="of weights and cache"
+    )
     options = parser.parse_args()
     folder: Path = options.folder or Path(resolve(EMBEDDED_MODEL))
     if options.folder:

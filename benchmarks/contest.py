@@ -91,10 +91,13 @@ class Contestant:
 
 
 def parse_arguments(
-    description: str, engines: tuple[str, ...], default: str, shape: str = "opt-125m", workload: str = "skewed"
+    parser: argparse.ArgumentParser,
+    engines: tuple[str, ...],
+    default: str,
+    shape: str = "opt-125m",
+    workload: str = "skewed",
 ) -> argparse.Namespace:
     """The flags that every throughput benchmark takes, and what they are by default; what takes several is a list."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     several = (
         ("shape", SHAPES, shape, "random weights in the shape of this model"),
         ("workload", WORKLOADS, workload, "lengths of prompts and outputs"),

@@ -16,28 +16,33 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.contenders import CONTENDERS
+from benchmarks.command_line import command_line
+from benchmarks.contenders import CONTENDERS, DTYPES
 from benchmarks.sides import KnowsMemory, Prepares, Side, Unsupported
-from benchmarks.workload import VOCAB, Item, make
+from benchmarks.workload import SHAPES, VOCAB, WORKLOADS, Item, make
 
 WARM_UP_ITEMS = 8
 
 
 def main() -> None:
     """Load the side that the command line names and run it on demand until the input ends."""
-    name, folder, shape, workload, dtype = sys.argv[1:]
+    parser = command_line("contestant", __doc__)
+    for argument, choices in (("engine", CONTENDERS), ("folder", None), ("shape", SHAPES), ("workload", WORKLOADS)):
+        parser.add_argument(argument, choices=choices)
+    parser.add_argument("dtype", choices=DTYPES)
+    asked = parser.parse_args()
     answers = _private_stdout()
-    contender = CONTENDERS[name]
+    contender = CONTENDERS[asked.engine]
     side = contender.make()
     started = time.perf_counter()
     try:
-        side.load(Path(folder), dtype)
+        side.load(Path(asked.folder), asked.dtype)
     except Unsupported as reason:
         _answer(answers, unsupported=str(reason))
         return
     loaded = time.perf_counter() - started
     _answer(answers, load_s=loaded, versions={name: version(name) for name in contender.distributions})
-    items = make(workload, VOCAB[shape])
+    items = make(asked.workload, VOCAB[asked.shape])
     portions = {
         "first token": [replace(items[0], num_output=1)],
         "warm-up": items[:WARM_UP_ITEMS],

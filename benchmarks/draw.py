@@ -8,13 +8,13 @@ A file of rows gives throughput-SHAPE.png for each shape in it, a timeline's giv
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, GEMM_BOUND
 from benchmarks.results import Row, read
 from benchmarks.timeline import Timeline
@@ -92,8 +92,8 @@ def _plain(panel: Any) -> None:
 
 def main() -> None:
     """Draw each file that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path)
+    parser = command_line("draw", __doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="of rows, or of a timeline")
     parser.add_argument("--images", type=Path, default=Path("docs/img"), help="folder to draw into")
     arguments = parser.parse_args()
     arguments.images.mkdir(parents=True, exist_ok=True)

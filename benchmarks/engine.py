@@ -6,9 +6,10 @@ python -m benchmarks.engine --device cuda    # nano-vllm's workload, and the sha
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from benchmarks import bandwidth
+from benchmarks.command_line import command_line
 from benchmarks.contenders import ENGINES, GEMM_BOUND
 from benchmarks.contest import parse_arguments, report, run
 from benchmarks.results import Row
@@ -17,28 +18,19 @@ from benchmarks.workload import GPU_SHAPES, NANO_VLLM, VOCAB, make
 
 def main() -> None:
     """Run the engines that `--engines` names; the last line is JSON."""
-    on_gpu = _take_device(sys.argv) == "cuda"
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: what others are by default, too")
+    on_gpu = place.parse_known_args()[0].device == "cuda"
+    parser = command_line("engine", __doc__, [place])
     if on_gpu:
         engines, shape = "millrace-cuda,transformers-cb-cuda", ",".join(GPU_SHAPES)
-        arguments = parse_arguments(__doc__ or "", tuple(ENGINES), engines, shape, NANO_VLLM)
+        arguments = parse_arguments(parser, tuple(ENGINES), engines, shape, NANO_VLLM)
         rows = run(arguments)
         print(*shares(rows, _device_name()), sep="\n")
         report(rows, baseline="transformers-cb-cuda")
     else:
         default = f"millrace,{GEMM_BOUND},openvino-genai,ctranslate2,transformers-cb-sdpa,static-8"
-        report(run(parse_arguments(__doc__ or "", tuple(ENGINES), default)), baseline="static-8")
-
-
-def _take_device(arguments: list[str]) -> str:
-    """`--device cpu` (the default) or `--device cuda`, which decides what the other flags are by default."""
-    if "--device" not in arguments:
-        return "cpu"
-    place = arguments.index("--device")
-    given = arguments[place + 1] if place + 1 < len(arguments) else ""
-    if given not in ("cpu", "cuda"):
-        raise SystemExit(f"--device: takes cpu or cuda, got {given!r}")
-    del arguments[place : place + 2]
-    return given
+        report(run(parse_arguments(parser, tuple(ENGINES), default)), baseline="static-8")
 
 
 def shares(rows: list[Row], device: str) -> list[str]:

@@ -9,7 +9,6 @@ line is JSON.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import random
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 
+from benchmarks.command_line import command_line
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.stopping import StopRules
@@ -86,10 +86,10 @@ def requests(shared: int) -> Iterator[Request]:
 
 def main() -> None:
     """Measure; the last line is JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("queue", __doc__)
     parser.add_argument("--waiting", default="100,10000", help="lengths of the queue")
     parser.add_argument("--shared", type=int, default=0, help="tokens that all prompts begin with")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of each queue")
     parser.add_argument("--steps", type=int, default=300, help="of a round")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other count as time

@@ -11,7 +11,6 @@ flat as random weights give them, 4 more like a trained model's. The last line i
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.command_line import command_line
 from model_manager.engine.sampler import Sampler
 from model_manager.engine.sampling_rows import SETTINGS, SamplingRows, settings_of
 from model_manager.wire.sampling import SamplingParams
@@ -42,7 +42,7 @@ MIXES: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def main() -> None:
     """Measure; the last line is JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("sampling", __doc__)
     parser.add_argument("--step_ms", type=float, help="milliseconds of a decode step; by default the stand-in's")
     step = parser.parse_args().step_ms or least(stand_in_step())
     figures: dict[str, float] = {"step_ms": round(step, 2)}

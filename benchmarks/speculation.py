@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.command_line import command_line
 from model_manager.client.tokenizing import Tokenizer
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import ModelRunner, StepInput, StepOutput
@@ -146,18 +147,18 @@ def _numbers(text: str) -> list[int]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("speculation", __doc__)
     parser.add_argument("--model", default=EMBEDDED_MODEL, help="whose outputs are guessed")
     parser.add_argument("--times_of", default=EMBEDDED_MODEL, help="the model whose steps are timed")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--prompts", type=Path, default=Path("examples/prompts/orders.jsonl"))
-    parser.add_argument("--num_prompts", type=int, default=64)
-    parser.add_argument("--batches", type=_numbers, default=[1, 8, 64])
+    parser.add_argument("--dtype", default="auto", help="of both models")
+    parser.add_argument("--threads", type=int, default=1, help="that a step is timed with")
+    parser.add_argument("--prompts", type=Path, default=Path("examples/prompts/orders.jsonl"), help="JSONL")
+    parser.add_argument("--num_prompts", type=int, default=64, help="of the file")
+    parser.add_argument("--batches", type=_numbers, default=[1, 8, 64], help="sequences in a step")
     parser.add_argument(
         "--drafts", type=_numbers, default=[0, 1, 2, 4, 8], help="the first is what others are compared to"
     )
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=7, help="of each step; the fastest counts")
     return parser.parse_args()
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, GEMM_BOUND
 from benchmarks.results import Row, read
 
@@ -79,9 +79,12 @@ def _circumstances(rows: list[Row]) -> str:
 
 def main() -> None:
     """Write README's tables, or check them."""
+    parser = command_line("table", __doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if README.md holds others")
+    only_check = parser.parse_args().check
     now = README.read_text(encoding="utf-8")
     then = rendered(now)
-    if sys.argv[1:] == ["--check"]:
+    if only_check:
         raise SystemExit(0 if now == then else "README.md's tables are not those of benchmarks/results")
     README.write_text(then, encoding="utf-8")
 

@@ -7,7 +7,6 @@ All requests are there at the start. The last line of output is a summary in JSO
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES
 from benchmarks.environments import cache_folder
 from benchmarks.sides.millrace import MillraceEngine
@@ -82,12 +82,14 @@ def record(engine: Any, runner: Any, items: list[Item], title: str) -> Timeline:
 
 def main() -> None:
     """Run the workload once, after a bit of it that is not counted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="opt-125m")
-    parser.add_argument("--workload", choices=WORKLOADS, default="skewed")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser = command_line("timeline", __doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="opt-125m", help="random weights in the shape of this model")
+    parser.add_argument("--workload", choices=WORKLOADS, default="skewed", help="lengths of prompts and outputs")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of weights and activations")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
-    parser.add_argument("--checkpoints", type=Path, default=cache_folder() / "checkpoints")
+    parser.add_argument(
+        "--checkpoints", type=Path, default=cache_folder() / "checkpoints", help="folder of made checkpoints"
+    )
     arguments = parser.parse_args()
     write_checkpoints(arguments.checkpoints, (arguments.shape,))
     side = MillraceEngine()

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import large_checkpoints
+from benchmarks.command_line import command_line
 
 TINY = "tiny"
 """The name of a shape and of a workload that try out the harness and show nothing of an engine."""
@@ -140,8 +140,14 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
 
 def main() -> None:
     """Write the checkpoints, or print the workloads' sums."""
-    if sys.argv[1:2] == ["checkpoints"] and len(sys.argv) == 3:
-        write_checkpoints(Path(sys.argv[2]), ("opt-125m", "qwen-0.5b"))
+    parser = command_line("workload", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    checkpoints = commands.add_parser("checkpoints", help="write DIR/opt-125m and DIR/qwen-0.5b")
+    checkpoints.add_argument("folder", type=Path, metavar="DIR")
+    commands.add_parser("show", help="print the workloads' sums")
+    arguments = parser.parse_args()
+    if arguments.command == "checkpoints":
+        write_checkpoints(arguments.folder, ("opt-125m", "qwen-0.5b"))
         return
     for workload in ("skewed", "uniform"):
         items = make(workload, VOCAB["opt-125m"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.command_line import command_line
 from benchmarks.contenders import CONTENDERS
 from benchmarks.contest import Contestant, parse_arguments, report, run
 from benchmarks.environments import FAKE, Environment
@@ -23,7 +24,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _arguments(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Any:
     monkeypatch.setattr(sys, "argv", ["benchmark", *flags])
-    return parse_arguments("A contest.", tuple(CONTENDERS), "fake")
+    return parse_arguments(command_line("contest", "A contest."), tuple(CONTENDERS), "fake")
 
 
 @pytest.fixture
