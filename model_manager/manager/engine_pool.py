@@ -1,6 +1,6 @@
 """The engines of one model: which of them run, how much each has, and which gets the next request.
 
-Knows how many requests an engine has and how long they are; not what becomes of them.
+Knows how many requests an engine has, how long they are and which share a prompt; not what becomes of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from heapq import nsmallest
 import msgspec
 
 from model_manager.manager.entry import Entry
+from model_manager.manager.families import Families
 from model_manager.manager.gpus import Place
 from model_manager.manager.outbox import Outbox, Start, Stop
 from model_manager.wire.config import ModelConfig
@@ -33,6 +34,9 @@ class State(enum.StrEnum):
 RUNNING = (State.LOADING, State.READY, State.RESTARTING)
 """There is a process, or one is being started."""
 
+AHEAD = 0.25
+"""The part of an engine's work by which it may be ahead of another, to keep together what shares a prompt."""
+
 
 @dataclass
 class Slot:
@@ -46,7 +50,7 @@ class Slot:
     entries: dict[str, Entry] = field(default_factory=dict)
     """What the engine has."""
     work: int = 0
-    """Tokens of prompts and outputs that this may yet come to."""
+    """Tokens that this may yet come to, of prompts and outputs."""
     deaths_in_row: int = 0
     killers_in_row: int = 0
 
@@ -55,16 +59,17 @@ class Slot:
         """What it runs at once."""
         return self.info.max_num_seqs if self.info is not None else 0
 
-    def put(self, entry: Entry) -> None:
-        """The engine gets a request."""
+    def put(self, entry: Entry, num_computed: int) -> None:
+        """The engine gets a request, of whose prompt it has, or will have, so many tokens computed for others."""
         entry.engine = self.index
+        entry.work = len(entry.request.prompt_token_ids) - num_computed + entry.request.params.max_tokens
         self.entries[entry.request.request_id] = entry
-        self.work += _work(entry)
+        self.work += entry.work
 
     def remove(self, entry: Entry) -> None:
         """The engine has it no more."""
         del self.entries[entry.request.request_id]
-        self.work -= _work(entry)
+        self.work -= entry.work
 
     def clear(self) -> None:
         """The engine has nothing more."""
@@ -72,7 +77,7 @@ class Slot:
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the account is wrong (tests)."""
-        assert self.work == sum(_work(entry) for entry in self.entries.values())
+        assert self.work == sum(entry.work for entry in self.entries.values())
         assert not self.entries or self.state is State.READY, "an engine that is not ready has requests"
 
 
@@ -85,6 +90,7 @@ class EnginePool:
         self._folder = folder
         self._lookahead = lookahead
         self._outbox = outbox
+        self._families = Families()
         self.slots = [Slot(index, place) for index, place in enumerate(places)]
 
     @property
@@ -122,6 +128,7 @@ class EnginePool:
         self._start(slot)
 
     def _start(self, slot: Slot) -> None:
+        self._families.forget(slot.index)
         self._outbox.add(Start(self._key, slot.place.config, self._folder, slot.index, slot.place.gpus))
 
     def stop(self, state: State) -> None:
@@ -146,6 +153,7 @@ class EnginePool:
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[Slot, list[Entry]]]:
         """Give engines what they have room for: the most urgent first, each to the engine with the least to do.
 
+        One that shares its prompt goes where that is computed, unless this engine is too far ahead (`_slot_for`).
         Suspects run alone, one after the other: one engine is kept for them, which takes nothing else until it is
         empty. The others go on.
         """
@@ -156,16 +164,32 @@ class EnginePool:
             ready.remove(kept)
             if not kept.entries:
                 entry = next(iter(suspects.values()))
-                kept.put(entry)
+                self._put(entry, kept)
                 given[kept.index] = [entry]
         rooms = {slot.index: self._room(slot) for slot in ready}
         others = (entry for name, entry in unsent.items() if name not in suspects)
         for entry in nsmallest(sum(rooms.values()), others, key=lambda entry: entry.request.params.priority):
-            slot = min((slot for slot in ready if rooms[slot.index]), key=lambda slot: slot.work)
+            slot = self._slot_for(entry, [slot for slot in ready if rooms[slot.index]])
             rooms[slot.index] -= 1
-            slot.put(entry)
+            self._put(entry, slot)
             given.setdefault(slot.index, []).append(entry)
         return ((self.slots[index], entries) for index, entries in given.items())
+
+    def _slot_for(self, entry: Entry, able: list[Slot]) -> Slot:
+        """The engine with the least to do, or the one of them that have the prompt of the entry's family.
+
+        That one may be ahead by what another would have to compute again and a part of what it has to do anyway.
+        """
+        least = min(able, key=lambda slot: slot.work)
+        known = self._families.engines_of(entry.request.family)
+        home = min((slot for slot in able if slot.index in known), key=lambda slot: slot.work, default=least)
+        ahead = home.work - least.work
+        return home if ahead <= entry.num_shared + AHEAD * home.work else least
+
+    def _put(self, entry: Entry, slot: Slot) -> None:
+        family = entry.request.family
+        slot.put(entry, entry.num_shared if slot.index in self._families.engines_of(family) else 0)
+        self._families.put(family, slot.index)
 
     def _kept_for(self, suspects: dict[str, Entry], ready: list[Slot]) -> Slot:
         """The engine that runs a suspect, else the one that is emptied soonest."""
@@ -179,7 +203,3 @@ class EnginePool:
 
     def _most(self, slot: Slot) -> int:
         return math.ceil(slot.max_num_seqs * (1 + self._lookahead))
-
-
-def _work(entry: Entry) -> int:
-    return len(entry.request.prompt_token_ids) + entry.request.params.max_tokens

@@ -25,6 +25,8 @@ class Entry:
     """Theirs, where they are asked for."""
     engine: int | None = None
     """Which engine has it."""
+    work: int = 0
+    """Tokens that it may yet come to there, without those of a prompt that its family had there before."""
     progressed: bool = False
     """This engine has generated tokens for it."""
     cancelled: bool = False
@@ -58,6 +60,13 @@ class Entry:
             output_logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
             waited=now - self.arrived,
         )
+
+    @property
+    def num_shared(self) -> int:
+        """Tokens of its prompt that all its family begin with; none if it has no family."""
+        if not self.request.family:
+            return 0
+        return self.request.score_from if self.request.task == "score" else len(self.request.prompt_token_ids)
 
     @property
     def is_first(self) -> bool:

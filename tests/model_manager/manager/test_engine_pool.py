@@ -1,0 +1,146 @@
+"""Which engine gets which request: what shares a prompt stays together, and the load is balanced all the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_manager.manager.engine_pool import AHEAD, EnginePool, State
+from model_manager.manager.entry import Entry
+from model_manager.manager.gpus import Place
+from model_manager.manager.outbox import Outbox
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.messages import Request, Task
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.test_router import INFO
+
+
+def pool(num_engines: int, max_num_seqs: int = 1024) -> EnginePool:
+    made = EnginePool("key", "/", [Place(ModelConfig())] * num_engines, 1.0, Outbox())
+    for slot in made.slots:
+        slot.state, slot.info = State.READY, msgspec.structs.replace(INFO, max_num_seqs=max_num_seqs)
+    return made
+
+
+def entry(name: str, prompt: int, tokens: int, family: str = "", task: Task = "generate", score_from: int = 0) -> Entry:
+    params = SamplingParams(max_tokens=tokens)
+    return Entry(Request(name, [0] * prompt, params, family=family, task=task, score_from=score_from), arrived=0.0)
+
+
+def family(name: str, size: int, prompt: int, tokens: int) -> list[Entry]:
+    return [entry(f"{name}/{index}", prompt, tokens, name) for index in range(size)]
+
+
+def give(engines: EnginePool, entries: Iterable[Entry]) -> None:
+    """All of them, of which none is left."""
+    unsent = {each.request.request_id: each for each in entries}
+    given = [each for _, each_slots in engines.assign(unsent, {}) for each in each_slots]
+    assert len(given) == len(unsent)
+
+
+def homes(entries: Iterable[Entry]) -> dict[str, set[int | None]]:
+    found: dict[str, set[int | None]] = defaultdict(set)
+    for each in entries:
+        found[each.request.family].add(each.engine)
+    return found
+
+
+def works(engines: EnginePool) -> list[int]:
+    return [slot.work for slot in engines.slots]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_families_stay_whole_and_engines_balanced_where_there_is_work_for_all(together: bool) -> None:
+    engines = pool(3)
+    give(engines, (entry(f"lone {index}", 50, 100) for index in range(60)))
+    entries = [each for index in range(30) for each in family(f"f{index}", 4, prompt=100, tokens=20)]
+    for group in [entries] if together else [[each] for each in entries]:
+        give(engines, group)
+    assert {len(engines_of) for engines_of in homes(entries).values()} == {1}
+    assert max(works(engines)) - min(works(engines)) <= 0.1 * max(works(engines))
+
+
+def test_a_family_is_divided_where_engines_would_be_idle_otherwise() -> None:
+    engines = pool(2)
+    entries = family("f", 16, prompt=10, tokens=100)
+    give(engines, entries)
+    assert sorted(each.engine or 0 for each in entries) == [0] * 8 + [1] * 8
+
+
+def test_a_prompt_is_not_computed_again_for_few_tokens() -> None:
+    engines = pool(2)
+    entries = family("f", 8, prompt=1000, tokens=5)
+    give(engines, entries)
+    assert homes(entries) == {"f": {0}}
+    assert works(engines) == [1000 + 8 * 5, 0]
+    scores = [entry(f"s{index}", 500 + index, 1, "s", task="score", score_from=500) for index in range(1, 5)]
+    give(engines, scores)
+    assert homes(scores) == {"s": {1}}
+    assert works(engines)[1] == 500 + sum(index + 1 for index in range(1, 5))
+
+
+def test_an_engine_that_has_no_room_is_no_home() -> None:
+    engines = pool(2, max_num_seqs=2)
+    entries = family("f", 6, prompt=1000, tokens=5)
+    give(engines, entries)
+    assert [each.engine for each in entries] == [0] * 4 + [1] * 2
+
+
+def test_a_prompt_is_remembered_when_its_first_request_is_done_and_gone_with_its_engine() -> None:
+    engines = pool(2)
+    first, second, third = family("f", 3, prompt=1000, tokens=5)
+    give(engines, [first])
+    engines.slots[0].remove(first)
+    give(engines, [entry("other", 20, 20)])
+    give(engines, [second])
+    assert (second.engine, second.work) == (0, 5)
+    engines.slots[0].remove(second)
+    engines.restart(engines.slots[0])
+    engines.slots[0].state = State.READY
+    give(engines, [third])
+    assert (third.engine, third.work) == (1, 1005)
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(1, 2000), st.integers(1, 200)).map(
+        lambda drawn: ("" if not drawn[0] else f"f{drawn[0]}", *drawn[1:])
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), REQUESTS, st.data())
+def test_no_engine_is_ahead_by_more_than_a_bound(
+    num_engines: int, requests: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """Whatever comes, together or one by one: by the largest request, what a family shares, and AHEAD of its work."""
+    engines = pool(num_engines)
+    entries = [entry(f"r{index}", prompt, tokens, name) for index, (name, prompt, tokens) in enumerate(requests)]
+    bound = max(prompt + tokens for _, prompt, tokens in requests) + max(prompt for _, prompt, _ in requests)
+    while entries:
+        size = data.draw(st.integers(1, len(entries)))
+        give(engines, entries[:size])
+        entries = entries[size:]
+        for slot in engines.slots:
+            slot.check_integrity()
+        assert (1 - AHEAD) * max(works(engines)) <= min(works(engines)) + bound
+
+
+@settings(deadline=None)
+@given(st.integers(2, 5), REQUESTS)
+def test_lone_requests_go_to_the_engine_with_the_least_to_do(
+    num_engines: int, requests: list[tuple[str, int, int]]
+) -> None:
+    engines = pool(num_engines)
+    for index, (_, prompt, tokens) in enumerate(requests):
+        least = min(works(engines))
+        lone = entry(f"r{index}", prompt, tokens)
+        give(engines, [lone])
+        assert engines.slots[lone.engine or 0].work == least + prompt + tokens
