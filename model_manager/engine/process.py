@@ -98,14 +98,17 @@ def load_engine(start: StartEngine) -> Engine:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from model_manager.engine.draft_loading import load_with_draft
     from model_manager.engine.engine import LLMEngine
+    from model_manager.engine.resident_memory import give_back
     from model_manager.engine.stopping import StopRules
     from model_manager.engine.tensor_leader import load_divided
 
+    give_back()  # before the weights come
     if start.config.tensor_parallel > 1:
         loaded, draft_runner = load_divided(start.config, Path(start.folder)), None
     else:
         loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
     stop_rules = StopRules.load(Path(start.folder), loaded.info.eos_token_ids)
+    give_back()
     return LLMEngine(
         loaded.runner,
         loaded.info,
