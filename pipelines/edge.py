@@ -1,7 +1,7 @@
 """Where a command meets its user: any failure becomes one sentence and an exit status.
 
-0    done
-1    the job failed while it ran
+0    done; rows that failed are dead letters
+1    the job failed while it ran, or its whole output, with what a resumed one had before, holds no completion
 2    what was asked for cannot be: a flag, the input, the output, the model
 130  interrupted
 """

@@ -1,4 +1,6 @@
-"""What is logged while a job runs: by default our own warnings, and nothing that would drown the progress line."""
+"""What is logged while a job runs, each line once: by default our own warnings, and nothing that would drown the
+progress line; the libraries', Beam's above all, at a level above ours.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,20 @@ from typing import TextIO
 
 _OURS = ("millrace", "model_manager", "transforms", "pipelines")
 _STDERR = 2
+_THEIRS = {"debug": logging.INFO, "info": logging.WARNING}
 
 
 @contextmanager
 def logs_at(level: str) -> Iterator[TextIO]:
-    """Log our own modules from `level` up; from info down the libraries' too. Yields where the terminal still is.
+    """Log our own modules from `level` up; from info down the libraries', a level higher. Yields where the terminal is.
 
     Otherwise stderr itself is closed to all: libraries in C and Beam's worker processes print what they like to it.
     """
-    verbose = level in ("debug", "info")
+    verbose = level in _THEIRS
     with _own_stderr(shared=verbose) as stream, warnings.catch_warnings():
         if not verbose:
             warnings.simplefilter("ignore")
-        with _handler(stream, level, level.upper() if verbose else logging.CRITICAL):
+        with _handler(stream, level, _THEIRS.get(level, logging.CRITICAL)):
             yield stream
 
 
@@ -55,11 +58,13 @@ def _is_real(stream: TextIO) -> bool:
 
 
 @contextmanager
-def _handler(stream: TextIO, ours: str, theirs: str | int) -> Iterator[None]:
+def _handler(stream: TextIO, ours: str, theirs: int) -> Iterator[None]:
     root = logging.getLogger()
-    before = root.level
+    before, others = root.level, [each for each in root.handlers if _prints(each)]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname).1s %(asctime)s %(name)s: %(message)s"))
+    for other in others:
+        root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(theirs)
     for name in _OURS:
@@ -68,4 +73,11 @@ def _handler(stream: TextIO, ours: str, theirs: str | int) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
+        for other in others:
+            root.addHandler(other)
         root.setLevel(before)
+
+
+def _prints(handler: logging.Handler) -> bool:
+    """Whether it is what a library's call of logging.info() puts there where nobody has set up logging."""
+    return type(handler) is logging.StreamHandler

@@ -38,6 +38,8 @@ class Outcome:
     startup: float = 0.0
     """Seconds before the first request; the model was loaded in them."""
     files: list[str] = field(default_factory=list)
+    earlier_files: list[str] = field(default_factory=list)
+    """Of the output that this job resumed."""
     dead_letter_files: list[str] = field(default_factory=list)
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
     """Rows by what may be a misspelt parameter of theirs."""
@@ -52,8 +54,8 @@ class Outcome:
 
     @property
     def status(self) -> int:
-        """1 where there were rows and every one of them failed."""
-        return 1 if self.dead_letters and not self.completions else 0
+        """1 where there were rows and the whole output, with what it had before, holds a completion of none."""
+        return 1 if self.dead_letters and not self.completions and not self.earlier_files else 0
 
 
 def outcome_of(result: Any, files: OutputFiles, kept: list[str]) -> Outcome:
@@ -76,6 +78,7 @@ def outcome_of(result: Any, files: OutputFiles, kept: list[str]) -> Outcome:
         seconds=(last - first) / 1000,
         startup=first / 1000,
         files=[path for path in files.existing("completions") if path not in kept],
+        earlier_files=kept,
         dead_letter_files=files.existing("dead_letters"),
         near_misses=counted_near_misses(counts),
         unmet_settings=counted_unmet(counts),
@@ -90,6 +93,8 @@ def print_summary(outcome: Outcome) -> None:
 
 def summary_lines(outcome: Outcome) -> list[str]:
     """Counts and speeds, places, a few completions."""
+    if not outcome.completions and not outcome.dead_letters:
+        return _nothing_done(outcome)
     seconds = max(outcome.seconds, 1e-3)
     return [
         f"{outcome.completions:,} completions in {duration(seconds)}, first request to last result: "
@@ -102,6 +107,15 @@ def summary_lines(outcome: Outcome) -> list[str]:
         *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
         *_examples(outcome.files),
+    ]
+
+
+def _nothing_done(outcome: Outcome) -> list[str]:
+    if not outcome.earlier_files:
+        return ["nothing to do: the input has no rows"]
+    return [
+        "nothing to do: every row of the input is completed already",
+        f"completions:  {_places(outcome.earlier_files)}",
     ]
 
 

@@ -12,7 +12,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from model_manager.wire.errors import ConfigError
 from transforms.files import match
-from transforms.formats import InputFormat, input_format, is_compressed
+from transforms.formats import InputFormat, format_extension, input_format, is_compressed
 
 MAX_RANGE_BYTES = 16 * 2**20
 _MIN_RANGE_BYTES = 64 * 2**10
@@ -38,9 +38,17 @@ def match_files(patterns: list[str]) -> list[FileMetadata]:
     for pattern in patterns:
         files = match(pattern)
         if not files:
-            raise ConfigError(f"input {pattern}: no such file")
+            raise ConfigError(f"input {pattern}: {_why_none(pattern)}")
         found.update({file.path: file for file in files})
     return [found[path] for path in sorted(found)]
+
+
+def _why_none(pattern: str) -> str:
+    folder = pattern.rstrip("/")
+    inside = [extension for file in match(f"{folder}/*") if (extension := format_extension(file.path))]
+    if inside:
+        return f"is a folder; takes files or globs, for example '{folder}/*{inside[0]}'"
+    return "no such file"
 
 
 def split_file(file: FileMetadata, named_format: str | None = None) -> Iterator[FileRange]:

@@ -41,6 +41,12 @@ def input_format(path: str, named: str | None = None) -> InputFormat:
     return _EXTENSIONS[extension]
 
 
+def format_extension(path: str) -> str:
+    """The end of the file's name that tells its format, with the compression's; empty where none does."""
+    extension = _extension(path)
+    return path[path.lower().rindex(extension) :] if extension in _EXTENSIONS else ""
+
+
 def checked_input_format(named: str) -> InputFormat:
     """`named`, if it is a format; else ConfigError."""
     if named not in get_args(InputFormat):

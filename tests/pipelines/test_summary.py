@@ -72,3 +72,16 @@ def test_it_warns_of_settings_of_the_engine_that_did_not_hold() -> None:
 @pytest.mark.parametrize(("completions", "failed", "status"), [(1, 5, 0), (0, 5, 1), (0, 0, 0)])
 def test_a_job_in_which_every_row_failed_has_failed(completions: int, failed: int, status: int) -> None:
     assert outcome(completions, failed).status == status
+
+
+def test_a_resumed_job_that_is_left_with_bad_rows_alone_has_not() -> None:
+    assert dataclasses.replace(outcome(0, 5), earlier_files=["c-0.jsonl"]).status == 0
+
+
+def test_it_says_that_there_was_nothing_to_do() -> None:
+    assert summary_lines(outcome(0)) == ["nothing to do: the input has no rows"]
+    resumed = dataclasses.replace(outcome(0), earlier_files=["c-0.jsonl"])
+    assert summary_lines(resumed) == [
+        "nothing to do: every row of the input is completed already",
+        "completions:  c-0.jsonl",
+    ]

@@ -53,6 +53,14 @@ def test_ids_are_the_same_from_run_to_run(tmp_path: Path, monkeypatch: pytest.Mo
             check(prompts, lambda rows: [row.id for row in rows] == ["b.txt@0"])
 
 
+@pytest.mark.parametrize(("name", "example"), [("a.csv.gz", "*.csv.gz"), ("a.JSONL", "*.JSONL")])
+def test_a_folder_is_refused_with_an_example_of_what_is_taken(tmp_path: Path, name: str, example: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match="is a folder; takes files or globs") as refused, pipeline() as p:
+        _ = p | ReadPrompts(f"{tmp_path}/")
+    assert str(refused.value).endswith(f"for example '{tmp_path}/{example}'")
+
+
 def test_a_pattern_that_matches_nothing_is_refused_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"), pipeline() as p:
         _ = p | ReadPrompts(f"{tmp_path}/*.jsonl")
