@@ -30,6 +30,16 @@ def write_checkpoint(folder: Path, shards: int = 1, values: int = 1000, seed: in
     return folder
 
 
+def write_adapter(folder: Path, seed: int = 0) -> Path:
+    """adapter_config.json and a file of random factors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    random = np.random.default_rng(seed)
+    factors = {f"q_proj.lora_{half}.weight": random.standard_normal((2, 2), dtype=np.float32) for half in "AB"}
+    save_file(factors, folder / "adapter_model.safetensors")
+    return folder
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Every visible file of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
