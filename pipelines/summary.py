@@ -97,17 +97,21 @@ def summary_lines(outcome: Outcome) -> list[str]:
         return _nothing_done(outcome)
     seconds = max(outcome.seconds, 1e-3)
     return [
-        f"{outcome.completions:,} completions in {duration(seconds)}, first request to last result: "
+        f"{outcome.completions:,} completions in {_span(seconds)}, first request to last result: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
         f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
         f"{outcome.generated_tokens:,} generated",
-        *([f"before:       {duration(outcome.startup)} to start and to load the model"] if outcome.startup else []),
+        *([f"before:       {_span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
         f"completions:  {_places(outcome.files)}",
         f"dead letters: {_dead_letters(outcome)}",
         *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
         *_examples(outcome.files),
     ]
+
+
+def _span(seconds: float) -> str:
+    return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def _nothing_done(outcome: Outcome) -> list[str]:

@@ -26,7 +26,7 @@ from transforms.client import Client, Lease, SharedClient
 from transforms.elements import DEAD_LETTERS, Completion, DeadLetter, Prompt
 from transforms.metrics import RequestMetrics
 from transforms.near_misses import NearMisses
-from transforms.prompts import as_prompt, split_key, unusable_letter
+from transforms.prompts import as_prompt, seeded, split_key, unusable_letter
 from transforms.request_ids import RequestIds
 from transforms.task_elements import Embedded, Scored
 from transforms.unmet_settings import count_unmet
@@ -119,7 +119,7 @@ class AsyncRequestDoFn(beam.DoFn):
             yield self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, windowed)
 
     def _start(self, prompt: Prompt, keyed: tuple[Any, ...], windowed: WindowedValue) -> None:
-        params = self._params.updated(prompt.params)
+        params = seeded(self._params.updated(prompt.params), prompt)
         request_id = self._ids.of(prompt, params, self._task.asked(prompt))
         finished = self._finished
         assert request_id not in self._in_flight, "an id is used again only far apart"

@@ -23,7 +23,7 @@ class Generate(ModelTransform):
     `with_exception_handling()` gives `(completions, dead_letters)` instead, `fail_fast=True` fails the job.
 
     Requests are known by their content: equal prompts without ids or seeds may share one answer. Give them ids where
-    the samples are to be independent.
+    the samples are to be independent: a prompt with an id, and no seed, has the same samples in each job.
 
     What is wrong with the model or the machine fails the job at once; what is wrong with an engine is raised for the
     runner to retry the bundle, which then finds its requests running or done. Metrics are in the namespace `millrace`.

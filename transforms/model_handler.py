@@ -22,7 +22,7 @@ from transforms.client import Client, ClientOptions, Opener, open_engine_client
 from transforms.elements import Completion, Prompt
 from transforms.generate import completion_of
 from transforms.near_misses import NearMisses
-from transforms.prompts import as_prompt, unusable_letter
+from transforms.prompts import as_prompt, seeded, unusable_letter
 
 
 class LoadedModel:
@@ -91,7 +91,7 @@ class ManagedModelHandler(ModelHandler):
             prompt = as_prompt(element)
             if isinstance(element, dict):
                 self._near_misses.look(prompt.columns)
-            future = client.submit(prompt.content, params.updated(prompt.params), request_id=request_id)
+            future = client.submit(prompt.content, seeded(params.updated(prompt.params), prompt), request_id=request_id)
         except RequestError as error:
             return prompt, error
         return prompt, future

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from model_manager.wire.canonical import canonical
 from model_manager.wire.chat_messages import parse_messages
 from model_manager.wire.errors import InvalidRequest, RequestError
+from model_manager.wire.sampling import SamplingParams
 from transforms.elements import DeadLetter, Prompt, content_id
 from transforms.rows import RowShape, check_depth, given_id, parse_row, too_deep
 
@@ -28,6 +30,17 @@ def as_prompt(value: Any) -> Prompt:
     check_depth(value)
     prompt = _prompt(value)
     return prompt if prompt.id else msgspec.structs.replace(prompt, id=prompt.content_id)
+
+
+def seeded(params: SamplingParams, prompt: Prompt) -> SamplingParams:
+    """With a seed from the prompt's id where it is the user's own: such a row has the same samples in each job.
+
+    The engine seeds others by their requests' ids, which are the job's.
+    """
+    if params.seed is not None or params.temperature == 0 or prompt.id in (prompt.source, prompt.content_id):
+        return params
+    digest = hashlib.sha256(prompt.id.encode("utf-8", "surrogatepass")).digest()
+    return msgspec.structs.replace(params, seed=int.from_bytes(digest[:8], "little") >> 1)
 
 
 def unusable_letter(value: Any, error: RequestError) -> DeadLetter:
