@@ -17,7 +17,7 @@ from model_manager.manager.outbox import Outbox
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import Request, Task
 from model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.test_router import INFO
+from tests.model_manager.manager.router_world import INFO
 
 
 def pool(num_engines: int, max_num_seqs: int = 1024) -> EnginePool:

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import settings
@@ -33,8 +34,8 @@ from model_manager.wire.messages import (
 )
 from model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine, eventually
+from tests.model_manager.manager.router_world import INFO, SETTINGS, Engine, output, request
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
-from tests.model_manager.manager.test_router import INFO, SETTINGS, Engine, output, request
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4, num_engines=3)
 KEY = CONFIG.key
@@ -267,11 +268,12 @@ class Turmoil(RuleBasedStateMachine):
         self.world = World()
         self.names = 0
 
-    @rule(count=st.integers(1, 12))
-    def submit(self, count: int) -> None:
+    @rule(count=st.integers(1, 12), family=st.sampled_from(["", "", "f", "g"]))
+    def submit(self, count: int, family: str) -> None:
         if self.world.failures:
             self.world.open()
-        fresh = [request(f"r{self.names + number}") for number in range(count)]
+        named = [request(f"r{self.names + number}") for number in range(count)]
+        fresh = [msgspec.structs.replace(each, family=family) for each in named]
         self.names += count
         self.world.submit(*fresh)
 

@@ -13,8 +13,8 @@ from model_manager.wire.messages import ModelReady, OpenModel
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill
+from tests.model_manager.manager.router_world import INFO, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER
-from tests.model_manager.manager.test_router import INFO, SETTINGS
 
 # ── the router ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
