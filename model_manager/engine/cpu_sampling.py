@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.engine import sampling_kernels, vector_ops
+from model_manager.engine import (
+    sampling_cuts,
+    sampling_edits,
+    sampling_kernels,
+    sampling_record,
+    sampling_vectors,
+    vector_ops,
+)
 from model_manager.engine.cpu_team import Kernel, Team
 from model_manager.engine.interface import Longs
 from model_manager.engine.random_numbers import uniforms
-from model_manager.engine.sampling_kernels import FLOAT_SCRATCH, INT_SCRATCH, Field, Float, Int
+from model_manager.engine.sampling_record import Field, Float, Int, slot_bytes, thread_bytes
 from model_manager.engine.sampling_rows import Listed, SamplingRows
 from model_manager.wire.logprobs import LEAST, Logprobs
 
@@ -28,6 +35,7 @@ _FLOATS = {
     Float.PRESENCE: "presence_penalty",
     Float.FREQUENCY: "frequency_penalty",
 }
+_SOURCES = (sampling_cuts, sampling_edits, sampling_kernels, sampling_record, sampling_vectors, vector_ops)
 _INTS = {Int.TOP_K: "top_k", Int.NUM_PROMPT_TOKENS: "num_prompt_tokens", Int.NUM_LOGPROBS: "num_logprobs"}
 
 
@@ -62,8 +70,7 @@ class CpuSampling:
         self._kernel = _kernel()
         self._team = Team(num_threads)
         self._vocab_size = 0
-        self._floats = np.zeros(0, np.float32)
-        self._ints = np.zeros(0, np.int32)
+        self._slots = np.zeros((0, 0), np.uint8)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> Sampled:
         """Of [L, V] logits, each row without gaps, which stay as they are."""
@@ -80,7 +87,7 @@ class CpuSampling:
             np.zeros((count, min(most, vocab_size)), np.float32),
         )
         arrays: dict[Field, npt.NDArray[Any]] = {
-            Field.INTS: _ints(rows),
+            Field.INTS: _ints(rows, vocab_size),
             Field.FLOATS: _floats(rows),
             Field.TOKENS: rows.tokens,
             Field.OUT_TOKENS: sampled.token_ids,
@@ -89,8 +96,7 @@ class CpuSampling:
             Field.OUT_GREEDY: sampled.greedy,
             Field.OUT_TOP_IDS: sampled.top_token_ids,
             Field.OUT_TOP: sampled.top,
-            Field.FLOAT_SCRATCH: self._floats,
-            Field.INT_SCRATCH: self._ints,
+            Field.SLOTS: self._slots,
             Field.BIASED_STARTS: _starts(rows.biased, count),
             Field.BIASED_IDS: rows.biased.token_ids,
             Field.BIASED_VALUES: rows.biased.values,
@@ -106,28 +112,28 @@ class CpuSampling:
         record[Field.LOGITS], record[Field.LOGITS_STRIDE] = logits.ctypes.data, logits.strides[0]
         record[Field.NUM_ROWS], record[Field.VOCAB_SIZE] = count, vocab_size
         record[Field.TOKENS_STRIDE], record[Field.TOP_STRIDE] = rows.tokens.shape[1], sampled.top.shape[1]
-        record[Field.NUM_LISTED] = max(len(each.rows) for each in (rows.biased, rows.allowed, rows.banned))
+        record[Field.THREAD_BYTES] = self._slots.shape[1]
         self._team.run(self._kernel, record.ctypes.data)
         return sampled
 
     def _make_room(self, vocab_size: int) -> None:
         if vocab_size != self._vocab_size:
             self._vocab_size = vocab_size
-            self._floats = np.empty(self._team.size * FLOAT_SCRATCH * vocab_size, np.float32)
-            self._ints = np.zeros(self._team.size * INT_SCRATCH * vocab_size, np.int32)
+            self._slots = np.zeros((self._team.size, thread_bytes(vocab_size)), np.uint8)
+            self._slots[:, :8].view(np.int64)[:] = slot_bytes(vocab_size)
 
 
 @cache
 def _kernel() -> Kernel:
     """One in a process."""
-    sources = [Path(inspect.getfile(module)) for module in (sampling_kernels, vector_ops)]
-    return Kernel(sampling_kernels.sample_rows, sources)
+    return Kernel(sampling_kernels.sample_rows, [Path(inspect.getfile(module)) for module in _SOURCES])
 
 
-def _ints(rows: SamplingRows) -> Longs:
+def _ints(rows: SamplingRows, vocab_size: int) -> Longs:
     ints = np.empty((len(rows.lengths), len(Int)), np.int64)
     for column, name in _INTS.items():
         ints[:, column] = rows.settings[name]
+    ints[ints[:, Int.TOP_K] >= vocab_size, Int.TOP_K] = 0
     ints[:, Int.NUM_TOKENS] = rows.lengths
     ints[:, Int.TOKEN_ROW] = rows.token_rows
     return ints

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from model_manager.engine.cpu_sampling import CpuSampling, Sampled
-from model_manager.engine.sampling_kernels import IMPOSSIBLE, NOT_FINITE
+from model_manager.engine.sampling_record import IMPOSSIBLE, NOT_FINITE
 from model_manager.engine.sampling_rows import SamplingRows
 from model_manager.engine.torch_sampling import drawn, processed
 from model_manager.wire.errors import InvalidRequest, NonFiniteLogits, RequestError

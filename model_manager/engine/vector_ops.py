@@ -171,19 +171,22 @@ def number(value: int) -> Any:
     return ir.Constant(I64, value)
 
 
-def inlined(returns: Any, literals: int = 0) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic of a function that emits code: int64 arguments, the last `literals` of them known constants."""
+def inlined(returns: Any, literals: int = 0, others: tuple[Any, ...] = ()) -> Callable[[Callable[..., Any]], Any]:
+    """Make an intrinsic of a function that emits code: int64 arguments, then those of the types `others`, then
+    `literals` that are known constants.
+    """
 
     def decorate(emit: Callable[..., Any]) -> Any:
         def define(_typing: Any, *arguments: Any) -> Any:
             values = len(arguments) - literals
+            kinds = [*[types.int64] * (values - len(others)), *others]
             constants = [argument.literal_value for argument in arguments[values:]]
 
             def generate(context: Any, builder: Any, _signature: Any, operands: Any) -> Any:
                 result = emit(builder, *operands[:values], *constants)
                 return context.get_dummy_value() if result is None else result
 
-            return returns(*[types.int64] * values, *arguments[values:]), generate
+            return returns(*kinds, *arguments[values:]), generate
 
         functools.update_wrapper(define, emit)
         define.__dict__["__signature__"] = inspect.signature(emit)
