@@ -37,6 +37,7 @@ class IdleRunner:
     num_blocks = 8192
     block_size = 16
     eos_token_ids: list[int] = []  # noqa: RUF012
+    runs_ahead = False
 
     def __init__(self) -> None:
         self._logits = torch.zeros(512, _VOCAB)

@@ -110,18 +110,21 @@ class BatchTable:
         rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
         return self._tokens[rows, : lengths.max()], lengths
 
-    def pack(self, batch: List[Scheduled]) -> StepInput:
-        """The step's tokens, sequence after sequence, in the batch's order."""
+    def pack(self, batch: List[Scheduled], sampled: Any = None) -> StepInput:
+        """The step's tokens, sequence after sequence, in the batch's order; `sampled` has those that are pending."""
         for scheduled in batch:
             if scheduled.drafts:
                 self.add_drafts(scheduled.sequence, scheduled.drafts)
         rows, starts, counts, wanted = _columns(
             [(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens, s.num_logits) for s in batch]
         )
+        sources = _sources(batch, np.cumsum(counts) - 1)
         return replace(
             self._pack(rows, starts, counts, wanted),
             hidden_rows=_rows_read(batch, np.cumsum(counts) - counts),
             adapters=_adapter_slots(batch),
+            sampled=sampled if len(sources) else None,
+            sources=sources,
         )
 
     def pack_spans(self, spans: List[Span]) -> StepInput:
@@ -159,7 +162,7 @@ class BatchTable:
         rows = [sequence.row for sequence in running]
         assert sorted(rows + self._free_rows) == list(range(len(self._blocks)))
         for sequence in running:
-            assert self._tokens[sequence.row, : sequence.num_tokens].tolist() == sequence.token_ids
+            assert self._tokens[sequence.row, : len(sequence.token_ids)].tolist() == sequence.token_ids
             blocks = self._blocks[sequence.row].tolist()
             assert blocks[: len(sequence.block_table)] == sequence.block_table
             assert not any(blocks[len(sequence.block_table) :])
@@ -170,6 +173,19 @@ def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
     """The batch's rows that are read; `firsts` are those that the sequences' shares begin with."""
     parts = [first + np.array(rows) for first, rows in zip(firsts, (s.rows_read for s in batch), strict=True) if rows]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _sources(batch: List[Scheduled], lasts: Longs) -> Longs:
+    """[T] the row of the last step's samples that a pending token is, -1 for any other; empty if none is.
+
+    `lasts` are the rows that the sequences' shares end with: a pending token is the last there is.
+    """
+    pending = np.array([s.sequence.pending_row if s.sequence.num_pending_tokens else -1 for s in batch], np.int64)
+    if pending.max(initial=-1) < 0:
+        return pending[:0]
+    sources = np.full(lasts[-1] + 1, -1, np.int64)
+    sources[lasts] = pending
+    return sources
 
 
 def _adapter_slots(batch: List[Scheduled]) -> Ints:

@@ -83,7 +83,7 @@ class BlockManager:
 
     def needs_block(self, sequence: Sequence, ahead: int = 0) -> bool:
         """Whether the sequence's last token, or the one `ahead` of it, has no slot yet."""
-        return len(sequence.token_ids) + ahead > len(sequence.block_table) * self.block_size
+        return sequence.num_tokens + ahead > len(sequence.block_table) * self.block_size
 
     def grow(self, sequence: Sequence) -> int:
         """One more block for a running sequence; some block must be free."""

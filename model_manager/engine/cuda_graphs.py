@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.engine.model_runner import TorchModelRunner, with_sampled
 from model_manager.engine.paged_attention import PagedAttention
 from model_manager.engine.step_buffer import PlacedStep
 
@@ -88,13 +88,20 @@ class PlacedModelRunner(TorchModelRunner):
         count = len(step.context_lens)
         size = next((size for size in sorted(self._graphs) if size >= count), None) if decodes(step) else None
         if size is not None:
-            self._placing.place(padded(step, size))
+            self._place_step(padded(step, size))
             return StepOutput(logits=self._graphs[size]()[:count])
         self._begin(step)
-        placed = self._placing.place(step)
+        placed = self._place_step(step)
         hidden_rows = placed.hidden_rows.long() if len(step.hidden_rows) else None
         rows = (placed.token_ids.long(), placed.positions.long(), placed.logits_rows.long(), hidden_rows)
         return self._forward(*rows)
+
+    def _place_step(self, step: StepInput) -> PlacedStep:
+        """On the device, complete: a captured graph finds each token's id where it lay when it was captured."""
+        placed = self._placing.place(step)
+        if step.sampled is not None:
+            placed.token_ids.copy_(with_sampled(placed.token_ids, placed.sources, step.sampled))
+        return placed
 
     def _decode(self, placed: PlacedStep, logits: torch.Tensor) -> torch.Tensor:
         """`logits`, float32 of every row."""
@@ -129,6 +136,8 @@ def padded(step: StepInput, size: int) -> StepInput:
         context_lens=np.pad(step.context_lens, (0, more)),
         block_tables=np.pad(step.block_tables, ((0, more), (0, 0))),
         logits_rows=np.arange(size, dtype=np.int64),
+        sampled=step.sampled,
+        sources=np.pad(step.sources, (0, more), constant_values=-1) if len(step.sources) else step.sources,
     )
 
 

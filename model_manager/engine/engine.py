@@ -5,21 +5,25 @@ Knows requests and what becomes of them; not processes, nor what the model compu
 
 from __future__ import annotations
 
+import functools
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as List
+from typing import Any
 
 from model_manager.engine.batch_table import BatchTable, Scheduled
 from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.deadlines import Deadlines
 from model_manager.engine.interface import AdapterSlots, ModelRunner, StepResult
+from model_manager.engine.launched_step import LaunchedStep
 from model_manager.engine.loaded_adapters import LoadedAdapters
 from model_manager.engine.prompt_reader import PromptReader
-from model_manager.engine.sampler import Sampler, Samples
+from model_manager.engine.sampler import LaunchedSamples, Sampler, Samples
 from model_manager.engine.scheduler import Scheduler
-from model_manager.engine.sequence import Sequence, accepted
-from model_manager.engine.speculation import Policy, Speculation, drafter_of
+from model_manager.engine.sequence import Sequence, SequenceStatus, accepted
+from model_manager.engine.speculation import Policy, Speculation, Turn, drafter_of
 from model_manager.engine.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits, RequestError
@@ -69,6 +73,7 @@ class LLMEngine:
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
         self._deadlines = Deadlines(clock)
+        self._launched: deque[LaunchedStep] = deque()  # and not collected: after a step at most one
         self._ended: list[Sequence] = []  # not by a token: aborted, overdue, or complete when they came
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
@@ -112,27 +117,21 @@ class LLMEngine:
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._ended or self._scheduler.running or self._scheduler.waiting)
+        return bool(self._ended or self._launched or self._scheduler.running or self._scheduler.waiting)
 
     def step(self) -> StepResult:
-        """Run one batch. What the runner raises (out of memory, a device error) passes through and leaves the engine
+        """Run one batch: it is launched, and collected now or, where the device can run ahead, only after the next one
+        is launched. What the runner raises (out of memory, a device error) passes through and leaves the engine
         unusable: its process ends, and its requests go on in another one with the tokens reported so far.
         """
         result = StepResult()
-        for sequence in self._deadlines.passed():
-            self._end(sequence, FinishReason.DEADLINE)
+        self._end_overdue(result)
         self._load_adapters(result)
+        self._collect(result, leaving=self._may_schedule_blind())
         batch = self._schedule()
         if batch:
-            output = self._runner.execute(self._table.pack(batch))
-            self._reader.read(batch, output.hidden)
-            sampling = [scheduled for scheduled in batch if scheduled.samples]
-            read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
-            self._scheduler.computed(batch)
-            self._finish_read(read, result)
-            for turn in self._speculation.turns(sampling):  # one, and another for each draft that is right
-                samples = self._sampler.sample(turn.of(output.logits), self._table.sampling(turn.sequences))
-                self._postprocess(turn.sequences, samples, result)
+            self._launched.append(self._launch(batch))
+        self._collect(result, leaving=self._may_run_ahead(batch))
         self._report_ended(result)
         return result
 
@@ -151,6 +150,14 @@ class LLMEngine:
         """Assert the invariants of queues, blocks and rows."""
         self._scheduler.check_integrity()
         assert all(sequence.ending is not None for sequence in self._ended)
+
+    def _end_overdue(self, result: StepResult) -> None:
+        overdue = list(self._deadlines.passed())
+        if any(sequence.num_pending_tokens for sequence in overdue):
+            self._collect(result, leaving=False)  # what was launched before counts
+        for sequence in overdue:
+            if sequence.status is not SequenceStatus.FINISHED:
+                self._end(sequence, FinishReason.DEADLINE)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.ending = Ending(reason)
@@ -176,11 +183,57 @@ class LLMEngine:
         self._counters.steps += bool(batch)
         return self._speculation.extend(batch)
 
+    def _may_schedule_blind(self) -> bool:
+        """Whether the next step can be scheduled, and its tokens sampled, before those of the last one are known.
+
+        Not for sequences whose tokens have a say in what comes next, nor where someone must make room, which those
+        that have ended may do.
+        """
+        return (
+            bool(self._launched)
+            and not any(sequence.samples_by_history for sequence in self._launched[-1].sequences)
+            and self._scheduler.decodes_without_preempting()
+        )
+
+    def _may_run_ahead(self, batch: List[Scheduled]) -> bool:
+        """Whether the step of `batch`, just launched, may be collected after the next one: one that only samples."""
+        return (
+            bool(batch) and self._runner.runs_ahead and not self._speculation.drafts and self._launched[-1].only_samples
+        )
+
+    def _launch(self, batch: list[Scheduled]) -> LaunchedStep:
+        """Have the device compute a batch and sample from it; tokens that it alone knows are those of the last step."""
+        sampled = self._launched[-1].token_ids if self._launched else None
+        output = self._runner.execute(self._table.pack(batch, sampled))
+        self._reader.read(batch, output.hidden)
+        sampling = [scheduled for scheduled in batch if scheduled.samples]
+        read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
+        self._scheduler.computed(batch)
+        sample = functools.partial(self._sample, output.logits)
+        return LaunchedStep(self._speculation.turns(sampling), sample, read, reads=output.hidden is not None)
+
+    def _sample(self, logits: Any, turn: Turn) -> LaunchedSamples:
+        samples = self._sampler.launch(turn.of(logits), self._table.sampling(turn.sequences))
+        for row, sequence in enumerate(turn.sequences):
+            sequence.await_token(row)
+        return samples
+
+    def _collect(self, result: StepResult, *, leaving: bool) -> None:
+        """Take in what launched steps have brought: of all, or of all but the last."""
+        while len(self._launched) > leaving:
+            step = self._launched.popleft()
+            self._finish_read(step.read, result)
+            for sequences, samples in step.turns():  # one, and another for each draft that is right
+                self._postprocess(sequences, samples, result)
+
     def _postprocess(self, sequences: List[Sequence], samples: Samples, result: StepResult) -> None:
-        """Give each sequence its token; those that it ends leave with an Output."""
+        """Give each sequence its token, unless it has ended meanwhile; those that it ends leave with an Output."""
         now = self._clock()
-        self._counters.generated(now, samples.finite.count(True))
-        for row, sequence in enumerate(sequences):
+        for sequence in sequences:
+            sequence.num_pending_tokens -= 1
+        going = [(row, each) for row, each in enumerate(sequences) if each.status is SequenceStatus.RUNNING]
+        self._counters.generated(now, sum(samples.finite[row] for row, _ in going))
+        for row, sequence in going:
             error = samples.error(row) if sequence.is_sound else NonFiniteLogits(_NOT_FINITE)
             if error is not None:
                 self._fail(sequence, error, result)

@@ -96,6 +96,10 @@ class StepInput:
     """[H] rows of T whose final hidden states are wanted."""
     adapters: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
     """[S] slot of each sequence's adapter, -1 for none; empty if none has one."""
+    sampled: Any = None
+    """Tokens of the step before, which the host does not know yet: a tensor [N] on the runner's device."""
+    sources: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[T] which of `sampled` each token is, -1 where `token_ids` has it; empty if that has all."""
 
     @classmethod
     def of_first_tokens(cls, count: int) -> Self:
@@ -141,6 +145,10 @@ class ModelRunner(Protocol):
     num_blocks: int
     block_size: int
     eos_token_ids: list[int]
+    runs_ahead: bool
+    """Whether `execute` only launches, in order, what the device then computes, and takes tokens from `sampled`: then
+    a step can be launched before the tokens of the one before it are known.
+    """
 
     def execute(self, step: StepInput) -> StepOutput:
         """Compute the batch, writing keys and values to `slots`."""

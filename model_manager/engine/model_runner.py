@@ -86,6 +86,7 @@ class TorchModelRunner:
         self._decoder = DecoderTap(model)
         self._attention = attention
         self.adapters = adapters
+        self.runs_ahead = device.type == "cuda"
         self._device = device
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
@@ -99,8 +100,10 @@ class TorchModelRunner:
         self._attention.begin(step)
         self._begin(step)
         hidden_rows = self._place(step.hidden_rows) if len(step.hidden_rows) else None
-        places = (self._place(step.token_ids), self._place(step.positions), self._place(step.logits_rows))
-        return self._forward(*places, hidden_rows)
+        token_ids = self._place(step.token_ids)
+        if step.sampled is not None:
+            token_ids = with_sampled(token_ids, self._place(step.sources), step.sampled)
+        return self._forward(token_ids, self._place(step.positions), self._place(step.logits_rows), hidden_rows)
 
     def _begin(self, step: StepInput) -> None:
         """Tell the layers that take adapters which rows have which."""
@@ -143,3 +146,9 @@ class TorchModelRunner:
 
     def _place(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def with_sampled(token_ids: torch.Tensor, sources: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+    """A step's token ids [T], those that the device alone knows put in their places (StepInput.sources)."""
+    taken = sampled.index_select(0, sources.clamp(min=0)).to(token_ids.dtype)
+    return torch.where(sources < 0, token_ids, taken)

@@ -75,8 +75,8 @@ class PrefixCache:
                 del self._computing[digest]
 
     def enter(self, sequence: Sequence) -> None:
-        """Its full blocks are computed, and known to be sound."""
-        full = sequence.num_computed_tokens // self._block_size
+        """Its full blocks that are computed and known to be sound."""
+        full = sequence.num_settled_tokens // self._block_size
         if full == sequence.num_committed_blocks or not sequence.cache_key:
             return
         for index in range(sequence.num_committed_blocks, full):

@@ -7,12 +7,18 @@ docs/SAMPLING.md has the order in which parameters are applied.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from model_manager.engine.cpu_sampling import CpuSampling, Sampled
+from model_manager.engine.host_copy import HostCopy, to_device
+from model_manager.engine.interface import Longs
 from model_manager.engine.sampling_record import IMPOSSIBLE, NOT_FINITE
 from model_manager.engine.sampling_rows import SamplingRows
 from model_manager.engine.torch_sampling import drawn, processed
@@ -42,6 +48,19 @@ class Samples:
         return None
 
 
+class LaunchedSamples:
+    """What is being sampled on the device of the logits, which may since have begun on something else."""
+
+    def __init__(self, token_ids: torch.Tensor, samples: Callable[[], Samples]) -> None:
+        self.token_ids = token_ids
+        """[L] on that device."""
+        self._samples = samples
+
+    def get(self) -> Samples:
+        """Waits for them."""
+        return self._samples()
+
+
 class Sampler:
     """Greedy rows take the likeliest token; others are drawn by inverse transform from what their parameters leave."""
 
@@ -53,13 +72,18 @@ class Sampler:
         if device.startswith("cpu"):
             self._cpu = self._cpu or CpuSampling(torch.get_num_threads())
 
-    @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> Samples:
         """One token id for each row of [L, V] float32 logits, each without gaps, which stay as they are."""
+        return self.launch(logits, rows).get()
+
+    @torch.inference_mode()
+    def launch(self, logits: torch.Tensor, rows: SamplingRows) -> LaunchedSamples:
+        """Begin to sample; on a GPU the host waits for nothing, and what comes next may overwrite the logits."""
         self.warm_up(logits.device.type)
         if self._cpu is None:
-            return sample_by_torch(logits, rows)
-        return _samples(self._cpu.sample(logits.numpy(), rows), rows)
+            return launch_by_torch(logits, rows)
+        sampled = self._cpu.sample(logits.numpy(), rows)
+        return LaunchedSamples(torch.from_numpy(sampled.token_ids), functools.partial(_samples, sampled, rows))
 
 
 def _samples(sampled: Sampled, rows: SamplingRows) -> Samples:
@@ -74,6 +98,11 @@ def _samples(sampled: Sampled, rows: SamplingRows) -> Samples:
 
 def sample_by_torch(logits: torch.Tensor, rows: SamplingRows) -> Samples:
     """The same in torch's operations, on any device."""
+    return launch_by_torch(logits, rows).get()
+
+
+def launch_by_torch(logits: torch.Tensor, rows: SamplingRows) -> LaunchedSamples:
+    """Begin it."""
     best, token_ids = logits.max(dim=-1)  # NaN counts as the greatest, so `best` alone tells what is not finite
     finite = possible = torch.isfinite(best)
     ruled = processed(logits, rows)
@@ -82,30 +111,35 @@ def sample_by_torch(logits: torch.Tensor, rows: SamplingRows) -> Samples:
         possible = best > -torch.inf
     random = np.flatnonzero(rows.settings["temperature"] > 0)
     if random.size:
-        index = torch.from_numpy(random).to(logits.device)
+        index = to_device(random, logits.device)
         token_ids[index] = drawn(ruled[index], best[index], rows.only(random))
-    tokens, are_finite, are_possible = torch.stack((token_ids, finite, possible)).tolist()  # one transfer
-    return Samples(
-        tokens, [bool(it) for it in are_finite], [bool(it) for it in are_possible], _logprobs(logits, tokens, rows)
-    )
-
-
-def _logprobs(logits: torch.Tensor, token_ids: list[int], rows: SamplingRows) -> dict[int, Logprobs]:
-    """Log-probabilities by the logits alone, before anything was done to them."""
     counts = rows.settings["num_logprobs"]
+    outcome = HostCopy([torch.stack((token_ids, finite, possible)), *_logprobs(logits, token_ids, counts)])
+    return LaunchedSamples(token_ids, lambda: _arrived(outcome.get(), counts))
+
+
+def _arrived(outcome: list[npt.NDArray[Any]], counts: Longs) -> Samples:
+    """From what was copied: tokens and flags, then what `_logprobs` gave."""
+    (tokens, finite, possible), *logprobs = outcome
+    columns = zip(*(column.tolist() for column in logprobs), strict=True)
+    asked = np.flatnonzero(counts >= 0).tolist()
+    entries = {row: _entry(int(counts[row]), *each) for row, each in zip(asked, columns, strict=True)}
+    return Samples(tokens.tolist(), (finite != 0).tolist(), (possible != 0).tolist(), entries)
+
+
+def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, counts: Longs) -> list[torch.Tensor]:
+    """Of the N rows that ask for log-probabilities, by the logits alone, before anything was done to them: [N, 1] the
+    token's own, [N] whether it is the likeliest, [N, K] the likeliest tokens, [N, K] theirs; nothing if N is 0.
+    """
     asked = np.flatnonzero(counts >= 0)
     if not asked.size:
-        return {}
-    scores = logits[torch.from_numpy(asked).to(logits.device)].log_softmax(dim=-1).clamp_(min=LEAST)
-    chosen = torch.tensor([token_ids[row] for row in asked], device=logits.device)
-    own = scores.gather(1, chosen[:, None])
+        return []
+    index = to_device(asked, logits.device)
+    scores = logits[index].log_softmax(dim=-1).clamp_(min=LEAST)
+    own = scores.gather(1, token_ids[index, None])
     greedy = own[:, 0] >= scores.max(dim=-1).values
     top = scores.topk(min(int(counts.max()), scores.shape[1]), dim=-1)
-    columns = (own.tolist(), greedy.tolist(), top.indices.tolist(), top.values.tolist())
-    return {
-        row: _entry(int(counts[row]), *each)
-        for row, each in zip(asked.tolist(), zip(*columns, strict=True), strict=True)
-    }
+    return [own, greedy, top.indices, top.values]
 
 
 def _entry(count: int, own: list[float], greedy: bool, top_token_ids: list[int], top: list[float]) -> Logprobs:

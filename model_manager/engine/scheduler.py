@@ -59,15 +59,23 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def schedule(self) -> list[Scheduled]:
-        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there."""
+        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there, or
+        nobody but sequences that end with a token that is pending.
+        """
         preemptions = self.num_preemptions
         batch = self._decodes()
         budget = self.max_num_batched_tokens - len(batch)
         budget -= self._prefills(batch, budget)
         if preemptions == self.num_preemptions:  # whoever was preempted would only take the place of another
             self._admit(batch, budget)
-        assert batch or not (self.running or self.waiting)
+        assert batch or all(sequence.ends_with_pending for sequence in self.running.values())
+        assert batch or self.running or not self.waiting
         return batch
+
+    def decodes_without_preempting(self) -> bool:
+        """Whether there are blocks for the next token of each sequence that has one to compute."""
+        free, running = self._blocks.num_free, self.running.values()
+        return free >= len(running) or free >= sum(self._blocks.needs_block(s) for s in running if _decodes(s))
 
     def reserve(self, sequence: Sequence, count: int) -> int:
         """Give a running sequence slots for as many of `count` draft tokens as may be; returns how many have theirs.
@@ -137,7 +145,7 @@ class Scheduler:
         """
         batch = []
         for sequence in list(self.running.values()):
-            if sequence.status is SequenceStatus.RUNNING and sequence.num_remaining_tokens == 1:
+            if sequence.status is SequenceStatus.RUNNING and _decodes(sequence):
                 while self._blocks.needs_block(sequence) and not self._blocks.num_free:
                     self._preempt_last()
                 if sequence.status is SequenceStatus.RUNNING:
@@ -214,6 +222,7 @@ class Scheduler:
     def _preempt_last(self) -> None:
         """Put the last in rank back to wait; it keeps its tokens, and recomputes what the prefix cache loses."""
         _, sequence = self.running.popitem(last=True)
+        assert not sequence.num_pending_tokens, "preempted before its token was known"
         self._withdraw(sequence)
         sequence.status = SequenceStatus.WAITING
         self.waiting.add(sequence)
@@ -222,3 +231,8 @@ class Scheduler:
     def _withdraw(self, sequence: Sequence) -> None:
         self._table.leave(sequence)
         self._blocks.free(sequence)
+
+
+def _decodes(sequence: Sequence) -> bool:
+    """Whether a running sequence has one token to compute, and goes on after it for all that is known."""
+    return sequence.num_remaining_tokens == 1 and not sequence.ends_with_pending

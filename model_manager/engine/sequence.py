@@ -33,7 +33,8 @@ class Sequence:
 
     `token_ids` holds prompt and output; the first `num_computed_tokens` of them have their keys and values in the
     blocks of `block_table`; `num_draft_computed_tokens` is the same of a draft model's cache, drafts included. A
-    running sequence always has at least one token that is not computed yet.
+    running sequence always has at least one token that is not computed yet. `num_pending_tokens` more follow
+    `token_ids`: the device is sampling them, or has; the last is row `pending_row` of what its step samples.
 
     `rank` is its place in line, smaller first; `overtaken` counts those behind it that began to run before it.
     `adapter_slot` is where its adapter is loaded, -1 without one or while it is not.
@@ -59,9 +60,11 @@ class Sequence:
         "num_committed_blocks",
         "num_computed_tokens",
         "num_draft_computed_tokens",
+        "num_pending_tokens",
         "num_prompt_tokens",
         "overtaken",
         "params",
+        "pending_row",
         "rank",
         "reading",
         "request_id",
@@ -107,6 +110,8 @@ class Sequence:
         self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
         self.num_computed_tokens = 0
         self.num_draft_computed_tokens = 0
+        self.num_pending_tokens = 0
+        self.pending_row = -1
         self.num_committed_blocks = 0
         self.block_table: list[int] = []
         self.cache_key = cache_key(request, prefix_caching)
@@ -156,8 +161,8 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output."""
-        return len(self.token_ids)
+        """Prompt and output, those pending included."""
+        return len(self.token_ids) + self.num_pending_tokens
 
     @property
     def num_output_tokens(self) -> int:
@@ -167,7 +172,29 @@ class Sequence:
     @property
     def num_remaining_tokens(self) -> int:
         """Tokens whose keys and values are still to be computed: 1 when decoding, more in prefill."""
-        return len(self.token_ids) - self.num_computed_tokens
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def num_settled_tokens(self) -> int:
+        """Tokens that are computed and known to be sound: not what follows from a pending one."""
+        return self.num_computed_tokens - self.num_pending_tokens
+
+    @property
+    def ends_with_pending(self) -> bool:
+        """Whether it may have no token beyond those that are pending."""
+        return self.num_pending_tokens > 0 and self.num_tokens - self.num_prompt_tokens >= self.conditions.max_tokens
+
+    @property
+    def samples_by_history(self) -> bool:
+        """Whether which token comes next depends on what the tokens before it are, beyond the logits."""
+        params = self.params
+        penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        return penalised or (self.rules is not None and bool(self.rules.bad_words))
+
+    def await_token(self, row: int) -> None:
+        """One is being sampled on the device, as that row of a step's."""
+        self.num_pending_tokens += 1
+        self.pending_row = row
 
     @property
     def output_token_ids(self) -> list[int]:

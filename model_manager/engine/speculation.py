@@ -88,6 +88,11 @@ class Speculation:
         self._scheduler = scheduler
         self._counters = counters
 
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens are guessed at all."""
+        return self._drafter is not None
+
     def extend(self, batch: list[Scheduled]) -> list[Scheduled]:
         """The batch with drafts for those sequences that decode, as far as the step has rows to spare.
 

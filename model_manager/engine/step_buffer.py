@@ -37,6 +37,8 @@ class PlacedStep:
     """[L]"""
     hidden_rows: torch.Tensor
     """[H]"""
+    sources: torch.Tensor
+    """[T] or empty"""
     table_stride: torch.Tensor
     """[1] blocks in a row of `tables`: read on the device, so that it may differ from replay to replay."""
     tables: torch.Tensor
@@ -48,7 +50,7 @@ class StepBuffer:
 
     def __init__(self, device: torch.device, *, max_tokens: int, max_seqs: int, max_blocks: int) -> None:
         """Room for steps of `max_tokens` tokens of `max_seqs` sequences with `max_blocks` blocks each."""
-        size = _ALIGNMENT * 8 + 8 * max_tokens + max_seqs * max_blocks
+        size = _ALIGNMENT * 9 + 9 * max_tokens + max_seqs * max_blocks
         self._pinned = device.type == "cuda"
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=self._pinned)
         self._device = torch.zeros(size, dtype=torch.int32, device=device)
@@ -57,7 +59,7 @@ class StepBuffer:
     def place(self, step: StepInput, tiles: Tiles) -> PlacedStep:
         """Copy the step over; the one before it must not be read any more by work that is yet to be launched."""
         if self._copied is not None:
-            self._copied.synchronize()  # of the step before: long done, unless steps are launched ahead
+            self._copied.synchronize()  # of the step before: done, since that step has begun
         arrays: list[npt.NDArray[Any]] = [
             np.array([step.block_tables.shape[1]], np.int32),
             step.token_ids,
@@ -66,11 +68,12 @@ class StepBuffer:
             tiles.fields.reshape(-1),
             step.logits_rows,
             step.hidden_rows,
+            step.sources,
             step.block_tables.reshape(-1),
         ]
         spans = _spans([array.size for array in arrays])
         self._write(arrays, spans)
-        stride, ids, positions, slots, fields, logits, hidden, _ = (self._device[span] for span in spans)
+        stride, ids, positions, slots, fields, logits, hidden, sources, _ = (self._device[span] for span in spans)
         return PlacedStep(
             token_ids=ids,
             positions=positions,
@@ -79,6 +82,7 @@ class StepBuffer:
             num_narrow=tiles.num_narrow,
             logits_rows=logits,
             hidden_rows=hidden,
+            sources=sources,
             table_stride=stride,
             tables=self._device[spans[-1].start :],
         )

@@ -80,6 +80,8 @@ def _spawn(config: ModelConfig, rank: int) -> subprocess.Popen[bytes]:
 class LeadingRunner:
     """The ModelRunner of rank 0: what it computes, its peers compute with it."""
 
+    runs_ahead = False  # its peers, which sample nothing, would not know the tokens
+
     def __init__(self, own: ModelRunner, peers: Peers) -> None:
         self._own = own
         self._peers = peers

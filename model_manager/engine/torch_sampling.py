@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from model_manager.engine.host_copy import to_device
 from model_manager.engine.interface import Longs
 from model_manager.engine.random_numbers import uniforms
 from model_manager.engine.sampling_rows import Listed, SamplingRows
@@ -134,7 +135,7 @@ def _surprise(weights: torch.Tensor, scaled: torch.Tensor) -> torch.Tensor:
 
 
 def _on(values: npt.NDArray[np.generic], logits: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(logits.device)
+    return to_device(np.ascontiguousarray(values), logits.device)
 
 
 def _column(values: npt.NDArray[np.generic], logits: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ wrong slot, table, length or position, or a block reused too early, shows as ano
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +28,9 @@ EOS = 0
 
 
 class HistoryRunner:
-    """`broken(tokens)` names histories for which the logits are not finite; `steps` keeps every input."""
+    """`broken(tokens)` names histories for which the logits are not finite; `steps` keeps every input, with the tokens
+    that only the device knew when it came.
+    """
 
     vocab_size = VOCAB_SIZE
     eos_token_ids = [EOS]  # noqa: RUF012
@@ -38,7 +41,10 @@ class HistoryRunner:
         block_size: int = 8,
         max_model_len: int = 256,
         broken: Callable[[list[int]], bool] = lambda _: False,
+        *,
+        runs_ahead: bool = False,
     ) -> None:
+        self.runs_ahead = runs_ahead
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_model_len = max_model_len
@@ -49,6 +55,8 @@ class HistoryRunner:
         self._history_of: dict[bytes, list[int]] = {}
 
     def execute(self, step: StepInput) -> StepOutput:
+        if step.sampled is not None:
+            step = replace(step, token_ids=np.where(step.sources < 0, step.token_ids, step.sampled[step.sources]))
         self.steps.append(step)
         assert len(set(step.slots.tolist())) == len(step.slots)
         self._tokens[step.slots] = step.token_ids

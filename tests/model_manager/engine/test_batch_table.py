@@ -38,7 +38,18 @@ def test_arrays_have_the_types_that_runners_expect() -> None:
     step = table.pack([Scheduled(running(table, [1, 2], [0], computed=0), 2)])
     assert {step.token_ids.dtype, step.positions.dtype, step.slots.dtype, step.logits_rows.dtype} == {np.dtype("int64")}
     assert {step.query_starts.dtype, step.context_lens.dtype, step.block_tables.dtype} == {np.dtype("int32")}
-    assert all(array.flags.c_contiguous for array in vars(step).values())
+    arrays = [array for name, array in vars(step).items() if name != "sampled"]
+    assert all(array.flags.c_contiguous for array in arrays)
+
+
+def test_a_token_that_the_device_alone_knows_is_named_by_its_row() -> None:
+    table = BatchTable(num_rows=3, max_len=12, block_size=4)
+    known, pending = running(table, [1, 2, 3], [0], computed=1), running(table, [4, 5], [1], computed=2)
+    assert not len(table.pack([Scheduled(known, 2)], sampled="last step's").sources)
+    pending.await_token(6)
+    step = table.pack([Scheduled(known, 2), Scheduled(pending, 1)], sampled="last step's")
+    assert (step.sources.tolist(), step.sampled) == ([-1, -1, 6], "last step's")
+    assert (step.positions.tolist(), step.context_lens.tolist()) == ([1, 2, 2], [3, 3])
 
 
 def test_a_step_that_samples_nothing_has_no_logits_rows() -> None:

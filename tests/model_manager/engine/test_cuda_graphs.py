@@ -16,7 +16,7 @@ from model_manager.engine.interface import StepInput
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention
 from model_manager.engine.query_tiles import cut_tiles
-from model_manager.engine.sampler import sample_by_torch
+from model_manager.engine.sampler import launch_by_torch
 from model_manager.engine.step_buffer import PlacedStep, StepBuffer
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.batches import deal_blocks, make_step
@@ -180,7 +180,7 @@ class BlindAttention(PlacedAttention):
 
 
 @pytest.mark.parametrize("spans", [[(4, 5), (9, 10)], [(4, 5), (0, 10)]], ids=["decoding", "mixed"])
-def test_the_host_waits_once_a_step_and_that_is_for_its_tokens(
+def test_launching_a_step_and_sampling_from_it_waits_for_nothing(
     spans: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU each of these calls waits until all that was launched is done."""
@@ -192,8 +192,10 @@ def test_the_host_waits_once_a_step_and_that_is_for_its_tokens(
         monkeypatch.setattr(torch.Tensor, name, _noting(name, getattr(torch.Tensor, name), waits))
     output = runner.execute(make_step(spans, deal_blocks([10, 10], BLOCK, NUM_BLOCKS), BLOCK))
     assert waits == []
-    sample_by_torch(output.logits, rows(2, temperature=0.0))
-    assert waits == ["tolist"]
+    for params in ({"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.9, "logprobs": 2, "logit_bias": {"3": 1.0}}):
+        launched = launch_by_torch(output.logits, rows(2, **params))
+        assert waits == []
+        assert len(launched.get().token_ids) == 2
 
 
 def _noting(name: str, method: Callable[..., Any], waits: list[str]) -> Callable[..., Any]:

@@ -320,14 +320,24 @@ ARRIVALS = st.lists(
     max_num_seqs=st.integers(1, 6),
     extra_budget=st.integers(0, 20),
     prefix_caching=st.booleans(),
+    runs_ahead=st.booleans(),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_arrives_each_request_is_answered_once_and_as_if_alone(
-    arrivals: list[dict[str, Any]], num_blocks: int, max_num_seqs: int, extra_budget: int, prefix_caching: bool
+    arrivals: list[dict[str, Any]],
+    num_blocks: int,
+    max_num_seqs: int,
+    extra_budget: int,
+    prefix_caching: bool,
+    runs_ahead: bool,
 ) -> None:
     broken: list[list[int]] = []
     runner = HistoryRunner(
-        num_blocks, 8, max_model_len=60, broken=lambda history: any(history[: len(b)] == b for b in broken)
+        num_blocks,
+        8,
+        max_model_len=60,
+        broken=lambda history: any(history[: len(b)] == b for b in broken),
+        runs_ahead=runs_ahead,
     )
     under_test = EngineUnderTest(
         runner,

@@ -64,6 +64,7 @@ ARRIVALS = st.lists(
     extra_budget=st.integers(0, 30),
     prefix_caching=st.sampled_from([True, True, True, False]),
     digests_collide=st.sampled_from([False, False, False, True]),
+    runs_ahead=st.booleans(),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_comes_each_request_ends_once_and_as_if_alone(
@@ -73,9 +74,14 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     extra_budget: int,
     prefix_caching: bool,
     digests_collide: bool,
+    runs_ahead: bool,
 ) -> None:
     broken: list[list[int]] = []
-    runner = HistoryRunner(num_blocks, BLOCK, 60, broken=lambda history: any(history[: len(b)] == b for b in broken))
+
+    def is_broken(history: list[int]) -> bool:
+        return any(history[: len(each)] == each for each in broken)
+
+    runner = HistoryRunner(num_blocks, BLOCK, 60, is_broken, runs_ahead=runs_ahead)
     with narrow_look_ahead():
         under_test = Watched(
             runner,
