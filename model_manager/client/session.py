@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from model_manager.client.attempts import MOST_LOST, Attempts
 from model_manager.client.delivery import deliver, fail
 from model_manager.client.election import Election
 from model_manager.client.generation import Decoder
@@ -41,11 +42,7 @@ from model_manager.wire.messages import (
 from model_manager.wire.shared_settings import UnmetSetting
 from model_manager.wire.transport import ConnectionLost, ProtocolError
 
-MOST_RECOVERIES = 5
-"""Connections lost in a row, with no result between them, after which what is outstanding fails."""
 _FORKED = "this client is process {}'s: a forked process opens its own"
-_LONGEST_PAUSE = 2.0
-"""Seconds between two recoveries, at most."""
 
 
 class Session:
@@ -71,11 +68,7 @@ class Session:
         self._link: Link | None = None
         self._ready = False
         self._limit = 0
-        self._wanted = True
-        self._recoveries = 0
-        self._setbacks = 0
-        self._setback: MillraceError | None = None
-        self._final: MillraceError | None = None
+        self._attempts = Attempts()
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=f"millrace-{name}", daemon=True)
@@ -91,7 +84,7 @@ class Session:
         """Until the model is loaded; raises what keeps it from being."""
         with self._changed:
             while not self._ready:
-                self._raise_if_over(0)
+                self._attempts.raise_if_over(0)
                 self._want()
                 self._changed.wait()
 
@@ -120,15 +113,16 @@ class Session:
         if os.getpid() != self._pid or self._closing.is_set():
             return
         self._closing.set()
+        closed = RequestAborted("the client is closed")
         with self._changed:
             link, waiters = self._link, self._ledger.clear()
-            self._final = RequestAborted("the client is closed")
+            self._attempts.close(closed)
             self._changed.notify_all()
         if link is not None:
             link.enqueue(CloseModel(self._config.key))
             link.flush()
             link.close()
-        fail(waiters, self._final)
+        fail(waiters, closed)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -144,9 +138,9 @@ class Session:
     def _register(self, request: Request, waiter: Waiter) -> Link | None:
         """Enter the request; the link that is to be flushed, if the request is not on its way already."""
         with self._changed:
-            setbacks = self._setbacks
+            setbacks = self._attempts.setbacks
             while True:
-                self._raise_if_over(setbacks)
+                self._attempts.raise_if_over(setbacks)
                 if self._ledger.join(request, waiter):
                     return None
                 if self._link is not None and self._ready and self._ledger.in_use < self._limit:
@@ -156,16 +150,9 @@ class Session:
                 self._want()
                 self._changed.wait()
 
-    def _raise_if_over(self, setbacks: int) -> None:
-        if self._final is not None:
-            raise self._final
-        if self._setbacks != setbacks:
-            assert self._setback is not None, "a setback has a reason"
-            raise self._setback
-
     def _want(self) -> None:
-        if not self._wanted:
-            self._wanted = True
+        if not self._attempts.wanted:
+            self._attempts.wanted = True
             self._changed.notify_all()
 
     def detach(self, request_id: str, future: Future[Any]) -> None:
@@ -201,7 +188,7 @@ class Session:
 
     def _wait_until_wanted(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._closing.is_set())
+            self._changed.wait_for(lambda: self._attempts.wanted or self._closing.is_set())
         return not self._closing.is_set()
 
     def _serve(self) -> None:
@@ -249,7 +236,7 @@ class Session:
 
     def _answered(self, answers: list[Output | Failure]) -> None:
         with self._changed:
-            self._recoveries = 0
+            self._attempts.succeeded()
             awaited = [
                 (answer, pending)
                 for answer in answers
@@ -262,25 +249,19 @@ class Session:
     def _recover(self, error: MillraceError) -> None:
         """The connection is lost: try again if anyone needs it, and not for ever."""
         with self._changed:
-            self._recoveries += 1
-            recoveries = self._recoveries
-            self._wanted = self._ledger.is_waited_for()
+            pause = self._attempts.lost(is_waited_for=self._ledger.is_waited_for())
             self._changed.notify_all()  # whoever waits for a credit, or for the model, wants it too
-        if recoveries > MOST_RECOVERIES:
-            lost = f"the manager was lost {recoveries} times in a row: {error}"
+        if pause is None:
+            lost = f"the manager was lost {MOST_LOST + 1} times in a row: {error}"
             self._give_up(ManagerUnavailable(lost), for_good=False)
-        elif recoveries > 1:
-            self._closing.wait(min(_LONGEST_PAUSE, 0.05 * 2**recoveries))
+        else:
+            self._closing.wait(pause)
 
     def _give_up(self, error: MillraceError, *, for_good: bool) -> None:
         """Everything outstanding fails, and whoever waits is told; unless for good, the next request tries again."""
         with self._changed:
             waiters = self._ledger.clear()
-            self._setback, self._setbacks = error, self._setbacks + 1
-            self._recoveries = 0
-            self._wanted = False
-            if for_good and self._final is None:
-                self._final = error
+            self._attempts.give_up(error, for_good=for_good)
             self._changed.notify_all()
         fail(waiters, error)
 
