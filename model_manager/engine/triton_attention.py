@@ -36,9 +36,14 @@ _LEAST_SHARE = 256
 
 
 def supports(shape: CacheShape) -> bool:
-    """Whether the kernels take these sizes: a head dimension of 8 n, at most 256, and a cache that is not rounded."""
+    """Whether the kernels take these sizes: a head dimension of 8 n, at most 256, and a cache in full or in int8."""
     known = (torch.float32, torch.bfloat16, torch.float16)
-    return shape.dtype in known and shape.rounded is None and shape.head_dim % 8 == 0 and shape.head_dim <= 256
+    return (
+        shape.dtype in known
+        and shape.rounded in (None, torch.int8)
+        and shape.head_dim % 8 == 0
+        and shape.head_dim <= 256
+    )
 
 
 class TritonAttention:
@@ -51,7 +56,9 @@ class TritonAttention:
         self._num_sms = num_sms
         self._buffer = buffer
         size = (shape.num_layers, shape.num_blocks, 2, shape.num_kv_heads, shape.block_size, shape.head_dim)
-        self._layers = list(torch.empty(size, dtype=shape.dtype, device=device).unbind())
+        self._layers = list(torch.empty(size, dtype=shape.stored, device=device).unbind())
+        sizes = size[:-1] if shape.rounded else (shape.num_layers, 0)
+        self._scales = list(torch.empty(sizes, dtype=torch.float32, device=device).unbind())
         self._group = shape.num_heads // shape.num_kv_heads
         self.narrow_rows = max(_LEAST_ROWS, _power_of_two(self._group))
         most = _QUERY_BYTES // (_dim_padded(shape) * shape.dtype.itemsize)
@@ -102,6 +109,7 @@ class TritonAttention:
             key,
             value,
             self._layers[layer],
+            self._scales[layer],
             step.slots,
             key.stride(0),
             value.stride(0),
@@ -110,6 +118,7 @@ class TritonAttention:
             DIM=shape.head_dim,
             DIM_PADDED=_dim_padded(shape),
             BLOCK_SIZE=shape.block_size,
+            ROUNDED=shape.rounded is not None,
             **_OPTIONS,
         )
 
@@ -132,6 +141,7 @@ class TritonAttention:
         triton_kernels.attend[(len(tiles), kv_heads, splits)](
             query,
             self._layers[layer],
+            self._scales[layer],
             output,
             tiles,
             step.positions,
@@ -160,6 +170,7 @@ class TritonAttention:
         """The constants of `attend` for tiles of that many rows, and how the compiler is to lay it out."""
         shape = self._shape
         dim = _dim_padded(shape)
+        bytes_held = shape.dtype.itemsize * (2 if shape.rounded else 1)  # rounded ones in both formats, for a while
         return {
             "GROUP": self._group,
             "KV_HEADS": shape.num_kv_heads,
@@ -167,7 +178,8 @@ class TritonAttention:
             "DIM_PADDED": dim,
             "BLOCK_SIZE": shape.block_size,
             "ROWS": rows,
-            "KEYS": max(_LEAST_ROWS, min(_MOST_KEYS, _TILE_BYTES // (dim * shape.dtype.itemsize))),
+            "KEYS": max(_LEAST_ROWS, min(_MOST_KEYS, _TILE_BYTES // (dim * bytes_held))),
+            "ROUNDED": shape.rounded is not None,
             "PRECISION": "ieee" if shape.dtype == torch.float32 else "tf32",
             "num_warps": 8 if rows * dim > _ELEMENTS_OF_FOUR_WARPS else 4,
             "num_stages": 3,

@@ -57,8 +57,9 @@ def test_in_the_interpreter_at_length(others: dict[str, str], check: str) -> Non
     assert not others[check], others[check]
 
 
-def test_decoding_compiles_for_a_gpu_with_several_programs_an_sm() -> None:
-    registers, stack, shared = _compile_attend("bf16", rows=16, splits=1)
+@pytest.mark.parametrize("rounded", [None, torch.int8], ids=["full", "int8"])
+def test_decoding_compiles_for_a_gpu_with_several_programs_an_sm(rounded: torch.dtype | None) -> None:
+    registers, stack, shared = _compile_attend("bf16", rows=16, splits=1, rounded=rounded)
     assert stack == 0
     assert 4 * 128 * registers <= 65536
     assert 4 * shared <= 227 * 1024
@@ -67,8 +68,11 @@ def test_decoding_compiles_for_a_gpu_with_several_programs_an_sm() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize(("rows", "splits"), [(16, 1), (16, 8), (64, 1)])
-def test_bfloat16_compiles_for_every_gpu_without_spilling(capability: int, rows: int, splits: int) -> None:
-    _, stack, shared = _compile_attend("bf16", rows=rows, splits=splits, capability=capability)
+@pytest.mark.parametrize("rounded", [None, torch.int8], ids=["full", "int8"])
+def test_bfloat16_compiles_for_every_gpu_without_spilling(
+    capability: int, rows: int, splits: int, rounded: torch.dtype | None
+) -> None:
+    _, stack, shared = _compile_attend("bf16", rows=rows, splits=splits, capability=capability, rounded=rounded)
     assert stack == 0
     assert shared <= 99 * 1024, "more than the smallest of these GPUs gives to a program"
 
@@ -84,9 +88,11 @@ def test_wide_tiles_of_other_formats_and_heads_fit_a_program(dtype: str, dim: in
 @pytest.mark.slow
 def test_storing_and_joining_compile() -> None:
     sizes = {"KV_HEADS": 8, "DIM": 128, "DIM_PADDED": 128}
-    pointers = dict.fromkeys(("keys", "values", "cache"), "*bf16") | {"slots": "*i32"}
+    pointers = dict.fromkeys(("keys", "values", "cache"), "*bf16") | {"scales": "*fp32", "slots": "*i32"}
     strides = {"key_stride": "i32", "value_stride": "i32"}
-    _compile(triton_kernels.store, pointers | strides, sizes | {"HEADS_PADDED": 8, "BLOCK_SIZE": 16})
+    for rounded, cache in ((False, "*bf16"), (True, "*i8")):
+        constants = sizes | {"HEADS_PADDED": 8, "BLOCK_SIZE": 16, "ROUNDED": rounded}
+        _compile(triton_kernels.store, pointers | strides | {"cache": cache}, constants)
     parts = {"output": "*bf16", "tiles": "*i32", "part_outputs": "*fp32", "part_stats": "*fp32"}
     _compile(triton_kernels.join, parts, sizes | {"GROUP": 4, "ROWS": 16, "SPLITS": 8})
 
@@ -101,25 +107,29 @@ def test_sizes_that_the_kernels_do_not_take_are_known() -> None:
     assert not supports(_shape(head_dim=36))
     assert not supports(_shape(head_dim=512))
     assert not supports(_shape(dtype=torch.float64))
+    assert supports(_shape(rounded=torch.int8))
+    assert not supports(_shape(rounded=torch.float8_e4m3fn))
 
 
-def _shape(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> CacheShape:
-    return CacheShape(1, 32, 8, head_dim, num_blocks=1024, block_size=16, dtype=dtype)
+def _shape(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, rounded: torch.dtype | None = None) -> CacheShape:
+    return CacheShape(1, 32, 8, head_dim, num_blocks=1024, block_size=16, dtype=dtype, rounded=rounded)
 
 
-def _attention(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> TritonAttention:
+def _attention(
+    head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, rounded: torch.dtype | None = None
+) -> TritonAttention:
     buffer = StepBuffer(torch.device("cpu"), max_tokens=8, max_seqs=8, max_blocks=8)
-    return TritonAttention(_shape(head_dim, dtype), torch.device("cpu"), buffer, num_sms=132)
+    return TritonAttention(_shape(head_dim, dtype, rounded), torch.device("cpu"), buffer, num_sms=132)
 
 
 def _compile_attend(
-    dtype: str, *, rows: int, splits: int, dim: int = 128, capability: int = 90
+    dtype: str, *, rows: int, splits: int, dim: int = 128, capability: int = 90, rounded: torch.dtype | None = None
 ) -> tuple[int, int, int]:
     """(registers, bytes of stack, bytes of shared memory) of the launch that TritonAttention makes."""
-    launch = _attention(dim, _FORMATS[dtype]).launch(rows)
-    pointers = dict.fromkeys(("query", "cache", "output"), f"*{dtype}")
+    launch = _attention(dim, _FORMATS[dtype], rounded).launch(rows)
+    pointers = dict.fromkeys(("query", "output"), f"*{dtype}") | {"cache": "*i8" if rounded else f"*{dtype}"}
     pointers |= dict.fromkeys(("tiles", "positions", "tables", "table_stride"), "*i32")
-    pointers |= dict.fromkeys(("sinks", "part_outputs", "part_stats"), "*fp32")
+    pointers |= dict.fromkeys(("scales", "sinks", "part_outputs", "part_stats"), "*fp32")
     numbers = {"query_stride": "i32", "scale": "fp32", "softcap": "fp32", "window": "i32"}
     constants = {name: value for name, value in launch.items() if name.isupper()}
     options = {name: value for name, value in launch.items() if not name.isupper()}

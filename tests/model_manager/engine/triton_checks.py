@@ -20,6 +20,7 @@ import torch
 from model_manager.engine.interface import Longs
 from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention, PagedAttention
 from model_manager.engine.query_tiles import Tiles
+from model_manager.engine.rounding import round_rows
 from model_manager.engine.step_buffer import StepBuffer
 from model_manager.engine.triton_attention import TritonAttention
 from tests.model_manager.engine.batches import deal_blocks, make_step
@@ -31,9 +32,9 @@ TOKENS = 512
 
 def shape(
     *, heads: int = 4, kv_heads: int = 2, dim: int = 16, block_size: int = 16, layers: int = 1,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None,
 ) -> CacheShape:  # fmt: skip
-    return CacheShape(layers, heads, kv_heads, dim, TOKENS // block_size, block_size, dtype)
+    return CacheShape(layers, heads, kv_heads, dim, TOKENS // block_size, block_size, dtype, rounded)
 
 
 def triton_attention(of: CacheShape, num_sms: int = 1) -> TritonAttention:
@@ -66,7 +67,12 @@ def _write(attention: TritonAttention, of: CacheShape, slots: Longs, packed: lis
     """Keys and values into the cache, by the layout that triton_kernels.py gives."""
     blocks, offsets = torch.from_numpy(slots // of.block_size), torch.from_numpy(slots % of.block_size)
     for kind in (0, 1):
-        attention._layers[0][blocks, kind, :, offsets] = packed[1 + kind]
+        states = packed[1 + kind]
+        if of.rounded is not None:
+            rounded = round_rows(states, of.rounded)
+            attention._scales[0][blocks, kind, :, offsets] = rounded.scales
+            states = rounded.steps
+        attention._layers[0][blocks, kind, :, offsets] = states
 
 
 def _packed(states: Seq[list[torch.Tensor]], spans: Seq[tuple[int, int]]) -> list[torch.Tensor]:
@@ -113,6 +119,40 @@ def blocks_of_other_sizes() -> None:
 def float16() -> None:
     """bfloat16 takes the same path; the interpreter cannot multiply it."""
     compare(shape(dtype=torch.float16, dim=32), [(0, 40), (60, 61), (0, 1)])
+
+
+def a_cache_rounded_to_int8() -> None:
+    compare(shape(rounded=torch.int8, dim=24), [(0, 40), (40, 41), (60, 66)])
+
+
+def a_cache_rounded_to_int8_in_every_way() -> None:
+    """Values of a thousandth in half precision too: a weight times a scale would be less than it can tell apart."""
+    of = shape(rounded=torch.int8, dtype=torch.float16, dim=32)
+    compare(of, [(0, 40), (199, 200), (0, 1)])
+    compare(shape(rounded=torch.int8), [(299, 300), (3, 4)], num_sms=64, window=200, softcap=2.0)
+    attention, plain = triton_attention(of), GatheringAttention(of, CPU)
+    step = make_step([(0, 300)], deal_blocks([300], of.block_size, of.num_blocks), of.block_size)
+    packed = [torch.ones(300, heads, of.head_dim, dtype=of.dtype) for heads in (4, 2, 2)]
+    packed[2] *= torch.linspace(0.0005, 0.001, 300)[:, None, None]
+    got, wanted = (_attend(each, step, packed, AttentionOptions(scale=1.0)) for each in (attention, plain))
+    torch.testing.assert_close(got, wanted, atol=1e-6, rtol=5e-3)
+
+
+def what_is_stored_in_int8_is_what_rounding_gives() -> None:
+    of = shape(rounded=torch.int8)
+    attention = triton_attention(of)
+    step = make_step([(0, 5)], deal_blocks([5], of.block_size, of.num_blocks), of.block_size)
+    states = torch.randn(5, of.num_kv_heads, of.head_dim, generator=torch.Generator().manual_seed(0)) * 3
+    states[1], states[2, 0, 3] = 0.0, math.inf
+    attention.begin(step)
+    attention.attend(0, torch.zeros(5, of.num_heads, of.head_dim), states, states, AttentionOptions(scale=1.0))
+    blocks, offsets = torch.from_numpy(step.slots // of.block_size), torch.from_numpy(step.slots % of.block_size)
+    wanted = round_rows(states, torch.int8)
+    for kind in (0, 1):
+        assert torch.equal(attention._layers[0][blocks, kind, :, offsets], wanted.steps)
+        torch.testing.assert_close(
+            attention._scales[0][blocks, kind, :, offsets], wanted.scales, rtol=0.0, atol=0.0, equal_nan=True
+        )
 
 
 def contexts_split_among_programs() -> None:
@@ -208,6 +248,9 @@ CHECKS = {
         head_dimensions_that_are_padded,
         blocks_of_other_sizes,
         float16,
+        a_cache_rounded_to_int8,
+        a_cache_rounded_to_int8_in_every_way,
+        what_is_stored_in_int8_is_what_rounding_gives,
         contexts_split_among_programs,
         windows,
         soft_caps,
@@ -222,6 +265,8 @@ CHECKS = {
 QUICK = (
     "prompts_chunks_and_decodes_in_one_step",
     "contexts_split_among_programs",
+    "a_cache_rounded_to_int8",
+    "what_is_stored_in_int8_is_what_rounding_gives",
     "rows_of_padding_store_nothing_and_give_zeros",
 )
 
