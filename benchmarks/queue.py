@@ -1,24 +1,31 @@
 """What a long queue costs: tokens a second of the engine without a model, with 100 and with 10,000 requests waiting.
 
-python -m benchmarks.queue [--waiting 100,10000] [--shared 0] [--rounds 5] [--steps 300]
+python -m benchmarks.queue --waiting 100,10000 --results benchmarks/results/queue.json
 
 The runner computes nothing, so all time is the engine's own: scheduling, packing, sampling. Rounds of the queues
-alternate, and each one's fastest counts, in processor time, which other work on the machine disturbs less. The last
-line is JSON.
+alternate, and each one's fastest counts, in processor time, which other work on the machine disturbs less. Memory is
+that of a process for each length alone: before its queue is filled, when it is full, and after as many steps as all
+rounds have, with the queue kept full; what is more than the queue itself needs grows. The last line is JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
+import multiprocessing
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 
 from benchmarks.command_line import command_line
+from benchmarks.results import describe_machine
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.stopping import StopRules
@@ -92,18 +99,49 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=0, help="tokens that all prompts begin with")
     parser.add_argument("--rounds", type=int, default=5, help="of each queue")
     parser.add_argument("--steps", type=int, default=300, help="of a round")
+    parser.add_argument("--results", type=Path, help="file to keep the last line in")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other count as time
-    queues = {waiting: Queue(waiting, options.shared) for waiting in map(int, options.waiting.split(","))}
+    lengths = [int(length) for length in options.waiting.split(",")]
+    queues = {waiting: Queue(waiting, options.shared) for waiting in lengths}
     rates: dict[int, list[float]] = {waiting: [] for waiting in queues}
-    filled_mb = _rss_mb()
     for _ in range(options.rounds):
         for waiting, queue in queues.items():
             rates[waiting].append(queue.run(options.steps))
-            print(f"{waiting:>7,} waiting: {rates[waiting][-1]:>9,.0f} tokens/s, {_rss_mb():,.0f} MB", flush=True)
-    best = {waiting: max(measured) for waiting, measured in rates.items()}
-    figures = {"tokens_per_s": best, "rss_mb_filled": filled_mb, "rss_mb_after": _rss_mb(), "shared": options.shared}
-    print(json.dumps(figures))
+            print(f"{waiting:>7,} waiting: {rates[waiting][-1]:>9,.0f} tokens/s", flush=True)
+    figures = {
+        "tokens_per_s": {waiting: round(max(measured)) for waiting, measured in rates.items()},
+        "rss_mb": {waiting: _in_a_process(waiting, options) for waiting in lengths},
+        "shared": options.shared,
+        "steps": options.steps * options.rounds,
+        "machine": describe_machine(),
+        "taken": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+    line = json.dumps(figures)
+    if options.results:
+        options.results.parent.mkdir(parents=True, exist_ok=True)
+        options.results.write_text(line + "\n", encoding="utf-8")
+    print(line)
+
+
+def _in_a_process(waiting: int, options: argparse.Namespace) -> dict[str, float]:
+    """`memory` of the queue in a process of its own."""
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawning) as pool:
+        found = pool.submit(memory, waiting, options.shared, options.steps * options.rounds).result()
+    print(f"{waiting:>7,} waiting: {', '.join(f'{when} {mb:,.1f} MB' for when, mb in found.items())}", flush=True)
+    return found
+
+
+def memory(waiting: int, shared: int, steps: int) -> dict[str, float]:
+    """Resident MB of this process: `before` the queue, `filled`, and `after` so many steps."""
+    torch.set_num_threads(1)
+    Queue(1, shared).run(100)  # what is loaded or compiled at first use
+    found = {"before": _rss_mb()}
+    queue = Queue(waiting, shared)
+    found["filled"] = _rss_mb()
+    queue.run(steps)
+    return found | {"after": _rss_mb()}
 
 
 def _rss_mb() -> float:

@@ -95,6 +95,9 @@ def summary_lines(outcome: Outcome) -> list[str]:
     """Counts and speeds, places, a few completions."""
     if not outcome.completions and not outcome.dead_letters:
         return _nothing_done(outcome)
+    if not outcome.completions:
+        kept = " beside the earlier ones" if outcome.earlier_files else ""
+        return [f"no completions{kept}: every row failed", *_output(outcome)]
     seconds = max(outcome.seconds, 1e-3)
     return [
         f"{outcome.completions:,} completions in {_span(seconds)}, first request to last result: "
@@ -102,11 +105,17 @@ def summary_lines(outcome: Outcome) -> list[str]:
         f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
         f"{outcome.generated_tokens:,} generated",
         *([f"before:       {_span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
-        f"completions:  {_places(outcome.files)}",
+        *_output(outcome),
+        *_examples(outcome.files),
+    ]
+
+
+def _output(outcome: Outcome) -> list[str]:
+    return [
+        f"completions:  {_places(outcome.files or outcome.earlier_files)}",
         f"dead letters: {_dead_letters(outcome)}",
         *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
-        *_examples(outcome.files),
     ]
 
 

@@ -33,7 +33,7 @@ class NearMiss(NamedTuple):
 
     def sentence(self, rows: int | None = None) -> str:
         """For people."""
-        counted = "" if rows is None else f" of {rows:,} rows"
+        counted = "" if rows is None else f" of {rows:,} row{'s' if rows > 1 else ''}"
         return (
             f"column {self.column!r}{counted} is no parameter and rides along: is {self.meant} meant? "
             "(--no-row_params: parameters are not taken from rows)"

@@ -78,6 +78,14 @@ def test_a_resumed_job_that_is_left_with_bad_rows_alone_has_not() -> None:
     assert dataclasses.replace(outcome(0, 5), earlier_files=["c-0.jsonl"]).status == 0
 
 
+def test_it_says_that_every_row_failed() -> None:
+    failed = outcome(0, 5, dead=[])
+    assert summary_lines(failed)[:2] == ["no completions: every row failed", "completions:  none"]
+    resumed = dataclasses.replace(failed, earlier_files=["c-0.jsonl"])
+    told = ["no completions beside the earlier ones: every row failed", "completions:  c-0.jsonl"]
+    assert summary_lines(resumed)[:2] == told
+
+
 def test_it_says_that_there_was_nothing_to_do() -> None:
     assert summary_lines(outcome(0)) == ["nothing to do: the input has no rows"]
     resumed = dataclasses.replace(outcome(0), earlier_files=["c-0.jsonl"])
