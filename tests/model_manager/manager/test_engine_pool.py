@@ -107,7 +107,7 @@ def test_a_prompt_is_remembered_when_its_first_request_is_done_and_gone_with_its
 
 
 REQUESTS = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(1, 2000), st.integers(1, 200)).map(
+    st.tuples(st.integers(0, 2), st.integers(1, 100), st.integers(1, 200)).map(
         lambda drawn: ("" if not drawn[0] else f"f{drawn[0]}", *drawn[1:])
     ),
     min_size=1,
