@@ -8,18 +8,23 @@ from __future__ import annotations
 import inspect
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from model_manager.engine import cpu_kernels, vector_ops
-from model_manager.engine.cpu_kernels import TILE_FIELDS, Field
+from model_manager.engine import attend_kernel, attention_record, store_kernel, vector_ops
+from model_manager.engine.attend_kernel import TILE_FIELDS
+from model_manager.engine.attention_record import Field
 from model_manager.engine.cpu_team import Kernel, Team
 from model_manager.engine.interface import Ints, Longs, StepInput
 from model_manager.engine.paged_attention import AttentionOptions, CacheShape
 
 _TILE_ROWS = 32
 """Query rows (tokens x the heads that share a KV head) that one task attends together."""
+_NARROW = 2
+"""Query rows of a KV head, up to which a tile takes several of these: more read each page often enough."""
+_TILES_PER_THREAD = 4
 _EVERYTHING = 2**40
 """A window that no context reaches."""
 _LOG2_E = math.log2(math.e)
@@ -39,17 +44,20 @@ class CpuAttention:
         assert supports(shape), shape
         lanes = 16 if shape.block_size % 16 == 0 and shape.head_dim % 16 == 0 else 8
         variant = lanes, shape.dtype.itemsize, shape.stored.itemsize
-        sources = [Path(inspect.getfile(module)) for module in (cpu_kernels, vector_ops)]
-        self._store = Kernel(cpu_kernels.store_kernel(*variant), sources)
-        self._attend = Kernel(cpu_kernels.attend_kernel(*variant), sources)
+        sources = [
+            Path(inspect.getfile(module)) for module in (store_kernel, attend_kernel, attention_record, vector_ops)
+        ]
+        self._store = Kernel(store_kernel.store_kernel(*variant), sources)
+        self._attend = Kernel(attend_kernel.attend_kernel(*variant), sources)
         self._team = Team(num_threads)
+        self._kv_heads = shape.num_kv_heads
         self._heads_per_group = shape.num_heads // shape.num_kv_heads
         bytes_per_layer = shape.num_blocks * shape.num_kv_heads * shape.bytes_per_page
         # not zeroed: the kernel then maps a page of it only when a block there is first written
         self._cache = torch.empty((shape.num_layers, bytes_per_layer), dtype=torch.uint8)
         self._layers = [self._cache[layer].data_ptr() for layer in range(shape.num_layers)]
-        max_rows = max(_TILE_ROWS, self._heads_per_group)
-        stride = -(-cpu_kernels.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
+        max_rows = max(_TILE_ROWS, shape.num_heads)
+        stride = -(-attend_kernel.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
         self._scratch = torch.empty(stride * self._team.size, dtype=torch.uint8)
         self._record = np.zeros(len(Field), np.int64)
         self._placed: list[Longs] = []
@@ -65,7 +73,7 @@ class CpuAttention:
         self._step: tuple[object, ...] = ()
 
     def begin(self, step: StepInput) -> None:
-        tiles = _tiles(step, max(1, _TILE_ROWS // self._heads_per_group))
+        tiles = _tiles(step, self._heads_per_group, self._kv_heads, self._team.size)
         slots, starts, lens, tables = (
             np.ascontiguousarray(array)
             for array in (step.slots, step.query_starts, step.context_lens, step.block_tables)
@@ -141,14 +149,34 @@ def _rows(states: torch.Tensor) -> torch.Tensor:
     return states if together else states.contiguous()
 
 
-def _tiles(step: StepInput, rows: int) -> Ints:
-    """[tiles, TILE_FIELDS] cutting every sequence's rows into pieces of at most `rows`; most context first."""
-    starts, counts = step.query_starts[:-1], np.diff(step.query_starts)
-    pieces = -(-counts // rows)
-    sequence = np.repeat(np.arange(len(counts), dtype=np.int32), pieces)
-    piece = np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    tiles = np.empty((len(sequence), TILE_FIELDS), np.int32)
-    tiles[:, 0] = sequence
-    tiles[:, 1] = starts[sequence] + piece * rows
-    tiles[:, 2] = np.minimum(rows, starts[sequence] + counts[sequence] - tiles[:, 1])
-    return tiles[np.argsort(-step.context_lens[sequence], kind="stable")]
+def _tiles(step: StepInput, group: int, kv_heads: int, threads: int) -> Ints:
+    """[tiles, TILE_FIELDS] cutting every sequence's rows into pieces; most context first.
+
+    Where few query rows share a KV head, a sequence that decodes is a tile with all its KV heads, or with so many that
+    every thread has tiles; all others have one KV head a tile, and its pages are read ahead.
+    """
+    sequence, first, rows = _pieces(step, max(1, _TILE_ROWS // group))
+    is_narrow = rows * group <= _NARROW
+    together = kv_heads * int(np.count_nonzero(is_narrow)) // (_TILES_PER_THREAD * threads)
+    heads = np.where(is_narrow, min(kv_heads, max(1, together)), 1)
+    parts = -(-kv_heads // heads)
+    piece, part = _numbered(parts)
+    tiles = np.empty((len(piece), TILE_FIELDS), np.int32)
+    tiles[:, 0], tiles[:, 1], tiles[:, 2] = sequence[piece], first[piece], rows[piece]
+    tiles[:, 3] = part * heads[piece]
+    tiles[:, 4] = np.minimum(heads[piece], kv_heads - tiles[:, 3])
+    return tiles[np.argsort(-step.context_lens[tiles[:, 0]], kind="stable")]
+
+
+def _pieces(step: StepInput, most_rows: int) -> tuple[Longs, Longs, Longs]:
+    """Sequence, first row and number of rows of each piece of at most that many rows."""
+    starts, counts = step.query_starts[:-1].astype(np.int64), np.diff(step.query_starts)
+    sequence, piece = _numbered(-(-counts // most_rows))
+    first = starts[sequence] + piece * most_rows
+    return sequence, first, np.minimum(most_rows, starts[sequence] + counts[sequence] - first)
+
+
+def _numbered(counts: np.ndarray[Any, Any]) -> tuple[Longs, Longs]:
+    """Of counts[i] parts for each i: which i each part is of, and its number there."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -71,6 +71,17 @@ def test_a_sliding_window_hides_what_lies_further_back(window: int, rounded: tor
         _check(implementation, _shape(rounded=rounded), _SPANS, options=AttentionOptions(0.2, window))
 
 
+@_kept_and_rounded
+@pytest.mark.parametrize(("heads", "kv_heads"), [(12, 12), (10, 5)])
+@pytest.mark.parametrize("sequences", [3, 5, 40])
+@pytest.mark.parametrize("options", [AttentionOptions(0.2), AttentionOptions(0.2, window=20, softcap=1.5)])
+def test_sequences_that_decode_are_attended_several_heads_at_a_time(
+    heads: int, kv_heads: int, sequences: int, options: AttentionOptions, rounded: torch.dtype | None
+) -> None:
+    shape = _shape(heads=heads, kv_heads=kv_heads, rounded=rounded)
+    _check(CpuAttention, shape, [(n, n + 1) for n in range(20, 20 + sequences)] + [(3, 20), (299, 300)], options=options)
+
+
 @pytest.mark.parametrize("softcap", [0.5, 2.0, 50.0])
 @pytest.mark.parametrize("implementation", [CpuAttention, GatheringAttention])
 def test_a_soft_cap_bounds_the_scores(implementation: _Implementation, softcap: float) -> None:
@@ -225,7 +236,7 @@ def _shape(
     *, layers: int = 1, heads: int = 4, kv_heads: int = 2, dim: int = 32, block_size: int = 16,
     dtype: torch.dtype = torch.float32, rounded: torch.dtype | None = None,
 ) -> CacheShape:  # fmt: skip
-    return CacheShape(layers, heads, kv_heads, dim, 1400 // block_size, block_size, dtype, rounded)
+    return CacheShape(layers, heads, kv_heads, dim, 3000 // block_size, block_size, dtype, rounded)
 
 
 def _check(
