@@ -79,7 +79,9 @@ def test_sequences_that_decode_are_attended_several_heads_at_a_time(
     heads: int, kv_heads: int, sequences: int, options: AttentionOptions, rounded: torch.dtype | None
 ) -> None:
     shape = _shape(heads=heads, kv_heads=kv_heads, rounded=rounded)
-    _check(CpuAttention, shape, [(n, n + 1) for n in range(20, 20 + sequences)] + [(3, 20), (299, 300)], options=options)
+    _check(
+        CpuAttention, shape, [(n, n + 1) for n in range(20, 20 + sequences)] + [(3, 20), (299, 300)], options=options
+    )
 
 
 @pytest.mark.parametrize("softcap", [0.5, 2.0, 50.0])
