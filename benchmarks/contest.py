@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.contenders import CONTENDERS, DTYPES, GEMM_BOUND
 from benchmarks.environments import cache_folder
 from benchmarks.memory import peak_rss_mb
-from benchmarks.results import Match, Row, as_json, describe_machine, keep
+from benchmarks.results import Match, Row, as_json, describe_machine, keep, read
 from benchmarks.sides import Unsupported
 from benchmarks.workload import BY_NAME_ONLY, SHAPES, WORKLOADS, write_checkpoints
 
@@ -37,16 +37,15 @@ class Contestant:
         self.name = name
         self._process = process
         self._mark = f"MILLRACE_RUNTIME_DIR={runtime_dir}"
-        started = time.perf_counter()
+        began = time.perf_counter()
         loaded = self._answer()
         if "unsupported" in loaded:
             raise Unsupported(loaded["unsupported"])
         self.load_s, self.versions = loaded["load_s"], loaded["versions"]
-        self._ask("first token")
-        self.first_token_s = time.perf_counter() - started
+        self.memory: dict[str, float] = self._ask("first token")["memory"]
+        self.first_token_s = time.perf_counter() - began
         self.rates: list[float] = []
-        self.peak_rss_mb = 0.0
-        self.memory: dict[str, float] = {}
+        self.peak_rss_mb = peak_rss_mb(self._process.pid, self._mark)
 
     def warm_up(self) -> None:
         """Run a bit of the workload, not counted: what is compiled or allocated at first use is so afterwards."""
@@ -113,7 +112,15 @@ def parse_arguments(
         "--checkpoints", type=Path, default=checkpoints, help="folder of made and converted checkpoints"
     )
     parser.add_argument("--results", type=Path, default=None, help="file to keep the rows in, with what it holds")
+    parser.add_argument(
+        "--keep_since",
+        metavar="DAY",
+        help="leave alone the matches that --results holds whole from this machine, taken on this day (2026-11-21) or "
+        "later: to go on where a run was interrupted",
+    )
     arguments = parser.parse_args()
+    if arguments.keep_since and not arguments.results:
+        parser.error("--keep_since: takes --results beside it")
     for name, choices, _, _ in several:
         given = getattr(arguments, name)
         chosen = [choice for choice in choices if choice not in BY_NAME_ONLY] if given == "all" else given.split(",")
@@ -124,14 +131,42 @@ def parse_arguments(
 
 
 def run(arguments: argparse.Namespace) -> list[Row]:
-    """All matches, one after the other; each is kept, if `--results` says where, as soon as it is over."""
+    """All matches, one after the other; each is kept, if `--results` says where, as soon as it is over.
+
+    A match in which a side fails is given up and the others go on; raises SystemExit at the end, if there was any.
+    """
     write_checkpoints(arguments.checkpoints, tuple(arguments.shape))
-    rows = []
-    for match in itertools.product(arguments.shape, arguments.workload, arguments.dtype):
-        played = _play(Match(*match), arguments)
-        if arguments.results:
-            keep(arguments.results, played)
-        rows += played
+    rows: list[Row] = []
+    given_up = []
+    for match in itertools.starmap(Match, itertools.product(arguments.shape, arguments.workload, arguments.dtype)):
+        try:
+            rows += _kept(match, arguments) or _played(match, arguments)
+        except SystemExit as failure:
+            print(f"{match} is given up: {failure}", flush=True)
+            given_up.append(str(match))
+    if given_up:
+        raise SystemExit(f"given up: {', '.join(given_up)}")
+    return rows
+
+
+def _kept(match: Match, arguments: argparse.Namespace) -> list[Row]:
+    """The rows of a match that is not to be played again; empty for one that is."""
+    if not arguments.keep_since or not arguments.results.exists():
+        return []
+    machine, rows = describe_machine(), [row for row in read(arguments.results) if row.match == match]
+    fresh = [
+        row
+        for row in rows
+        if row.taken >= arguments.keep_since and row.machine == machine and len(row.rounds) >= arguments.rounds
+    ]
+    able = {name for name in arguments.engines if match.dtype in CONTENDERS[name].dtypes}
+    return fresh if able <= {row.engine for row in fresh} else []
+
+
+def _played(match: Match, arguments: argparse.Namespace) -> list[Row]:
+    rows = _play(match, arguments)
+    if arguments.results:
+        keep(arguments.results, rows)
     return rows
 
 
@@ -168,14 +203,15 @@ def _enter(stack: ExitStack, name: str, match: Match, checkpoints: Path) -> Cont
     try:
         if match.dtype not in CONTENDERS[name].dtypes:
             raise Unsupported(f"takes {', '.join(CONTENDERS[name].dtypes)}")
-        return stack.enter_context(_contestant(name, match, checkpoints))
+        return stack.enter_context(started(name, match, checkpoints))
     except Unsupported as reason:
         print(f"{match}: {name} is left out: {reason}", flush=True)
         return None
 
 
 @contextmanager
-def _contestant(name: str, match: Match, checkpoints: Path) -> Iterator[Contestant]:
+def started(name: str, match: Match, checkpoints: Path) -> Iterator[Contestant]:
+    """A contestant in a new process, which ends with the block; raises Unsupported."""
     contender, folder = CONTENDERS[name], checkpoints / match.shape
     if contender.conversion:
         folder = contender.conversion.convert(folder, match.dtype)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks import contest
 from benchmarks.command_line import command_line
 from benchmarks.contenders import CONTENDERS
 from benchmarks.contest import Contestant, parse_arguments, report, run
 from benchmarks.environments import FAKE, Environment
-from benchmarks.results import Match
+from benchmarks.results import Match, read
 from benchmarks.workload import GPU_SHAPES, SHAPES, TINY
 
 
@@ -62,6 +63,40 @@ def test_an_unfinished_environment_is_built_anew() -> None:
 
 def test_another_pin_is_another_environment() -> None:
     assert Environment("fake", ("a==1",)).folder != Environment("fake", ("a==2",)).folder
+
+
+def test_an_interrupted_run_goes_on_with_the_matches_that_its_results_lack(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = str(checkpoints / "results.json")
+    flags = ("--shape", TINY, "--workload", TINY, "--rounds", "1", "--checkpoints", str(checkpoints))
+    first = run(_arguments(monkeypatch, *flags, "--results", results, "--dtype", "float32"))
+    capsys.readouterr()
+    again = ("--results", results, "--dtype", "float32,bfloat16", "--keep_since")
+    both = run(_arguments(monkeypatch, *flags, *again, first[0].taken))
+    assert both[:1] == first
+    assert [row.match.dtype for row in both] == ["float32", "bfloat16"]
+    assert "float32, round" not in capsys.readouterr().out
+    run(_arguments(monkeypatch, *flags, *again, "9999-01-01"))
+    assert "float32, round" in capsys.readouterr().out
+
+
+def test_a_match_in_which_a_side_fails_is_given_up_and_the_others_are_kept(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = str(checkpoints / "results.json")
+    flags = ("--shape", TINY, "--workload", TINY, "--rounds", "1", "--checkpoints", str(checkpoints))
+    played = contest._play
+
+    def failing(match: Match, arguments: Any) -> Any:
+        if match.dtype == "float32":
+            raise SystemExit("fake ended with status 1")
+        return played(match, arguments)
+
+    monkeypatch.setattr(contest, "_play", failing)
+    with pytest.raises(SystemExit, match="given up: tiny tiny float32"):
+        run(_arguments(monkeypatch, *flags, "--results", results, "--dtype", "float32,bfloat16"))
+    assert [row.match.dtype for row in read(Path(results))] == ["bfloat16"]
 
 
 def test_each_match_has_a_row_for_each_side_that_can_take_part(
