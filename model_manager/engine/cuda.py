@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from model_manager.engine.fused_norms import fuse_norms
+from model_manager.engine.merged_linears import merge_linears
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.paged_attention import CacheShape, GatheringAttention
 from model_manager.wire.config import ModelConfig
@@ -28,7 +29,8 @@ def cuda_runner(
     captures: bool,
     **sizes: Any,
 ) -> TorchModelRunner:
-    """A runner for steps as `config` bounds them; `captures` says whether decoding may run from graphs.
+    """A runner for steps as `config` bounds them; `captures` says whether decoding may run from graphs, which a model
+    that is divided among processes cannot.
 
     `sizes` as of TorchModelRunner.
     """
@@ -36,6 +38,8 @@ def cuda_runner(
     from model_manager.engine.step_buffer import StepBuffer
 
     log.info("%d norms are one kernel each", fuse_norms(model))
+    if captures and not config.max_loras:  # adapters stand around single layers, and so do a divided model's hooks
+        log.info("%d linear layers share products", merge_linears(model))
     sizes |= {"device": device, "max_model_len": max_model_len}
     if not triton_attention.supports(shape) or torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
         name = torch.cuda.get_device_name(device)

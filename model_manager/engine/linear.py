@@ -1,8 +1,7 @@
 """Linear layers whose weights oneDNN has laid out for this processor once, instead of on every call.
 
 On two AVX-512 cores the packed product runs more than twice as fast as torch's default in float32. Layers that read
-the same input (query, key and value; gate and up) become one product, because every call costs some 12 µs before it
-computes anything. Knows no model beyond these names: it replaces whatever `nn.Linear` it finds.
+the same input become one product (merged_linears.py). Knows no model: it replaces whatever `nn.Linear` it finds.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import logging
 import torch
 from torch import nn
 
-log = logging.getLogger(__name__)
+from model_manager.engine.merged_linears import merge
 
-_SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Siblings that transformers' models call with one and the same tensor."""
+log = logging.getLogger(__name__)
 
 
 class PackedLinear(nn.Module):
@@ -39,41 +37,6 @@ class PackedLinear(nn.Module):
         return product
 
 
-class SharedProduct:
-    """One packed product for several layers: whichever is called first computes it, the others take their part."""
-
-    def __init__(self, linear: PackedLinear, sizes: list[int]) -> None:
-        self._linear = linear
-        self._sizes = sizes
-        self._input: torch.Tensor | None = None
-        self._parts: list[torch.Tensor | None] = []
-
-    def part(self, x: torch.Tensor, index: int) -> torch.Tensor:
-        """Columns of the product with `x` that belong to layer `index`, as a view."""
-        if self._input is not x or (part := self._parts[index]) is None:
-            self._input, self._parts = x, list(self._linear(x).split(self._sizes, dim=-1))
-            part = self._parts[index]
-            assert part is not None
-        self._parts[index] = None
-        if all(other is None for other in self._parts):
-            self._input = None
-        return part
-
-
-class SharedLinear(nn.Module):
-    """Stands where one of the layers of a SharedProduct stood."""
-
-    def __init__(self, product: SharedProduct, index: int, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        self._product = product
-        self._index = index
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., in_features] to [..., out_features], a view of the whole product."""
-        return self._product.part(x, self._index)
-
-
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this processor and torch have packed linears for `dtype`; says so in the log where they do not."""
     present = torch.backends.mkldnn.is_available() and dtype in (torch.float32, torch.bfloat16)
@@ -90,28 +53,13 @@ def pack_linears(model: nn.Module, batch_hint: int, *, fuse: bool = True) -> int
     """
     count = 0
     for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
-        for names in _SAME_INPUT:
-            count += _pack_together(parent, names, batch_hint)
+        count += merge(parent, lambda weight, bias: PackedLinear(weight, bias, batch_hint, "none"))
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
                 activation = _fused_activation(parent, name) if fuse else "none"
                 setattr(parent, name, PackedLinear(child.weight, child.bias, batch_hint, activation))
                 count += 1
     return count
-
-
-def _pack_together(parent: nn.Module, names: tuple[str, ...], batch_hint: int) -> int:
-    """Make one product of the layers of these names, if `parent` has them all; how many were replaced."""
-    layers = [layer for name in names if type(layer := getattr(parent, name, None)) is nn.Linear]
-    biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    if len(layers) < len(names) or len(biases) not in (0, len(layers)):
-        return 0
-    bias = torch.cat(biases) if biases else None
-    packed = PackedLinear(torch.cat([layer.weight for layer in layers]), bias, batch_hint, "none")
-    product = SharedProduct(packed, [layer.out_features for layer in layers])
-    for index, (name, layer) in enumerate(zip(names, layers, strict=True)):
-        setattr(parent, name, SharedLinear(product, index, layer.in_features, layer.out_features))
-    return len(layers)
 
 
 def _fused_activation(parent: nn.Module, name: str) -> str:

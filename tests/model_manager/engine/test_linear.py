@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from model_manager.engine.linear import PackedLinear, SharedLinear, can_pack, pack_linears
+from model_manager.engine.linear import PackedLinear, can_pack, pack_linears
+from model_manager.engine.merged_linears import SharedLinear
 
 
 class _FeedForward(nn.Module):
