@@ -134,6 +134,7 @@ def _ints(rows: SamplingRows, vocab_size: int) -> Longs:
     for column, name in _INTS.items():
         ints[:, column] = rows.settings[name]
     ints[ints[:, Int.TOP_K] >= vocab_size, Int.TOP_K] = 0
+    ints[:, Int.NUM_LOGPROBS] = np.minimum(ints[:, Int.NUM_LOGPROBS], vocab_size)
     ints[:, Int.NUM_TOKENS] = rows.lengths
     ints[:, Int.TOKEN_ROW] = rows.token_rows
     return ints

@@ -18,7 +18,7 @@ _PROMPT = 1 << 30
 """Marks a token of the prompt; what is less counts how often it was generated."""
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _penalise(row: int, tokens: int, count: int, num_prompt: int, floats: int, marks: int) -> None:
     """Repetition (Keskar et al., arXiv:1909.05858) over all tokens, frequency and presence over those from `num_prompt`
     on; `marks` is zero before and after.
@@ -42,14 +42,14 @@ def _penalise(row: int, tokens: int, count: int, num_prompt: int, floats: int, m
             store_float(row, token, logit - times * frequency - (presence if times > 0 else np.float32(0.0)))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _bounds(record: int, index: int, starts: Any) -> Any:
     """Which of a list's entries are of a row: from, to."""
     where = load_int64(record, starts)
     return load_int64(where, index), load_int64(where, index + 1)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _allow(record: int, row: int, count: int, first: int, end: int, spare: int) -> None:
     """Rule out all but these."""
     ids = load_int64(record, Field.ALLOWED_IDS)
@@ -60,13 +60,13 @@ def _allow(record: int, row: int, count: int, first: int, end: int, spare: int) 
         store_float(row, load_int64(ids, i), load_float(spare, i - first))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _has_penalty(floats: int) -> Any:
     frequency, presence = load_double(floats, Float.FREQUENCY), load_double(floats, Float.PRESENCE)
     return load_double(floats, Float.REPETITION) != 1 or frequency != 0 or presence != 0
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def has_edits(record: int, index: int, floats: int) -> Any:
     """Whether `edit` would do anything."""
     if _has_penalty(floats):
@@ -77,7 +77,7 @@ def has_edits(record: int, index: int, floats: int) -> Any:
     return end > first or allowed_end > allowed or banned_end > banned
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def edit(record: int, index: int, row: int, count: int, ints: int, floats: int, marks: int, spare: int) -> None:
     """Row `index` of the batch, which lies at address `row` and fills `count` elements."""
     if _has_penalty(floats):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from model_manager.engine.sampling_cuts import bound_of, draw, factor_of, slot
+from model_manager.engine.sampling_cuts import bound_of, cut, cuts, draw, draw_from_all, factor_of, slot
 from model_manager.engine.sampling_edits import edit, has_edits
 from model_manager.engine.sampling_record import BLOCK, FINE, IMPOSSIBLE, NOT_FINITE, Field, Float, Int, Slot
 from model_manager.engine.sampling_vectors import (
@@ -36,7 +36,7 @@ from model_manager.engine.vector_ops import fetch_add, load_int32, load_int64
 NUM_INTS, NUM_FLOATS = len(Int), len(Float)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _greatest(raw: int, vocab_size: int, copies: bool, slots: int) -> Any:
     """The greatest logit, NaN if one is; fills MAXIMA. ROW gets the last block, and the others where `copies`."""
     row, maxima = slot(slots, Slot.ROW), slot(slots, Slot.MAXIMA)
@@ -51,7 +51,7 @@ def _greatest(raw: int, vocab_size: int, copies: bool, slots: int) -> Any:
     return best
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _first_of(values: int, best: Any, slots: int) -> int:
     """The first token of that logit, the greatest one."""
     maxima = slot(slots, Slot.MAXIMA)
@@ -64,12 +64,12 @@ def _first_of(values: int, best: Any, slots: int) -> int:
     return token
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _note_top(count: int, wanted: int, log_total: float, slots: int, top_ids: int, top: int) -> None:
     """The likeliest tokens and their log-probabilities; equals in order of their ids."""
     row, values, ids = slot(slots, Slot.ROW), slot(slots, Slot.KEPT), slot(slots, Slot.IDS)
     found = gather(row, count, values, ids, bound_of(wanted, count, slots))
-    for place in range(min(wanted, found)):
+    for place in range(found if found < wanted else wanted):
         best = -1
         for i in range(found):
             if load_int32(ids, i) >= 0 and (best < 0 or load_float(values, i) > load_float(values, best)):
@@ -86,7 +86,7 @@ def _note_top(count: int, wanted: int, log_total: float, slots: int, top_ids: in
         token += 1
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _log_total(record: int, index: int, count: int, best: Any, num_logprobs: int, slots: int) -> Any:
     """The logarithm of the sum over the row that ROW holds of exp(logit); notes the likeliest tokens."""
     total = sum_weights(slot(slots, Slot.ROW), count, slot(slots, Slot.SUMS), best, factor_of(1.0))
@@ -94,11 +94,11 @@ def _log_total(record: int, index: int, count: int, best: Any, num_logprobs: int
     if num_logprobs > 0:
         place = index * load_int64(record, Field.TOP_STRIDE)
         top_ids, top = load_int64(record, Field.OUT_TOP_IDS) + 8 * place, load_int64(record, Field.OUT_TOP) + 4 * place
-        _note_top(count, min(num_logprobs, load_int64(record, Field.VOCAB_SIZE)), log_total, slots, top_ids, top)
+        _note_top(count, num_logprobs, log_total, slots, top_ids, top)
     return log_total
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, inline="always")
 def _sample_row(record: int, index: int, slots: int) -> int:
     """Writes a row's token and log-probabilities; its status."""
     vocab_size = load_int64(record, Field.VOCAB_SIZE)
@@ -119,7 +119,12 @@ def _sample_row(record: int, index: int, slots: int) -> int:
         best = note_maxima(row, row, count, slot(slots, Slot.MAXIMA), 0)
         if best == -np.inf:
             return IMPOSSIBLE
-    token = _first_of(row if edited else raw, best, slots) if greedy else draw(count, best, ints, floats, slots)
+    if greedy:
+        token = _first_of(row if edited else raw, best, slots)
+    elif cuts(ints, floats):
+        token = draw(cut(count, best, ints, floats, slots), floats, slots)
+    else:
+        token = draw_from_all(count, best, floats, slots)
     own = load_float(raw, token)
     store_int64(load_int64(record, Field.OUT_TOKENS), index, token)
     store_int64(load_int64(record, Field.OUT_GREEDY), index, own == likeliest)
@@ -127,8 +132,8 @@ def _sample_row(record: int, index: int, slots: int) -> int:
     return FINE
 
 
-@njit(nogil=True, error_model="numpy")
-def _sample(record: int) -> None:
+def sample_rows(record: int) -> None:
+    """Rows until none is left, in slots of this thread's."""
     thread = fetch_add(record + 8 * Field.THREAD_COUNTER)
     slots = load_int64(record, Field.SLOTS) + thread * load_int64(record, Field.THREAD_BYTES)
     rows = load_int64(record, Field.NUM_ROWS)
@@ -136,8 +141,3 @@ def _sample(record: int) -> None:
     while row < rows:
         store_int64(load_int64(record, Field.OUT_STATUS), row, _sample_row(record, row, slots))
         row = fetch_add(record + 8 * Field.ROW_COUNTER)
-
-
-def sample_rows(record: int) -> None:
-    """Rows until none is left, in slots of this thread's."""
-    _sample(record)

@@ -7,6 +7,7 @@ blocks, the same whatever thread takes them. Knows rows; not what is sampled fro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,8 +57,8 @@ class _Rows(Vectors):
 
     def combined(self, slots: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
         """One vector of them all."""
-        first, second, third, fourth = (self.builder.load(slot) for slot in slots)
-        return combine(combine(first, second), combine(third, fourth))
+        vectors = [self.builder.load(slot) for slot in slots]
+        return functools.reduce(combine, vectors)
 
     def maximum(self, one: Any, other: Any) -> Any:
         """The greater of each lane; NaN if either is."""
