@@ -15,6 +15,7 @@ class Embedding:
     def __init__(self, plan: DecoderPlan, parameters: Parameters, dtype: torch.dtype) -> None:
         self.tokens = _own(parameters.take([plan.tokens])[plan.tokens], dtype)
         """[vocab_size, hidden_size]"""
+        self._scale = torch.tensor(plan.embedding_scale, dtype=dtype)
         self._offset = plan.positions.offset if plan.positions else 0
         self._positions: torch.Tensor | None = None
         if plan.positions:
@@ -24,6 +25,8 @@ class Embedding:
     def __call__(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """[T] token ids and positions to [T, hidden_size]."""
         rows: torch.Tensor = embedding(token_ids, self.tokens)
+        if self._scale != 1:
+            rows = rows * self._scale
         if self._positions is not None:
             rows = rows + embedding(positions + self._offset, self._positions)
         return rows

@@ -31,6 +31,8 @@ class NormPlan:
     bias: str | None
     dim: int
     epsilon: float
+    stored_less: float = 0.0
+    """How much less than the factor each stored weight is (Gemma)."""
 
     @property
     def shapes(self) -> Shapes:
@@ -109,6 +111,7 @@ class DecoderPlan:
     norm: NormPlan
     head: LinearPlan
     layout: AttentionLayout
+    embedding_scale: float = 1.0
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -144,7 +147,7 @@ def _plan_opt(config: Any) -> DecoderPlan | None:
         ),
         rope=None,
         layers=tuple(_opt_layer(f"model.decoder.layers.{index}", config) for index in range(config.num_hidden_layers)),
-        norm=_layer_norm("model.decoder.final_layer_norm", config.hidden_size),
+        norm=_layer_norm("model.decoder.final_layer_norm", config.hidden_size, _OPT_NORM_EPSILON),
         head=_head(config, tokens),
         layout=_layout(config, heads, config.hidden_size // heads, [None] * config.num_hidden_layers),
     )
@@ -157,12 +160,12 @@ def _opt_layer(name: str, config: Any) -> LayerPlan:
         for part in ("q_proj", "k_proj", "v_proj", "out_proj")
     )
     return LayerPlan(
-        attention_norm=_layer_norm(f"{name}.self_attn_layer_norm", hidden),
+        attention_norm=_layer_norm(f"{name}.self_attn_layer_norm", hidden, _OPT_NORM_EPSILON),
         inputs=(query, key, value),
         head_norms=None,
         options=AttentionOptions(scale=(hidden // config.num_attention_heads) ** -0.5),
         output=output,
-        mlp_norm=_layer_norm(f"{name}.final_layer_norm", hidden),
+        mlp_norm=_layer_norm(f"{name}.final_layer_norm", hidden, _OPT_NORM_EPSILON),
         up=(_linear(f"{name}.fc1", config.ffn_dim, hidden, bias=has_bias),),
         activation=Epilogue.RELU,
         down=_linear(f"{name}.fc2", hidden, config.ffn_dim, bias=has_bias),
@@ -170,9 +173,10 @@ def _opt_layer(name: str, config: Any) -> LayerPlan:
 
 
 def _plan_llama(config: Any) -> DecoderPlan | None:
-    """Llama and those built like it: Mistral, Qwen2, Qwen3."""
+    """Llama and those built like it."""
     rope = _rope(config)
-    if config.hidden_act != "silu" or rope is None:
+    is_known = config.hidden_act in _ACTIVATIONS[_has_gate(config)]
+    if rope is None or not is_known:
         return None
     windows = _windows(config)
     heads, tokens = config.num_attention_heads, "model.embed_tokens.weight"
@@ -181,21 +185,22 @@ def _plan_llama(config: Any) -> DecoderPlan | None:
         positions=None,
         rope=rope,
         layers=tuple(_llama_layer(f"model.layers.{index}", config, window) for index, window in enumerate(windows)),
-        norm=_rms_norm("model.norm", config.hidden_size, config),
+        norm=_norm("model.norm", config.hidden_size, config),
         head=_head(config, tokens),
         layout=_layout(config, config.num_key_value_heads or heads, _head_dim(config), windows),
+        embedding_scale=config.hidden_size**0.5 if config.model_type == "gemma" else 1.0,
     )
 
 
 def _llama_layer(name: str, config: Any, window: int | None) -> LayerPlan:
-    hidden, inner, dim = config.hidden_size, config.intermediate_size, _head_dim(config)
+    hidden, dim = config.hidden_size, _head_dim(config)
     queries, keys = config.num_attention_heads * dim, (config.num_key_value_heads or config.num_attention_heads) * dim
     is_qwen2 = config.model_type == "qwen2"
-    has_bias = is_qwen2 or bool(getattr(config, "attention_bias", False))
-    mlp_bias = bool(getattr(config, "mlp_bias", False))
-    norms = [_rms_norm(f"{name}.self_attn.{part}", dim, config) for part in ("q_norm", "k_norm")]
+    has_bias = is_qwen2 or bool(getattr(config, "attention_bias", False) or getattr(config, "use_bias", False))
+    norms = [_norm(f"{name}.self_attn.{part}", dim, config) for part in ("q_norm", "k_norm")]
+    up, down = _feed_forward(f"{name}.mlp", config)
     return LayerPlan(
-        attention_norm=_rms_norm(f"{name}.input_layernorm", hidden, config),
+        attention_norm=_norm(f"{name}.input_layernorm", hidden, config),
         inputs=(
             _linear(f"{name}.self_attn.q_proj", queries, hidden, bias=has_bias),
             _linear(f"{name}.self_attn.k_proj", keys, hidden, bias=has_bias),
@@ -204,19 +209,30 @@ def _llama_layer(name: str, config: Any, window: int | None) -> LayerPlan:
         head_norms=(norms[0], norms[1]) if config.model_type == "qwen3" else None,
         options=AttentionOptions(scale=dim**-0.5, window=window),
         output=_linear(f"{name}.self_attn.o_proj", hidden, queries, bias=has_bias and not is_qwen2),
-        mlp_norm=_rms_norm(f"{name}.post_attention_layernorm", hidden, config),
-        up=(
-            _linear(f"{name}.mlp.gate_proj", inner, hidden, bias=mlp_bias),
-            _linear(f"{name}.mlp.up_proj", inner, hidden, bias=mlp_bias),
-        ),
-        activation=Epilogue.SWIGLU,
-        down=_linear(f"{name}.mlp.down_proj", hidden, inner, bias=mlp_bias),
+        mlp_norm=_norm(f"{name}.post_attention_layernorm", hidden, config),
+        up=up,
+        activation=_ACTIVATIONS[_has_gate(config)][config.hidden_act],
+        down=down,
     )
+
+
+def _feed_forward(name: str, config: Any) -> tuple[tuple[LinearPlan, ...], LinearPlan]:
+    """What leads into the activation, and what leads out of it."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    bias = bool(getattr(config, "mlp_bias", False) or getattr(config, "use_bias", False))
+    if _has_gate(config):
+        gate, up = (_linear(f"{name}.{part}", inner, hidden, bias=bias) for part in ("gate_proj", "up_proj"))
+        return (gate, up), _linear(f"{name}.down_proj", hidden, inner, bias=bias)
+    return (_linear(f"{name}.c_fc", inner, hidden, bias=bias),), _linear(f"{name}.c_proj", hidden, inner, bias=bias)
+
+
+def _has_gate(config: Any) -> bool:
+    return bool(config.model_type != "starcoder2")
 
 
 def _windows(config: Any) -> list[int | None]:
     """Of each layer."""
-    if config.model_type == "mistral":
+    if config.model_type in ("mistral", "starcoder2"):
         return [config.sliding_window] * config.num_hidden_layers
     kinds = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
     return [config.sliding_window if kind == "sliding_attention" else None for kind in kinds]
@@ -252,18 +268,32 @@ def _linear(name: str, out_features: int, in_features: int, *, bias: bool) -> Li
     return LinearPlan(f"{name}.weight", f"{name}.bias" if bias else None, out_features, in_features)
 
 
-def _layer_norm(name: str, dim: int) -> NormPlan:
-    return NormPlan(Norm.LAYER, f"{name}.weight", f"{name}.bias", dim, _OPT_NORM_EPSILON)
+def _layer_norm(name: str, dim: int, epsilon: float) -> NormPlan:
+    return NormPlan(Norm.LAYER, f"{name}.weight", f"{name}.bias", dim, epsilon)
 
 
-def _rms_norm(name: str, dim: int, config: Any) -> NormPlan:
-    return NormPlan(Norm.RMS, f"{name}.weight", None, dim, config.rms_norm_eps)
+def _norm(name: str, dim: int, config: Any) -> NormPlan:
+    """As Llama and those built like it have them."""
+    if config.model_type == "starcoder2":
+        return _layer_norm(name, dim, config.norm_epsilon)
+    stored_less = 1.0 if config.model_type == "gemma" else 0.0
+    return NormPlan(Norm.RMS, f"{name}.weight", None, dim, config.rms_norm_eps, stored_less)
 
 
+_ACTIVATIONS = {
+    True: {
+        "silu": Epilogue.SWIGLU,
+        "gelu_pytorch_tanh": Epilogue.GEGLU_TANH,
+    },
+    False: {"gelu_pytorch_tanh": Epilogue.GELU_TANH},
+}
+"""By whether there is a gate, and by the name that configs have for it."""
 _PLANNERS: dict[str, Callable[[Any], DecoderPlan | None]] = {
-    "OPTForCausalLM": _plan_opt,
+    "GemmaForCausalLM": _plan_llama,
     "LlamaForCausalLM": _plan_llama,
     "MistralForCausalLM": _plan_llama,
+    "OPTForCausalLM": _plan_opt,
     "Qwen2ForCausalLM": _plan_llama,
     "Qwen3ForCausalLM": _plan_llama,
+    "Starcoder2ForCausalLM": _plan_llama,
 }

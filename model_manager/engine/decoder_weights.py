@@ -32,7 +32,7 @@ class DecoderWeights:
         self._taken = {name: tensor}
 
     def norm(self, plan: NormPlan) -> NormWeights:
-        weight = self._float(plan.weight)
+        weight = self._float(plan.weight) + plan.stored_less
         bias = self._float(plan.bias) if plan.bias else torch.zeros_like(weight)
         return NormWeights(plan.kind, weight, bias, plan.epsilon)
 

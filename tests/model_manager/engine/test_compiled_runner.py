@@ -15,7 +15,7 @@ from model_manager.engine.model_loader import load_model
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.packed_matrix import can_multiply
 from model_manager.wire.config import ModelConfig
-from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 pytestmark = pytest.mark.skipif(
@@ -23,6 +23,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 _MAX_TOKENS = 64
+_MODELS = (
+    random_checkpoints.llama_gqa,
+    random_checkpoints.qwen2,
+    random_checkpoints.opt,
+    tested_models.gemma,
+    tested_models.starcoder2,
+)
 
 
 def _runner(folder: Path, **settings: Any) -> Any:
@@ -30,7 +37,7 @@ def _runner(folder: Path, **settings: Any) -> Any:
     return load_model(ModelConfig(model="small", **fields | settings), folder).runner
 
 
-@pytest.fixture(params=[random_checkpoints.llama_gqa, random_checkpoints.qwen2, random_checkpoints.opt])
+@pytest.fixture(params=_MODELS)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     random_checkpoints.write(tmp_path, request.param())
     return tmp_path

@@ -78,6 +78,8 @@ _COMPILED: list[Callable[[], PreTrainedConfig]] = [
     random_checkpoints.qwen2,
     random_checkpoints.qwen2_sliding_window,
     tested_models.qwen3,
+    tested_models.gemma,
+    tested_models.starcoder2,
 ]
 
 
