@@ -45,7 +45,7 @@ class Outcome:
     """Rows by what may be a misspelt parameter of theirs."""
 
     unmet_settings: list[UnmetSetting] = field(default_factory=list)
-    """Of the engine: asked for, and not in force."""
+    """Of engine or manager: asked for, and not in force."""
 
     @property
     def dead_letters(self) -> int:

@@ -83,7 +83,7 @@ class Client(Protocol):
 
     @property
     def unmet(self) -> Sequence[UnmetSetting]:
-        """Settings of the engine that were asked for and do not hold."""
+        """Settings of engine or manager that were asked for and do not hold."""
 
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:
         """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.

@@ -1,4 +1,4 @@
-"""Settings of the engine that the job asked for and does not get, counted for its summary; the client logs them."""
+"""Settings that a job asked for and does not get, counted for its summary; the client logs them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class EngineClient:
 
     @property
     def unmet(self) -> list[UnmetSetting]:
-        """Settings of its engine that `open` asked for and that do not hold, as others use the model already."""
+        """Settings that `open` asked for and that do not hold, as others have started the model or the manager."""
         return self._session.unmet
 
     def submit(

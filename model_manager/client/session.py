@@ -51,7 +51,7 @@ class Session:
     info: ModelInfo
     """The loaded model, once it is ready."""
     unmet: list[UnmetSetting]
-    """Settings of its engine that were asked for and do not hold, once it is ready."""
+    """Settings that were asked for and do not hold, once it is ready."""
 
     def __init__(
         self, config: ModelConfig, folder: Path, election: Election, settings: ManagerConfig, decoder: Decoder
@@ -200,7 +200,7 @@ class Session:
             if self._closing.is_set():
                 return
             link.await_welcome()
-            link.enqueue(OpenModel(self._config, str(self._folder)))
+            link.enqueue(OpenModel(self._config, str(self._folder), self._settings))
             link.flush()
             while not self._closing.is_set():
                 self._heard(link, link.receive())

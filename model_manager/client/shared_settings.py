@@ -1,4 +1,4 @@
-"""Tells whoever reads the log which settings of the engine were asked for and do not hold."""
+"""Tells whoever reads the log which settings were asked for and do not hold."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from model_manager.wire.messages import (
     ModelInfo,
     ModelReady,
     ModelStatus,
+    OpenModel,
     Request,
     StepReport,
 )
@@ -62,7 +63,7 @@ class Model:
         self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs)
         self._settings = settings
         self._outbox = outbox
-        self._waiting: dict[int, ModelConfig] = {}
+        self._waiting: dict[int, OpenModel] = {}
         self._restarts = 0
         self._last_used = -math.inf
         self._unused_since = -math.inf
@@ -74,7 +75,7 @@ class Model:
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, client: int, asked: ModelConfig, now: float) -> None:
+    def open(self, client: int, asked: OpenModel, now: float) -> None:
         """A client wants the model; once it is ready the client is told so, and which of its settings do not hold."""
         self.users.add(client)
         self._requests.credits.join(client)
@@ -123,7 +124,8 @@ class Model:
         info = self._engines.info
         assert info is not None, "ready without a description"
         for client, asked in self._waiting.items():
-            unmet = unmet_settings(asked, self._engines.config)
+            unmet = unmet_settings(asked.config, self._engines.config)
+            unmet += unmet_settings(asked.manager, self._settings)
             self._outbox.to_client(client, ModelReady(self.key, info, unmet))
         self._waiting.clear()
 

@@ -91,7 +91,7 @@ class Router:
             self._outbox.to_client(client, ModelFailed(key, error.info()))
             return
         self._models[key] = model
-        model.open(client, message.config, now)
+        model.open(client, message, now)
 
     def _new_model(self, message: OpenModel) -> Model:
         return Model(

@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from model_manager.wire.config import ModelConfig
+from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import ErrorInfo
 from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.sampling import SamplingParams
@@ -232,6 +232,8 @@ class OpenModel(Message, frozen=True):
     config: ModelConfig
     folder: str
     """The model's verified local folder."""
+    manager: ManagerConfig = ManagerConfig()
+    """How this client would have the manager."""
 
 
 class CloseModel(Message, frozen=True):

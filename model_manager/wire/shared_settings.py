@@ -1,4 +1,4 @@
-"""Settings of an engine that all who use a model share, as the first one to ask for the model asked for them.
+"""Settings that jobs share: those of the manager, and of a model's engines, are the ones that started them asked for.
 
 What a later one asked for and does not get is compared in the manager, logged in the client, shown at a job's end.
 """
@@ -6,10 +6,13 @@ What a later one asked for and does not get is compared in the manager, logged i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
-from model_manager.wire.config import SHARED_SETTINGS, ModelConfig
+from model_manager.wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
+
+Settings = TypeVar("Settings", ModelConfig, ManagerConfig)
 
 
 class UnmetSetting(msgspec.Struct, frozen=True):
@@ -25,10 +28,11 @@ class UnmetSetting(msgspec.Struct, frozen=True):
         return f"{self.name}={held} (asked for: {self.asked})"
 
 
-def unmet_settings(asked: ModelConfig, in_force: ModelConfig) -> list[UnmetSetting]:
-    """Those outside the key that differ. One that is asked for at its default counts as not asked for."""
-    default, unmet = ModelConfig(), []
-    for name in SHARED_SETTINGS:
+def unmet_settings(asked: Settings, in_force: Settings) -> list[UnmetSetting]:
+    """Those that differ, of a model's outside its key. One that is asked for at its default counts as not asked for."""
+    names = SHARED_SETTINGS if isinstance(asked, ModelConfig) else ManagerConfig.__struct_fields__
+    default, unmet = type(asked)(), []
+    for name in names:
         wanted, held = getattr(asked, name), getattr(in_force, name)
         if wanted not in (held, getattr(default, name)):
             unmet.append(UnmetSetting(name, wanted, held))
@@ -38,6 +42,6 @@ def unmet_settings(asked: ModelConfig, in_force: ModelConfig) -> list[UnmetSetti
 def sentence(model: str, unmet: Iterable[UnmetSetting]) -> str:
     """For people."""
     return (
-        f"{model} was loaded already, by whoever asked for it first, and runs with {', '.join(map(str, unmet))}; "
-        "what this job asked for takes effect when the model is loaded anew (`millrace stop` unloads it)"
+        f"{model} is shared with whoever started it first, and runs with {', '.join(map(str, unmet))}; "
+        "what this job asked for takes effect when all is started anew (`millrace stop` ends it)"
     )

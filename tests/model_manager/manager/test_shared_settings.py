@@ -8,7 +8,7 @@ import pytest
 
 from model_manager.manager.outbox import Effect, Start, ToClient
 from model_manager.manager.router import Router
-from model_manager.wire.config import ModelConfig
+from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.messages import ModelReady, OpenModel
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
@@ -86,9 +86,17 @@ def test_a_client_warns_once_of_the_settings_that_it_does_not_get(
     for _ in range(2):
         machine.open(max_num_seqs=16, num_engines=2, speculation="prompt_lookup").close()
     (told,) = warnings(caplog)
-    assert told.startswith(f"{machine.model} was loaded already")
+    assert told.startswith(f"{machine.model} is shared")
     for name, held, asked in (("max_num_seqs", 8, 16), ("num_engines", 1, 2), ("speculation", "off", "prompt_lookup")):
         assert f"{name}={held} (asked for: {asked})" in told
+
+
+def test_settings_of_the_manager_are_told_too(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    machine.open()
+    client = machine.open(ManagerConfig(hang_timeout=30.0), max_num_seqs=16)
+    assert client.unmet == [UnmetSetting("max_num_seqs", 16, 8), UnmetSetting("hang_timeout", 30.0, 2.0)]
+    (told,) = warnings(caplog)
+    assert "hang_timeout=2.0 (asked for: 30.0)" in told
 
 
 def test_who_loads_a_model_first_gets_what_it_asks_for_and_the_default_asks_for_nothing(

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 from hypothesis import strategies as st
 
-from model_manager.wire.config import ModelConfig
+from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.sampling import SamplingParams
 
 _SAMPLING = st.fixed_dictionaries(
@@ -62,6 +62,15 @@ _MODEL = st.fixed_dictionaries(
     },
 ).map(ModelConfig.parse)
 
+_MANAGER = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("linger", "idle_timeout", "lookahead"), st.floats(0, allow_infinity=False)),
+        **dict.fromkeys(("heartbeat", "hang_timeout"), st.floats(0, exclude_min=True, allow_infinity=False)),
+        "max_restarts": st.integers(0, 2**31),
+    },
+).map(ManagerConfig.parse)
+
 
 def of_type(kind: Any) -> st.SearchStrategy[Any]:
     """Valid values of a type that is used in a message."""
@@ -79,6 +88,7 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
 
 def _of_class(kind: Any) -> st.SearchStrategy[Any]:
     plain: dict[Any, st.SearchStrategy[Any]] = {
+        ManagerConfig: _MANAGER,
         types.NoneType: st.none(),
         bool: st.booleans(),
         int: st.integers(-(2**63), 2**64 - 1),

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 
-from model_manager.wire.config import SHARED_SETTINGS, ModelConfig
+from model_manager.wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
 from model_manager.wire.shared_settings import UnmetSetting, sentence, unmet_settings
 from tests.model_manager.wire.instances import of_type
 
@@ -26,8 +26,13 @@ def test_of_differing_settings_those_that_were_asked_for_are_named() -> None:
     assert unmet_settings(asked, first) == unmet
 
 
+def test_all_settings_of_the_manager_are_shared() -> None:
+    asked, in_force = ManagerConfig(hang_timeout=60, linger=9), ManagerConfig(linger=9, max_restarts=0)
+    assert unmet_settings(asked, in_force) == [UnmetSetting("hang_timeout", 60.0, 10.0)]
+
+
 def test_the_sentence_names_model_settings_and_what_helps() -> None:
     told = sentence("org/m", [UnmetSetting("max_num_seqs", 16, 8), UnmetSetting("kv_cache_gib", 1.5, None)])
-    assert told.startswith("org/m was loaded already")
+    assert told.startswith("org/m is shared")
     assert "max_num_seqs=8 (asked for: 16), kv_cache_gib=the engine's choice (asked for: 1.5)" in told
     assert "millrace stop" in told
