@@ -1,14 +1,17 @@
-"""Draws the figures that result files keep: throughput by engine and dtype, and how one run went over time.
+"""Draws the figures that result files keep: throughput by engine and dtype, engines' starts, one run over time.
 
-    python -m benchmarks.draw benchmarks/results/engine.json out/timeline.json --images docs/img
+    python -m benchmarks.draw                                    # benchmarks/results/*.json into docs/benchmarks
+    python -m benchmarks.draw out/timeline.json --images out
 
-A file of rows gives throughput-SHAPE.png for each shape in it, a timeline's gives timeline.png. Needs matplotlib
-(`pip install millrace[bench]`).
+A file of rows (benchmarks.engine, benchmarks.pipeline) gives NAME-SHAPE.png for each shape in it, one of starts
+(benchmarks.start) and a timeline (benchmarks.timeline) NAME.png; what has no picture is passed over, with a line. Needs
+matplotlib (the extra `bench`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,16 @@ from matplotlib.figure import Figure
 from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, GEMM_BOUND
 from benchmarks.results import Row, read
-from benchmarks.timeline import Timeline
+from benchmarks.timeline import Timeline, percentile
 
+ROOT = Path(__file__).parents[1]
 COLOURS = dict(zip(DTYPES, ("#0072B2", "#E69F00", "#009E73"), strict=True))
 """Of Okabe and Ito's palette, which the colour-blind tell apart."""
 DARK, LIGHT = "#333333", "#56B4E9"
+_IDLE = 1e-3
+"""Seconds between two steps from which on the engine had nothing to do."""
+WINDOW = 20
+"""Requests that a point of a moving percentile is of."""
 
 
 def throughput(rows: list[Row], path: Path) -> None:
@@ -44,24 +52,69 @@ def throughput(rows: list[Row], path: Path) -> None:
 
 
 def timeline(line: Timeline, path: Path) -> None:
-    """Sequences and tokens of each step, its time, and when requests were done."""
+    """How full each step's batch is, its tokens and time, and the latency of requests as they end."""
     figure = Figure(figsize=(9, 8), layout="constrained")
-    batch, tokens, times, done = figure.subplots(4, 1)
-    batch.step(line.ended_at, line.sequences, where="pre", color=DARK)
-    batch.set(ylabel="sequences in the step", ylim=(0, None))
-    sampled = line.sampled
-    tokens.fill_between(line.ended_at, line.tokens, step="pre", color=LIGHT, label="prompt tokens")
-    tokens.fill_between(line.ended_at, sampled, step="pre", color=DARK, label="rows that give a token")
+    batch, tokens, times, latency = figure.subplots(4, 1, sharex=True)
+    batch.plot(*held(line, [100 * each / line.max_num_seqs for each in line.sequences]), color=DARK)
+    batch.set(ylabel=f"% of {line.max_num_seqs} sequences", ylim=(0, 105))
+    tokens.fill_between(*held(line, line.tokens), color=LIGHT, label="prompt tokens")
+    tokens.fill_between(*held(line, line.sampled), color=DARK, label="rows that give a token")
     tokens.set(ylabel="tokens in the step", ylim=(0, None))
     tokens.legend(frameon=False)
     times.scatter(line.ended_at, line.step_ms, s=6, color=DARK)
     times.set(ylabel="step, ms", ylim=(0, None))
-    done.hist(line.latency, bins=30, color=COLOURS["float32"])
-    done.set(ylabel="requests done", xlabel="seconds since all requests were added")
-    for panel in (batch, tokens, times, done):
+    moving = moving_percentiles(line, (50, 99))
+    for percent, colour in ((50, COLOURS["float32"]), (99, COLOURS["bfloat16"])):
+        latency.plot(line.finished_at, moving[percent], color=colour, label=f"p{percent} of the {WINDOW} last to end")
+    latency.set(ylabel="latency, s", xlabel="seconds", ylim=(0, None))
+    latency.legend(frameon=False)
+    for panel in (batch, tokens, times, latency):
         _plain(panel)
         panel.set_xlim(0, line.ended_at[-1])
     figure.suptitle(f"millrace, {line.title}")
+    figure.savefig(path, dpi=150)
+
+
+def held(line: Timeline, values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Points of a line that is at a step's value from its begin to its end, and at 0 where no step runs."""
+    xs, ys, before = [0.0], [0.0], 0.0
+    for ended, took, value in zip(line.ended_at, line.step_ms, values, strict=True):
+        began = max(ended - took / 1000, before)
+        if began - before > _IDLE:
+            xs += [before, began]
+            ys += [0.0, 0.0]
+        xs += [began, ended]
+        ys += [value, value]
+        before = ended
+    return xs, ys
+
+
+def moving_percentiles(line: Timeline, percents: Sequence[int]) -> dict[int, list[float]]:
+    """At each request's end, percentiles of the latency of the WINDOW requests that ended last."""
+    windows = [line.latency[max(end - WINDOW, 0) : end] for end in range(1, len(line.latency) + 1)]
+    return {percent: [percentile(window, percent) for window in windows] for percent in percents}
+
+
+def starts(found: list[dict[str, Any]], path: Path) -> None:
+    """Bars of seconds to the first token, and of peak memory, in which weights and KV cache are set apart."""
+    figure = Figure(figsize=(10, 1.2 + 0.35 * len(found)), layout="constrained")
+    seconds, memory = figure.subplots(1, 2, sharey=True)
+    names = [f"{each['engine']}, {each['shape']}, {each['dtype']}" for each in found]
+    drawn = seconds.barh(names, [each["first_token_s"] for each in found], color=DARK)
+    seconds.bar_label(drawn, fmt="{:.1f}", padding=3, fontsize=8)
+    seconds.set(xlabel="seconds to the first token")
+    weights, cache = ([each["memory"].get(part, 0.0) for each in found] for part in ("weights_mb", "kv_mb"))
+    both = [sum(pair) for pair in zip(weights, cache, strict=True)]
+    drawn = memory.barh(names, [each["peak_rss_mb"] for each in found], color=LIGHT, label="peak of the process")
+    memory.bar_label(drawn, fmt="{:,.0f}", padding=3, fontsize=8)
+    memory.barh(names, both, color=COLOURS["bfloat16"], label="of it KV cache")
+    memory.barh(names, weights, color=DARK, label="of it weights")
+    memory.set(xlabel="MB")
+    seconds.invert_yaxis()
+    figure.legend(*memory.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    for panel in (seconds, memory):
+        panel.margins(x=0.15)
+        _plain(panel)
     figure.savefig(path, dpi=150)
 
 
@@ -93,25 +146,34 @@ def _plain(panel: Any) -> None:
 def main() -> None:
     """Draw each file that the command line names."""
     parser = command_line("draw", __doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="of rows, or of a timeline")
-    parser.add_argument("--images", type=Path, default=Path("docs/img"), help="folder to draw into")
+    parser.add_argument("files", nargs="*", type=Path, help="of results; without any, all of benchmarks/results")
+    parser.add_argument("--images", type=Path, default=ROOT / "docs/benchmarks", help="folder to draw into")
     arguments = parser.parse_args()
     arguments.images.mkdir(parents=True, exist_ok=True)
-    for file in arguments.files:
+    for file in arguments.files or sorted((ROOT / "benchmarks/results").glob("*.json")):
         for path in draw(file, arguments.images):
             print(path)
 
 
 def draw(file: Path, images: Path) -> list[Path]:
     """Draw what the file holds; returns the images' paths."""
-    contents = json.loads(file.read_text(encoding="utf-8"))
-    if "rows" not in contents:
-        timeline(Timeline(**contents), images / "timeline.png")
-        return [images / "timeline.png"]
-    rows = read(file)
+    contents, path = json.loads(file.read_text(encoding="utf-8")), images / f"{file.stem}.png"
+    if "rows" in contents:
+        return _throughputs(read(file), images, file.stem)
+    if "starts" in contents:
+        starts(contents["starts"], path)
+    elif "step_ms" in contents:
+        timeline(Timeline(**contents), path)
+    else:
+        print(f"{file} has no picture")
+        return []
+    return [path]
+
+
+def _throughputs(rows: list[Row], images: Path, name: str) -> list[Path]:
     paths = []
     for shape in dict.fromkeys(row.match.shape for row in rows):
-        paths.append(images / f"throughput-{shape}.png")
+        paths.append(images / f"{name}-{shape}.png")
         throughput([row for row in rows if row.match.shape == shape], paths[-1])
     return paths
 

@@ -1,16 +1,21 @@
 """How one run of millrace's engine goes: each step's batch and time, and each request's way through.
 
-    python -m benchmarks.timeline --shape opt-125m --workload skewed --dtype bfloat16 --output out/timeline.json
+    python -m benchmarks.timeline --rate 6 --output benchmarks/results/timeline.json
 
-All requests are there at the start. The last line of output is a summary in JSON; `benchmarks.draw` draws the file.
+Requests come at random, so many a second on average (exponential gaps, from a seed), or are all there at the start. The
+last line of output is a summary in JSON; `benchmarks.draw` draws the file.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import random
 import statistics
 import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,26 +41,48 @@ class Timeline:
     sampled: list[int] = field(default_factory=list)
     """How many of these rows gave a token."""
     latency: list[float] = field(default_factory=list)
-    """From the start of the run to a request's end."""
+    """From a request's arrival to its end."""
+    finished_at: list[float] = field(default_factory=list)
+    max_num_seqs: int = 0
+    """Most sequences that a batch takes."""
 
     def summary(self) -> dict[str, float]:
-        """Steps, seconds, tokens a step and a second, and latency at the median and the 95th percentile."""
+        """Steps, seconds, tokens a step and a second, and latency at the median and the 95th and 99th percentiles."""
         return {
             "steps": len(self.step_ms),
             "seconds": round(self.ended_at[-1], 3),
             "tokens_per_s": round(sum(self.sampled) / self.ended_at[-1], 1),
             "tokens_per_step": round(statistics.mean(self.tokens), 1),
             "median_latency_s": round(statistics.median(self.latency), 3),
-            "p95_latency_s": round(sorted(self.latency)[math.ceil(0.95 * len(self.latency)) - 1], 3),
+            "p95_latency_s": round(percentile(self.latency, 95), 3),
+            "p99_latency_s": round(percentile(self.latency, 99), 3),
         }
 
 
-def record(engine: Any, runner: Any, items: list[Item], title: str) -> Timeline:
-    """Run the items, noting each step as `runner` gets it and as `engine` ends it."""
-    from model_manager.wire.messages import Request
-    from model_manager.wire.sampling import SamplingParams
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The least value that so many per cent of the values do not exceed."""
+    return sorted(values)[max(math.ceil(percent / 100 * len(values)), 1) - 1]
 
-    line, execute, started = Timeline(title), runner.execute, time.perf_counter()
+
+def arrivals(count: int, rate: float, seed: int = 1) -> list[float]:
+    """Seconds at which requests come, so many a second on average with exponential gaps; with rate 0 all at 0."""
+    rnd = random.Random(seed)
+    return list(itertools.accumulate(rnd.expovariate(rate) if rate else 0.0 for _ in range(count)))
+
+
+def record(
+    engine: Any,
+    runner: Any,
+    items: list[Item],
+    title: str,
+    arrive_at: Sequence[float],
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Timeline:
+    """Run the items as they arrive, noting each step as `runner` gets it and as `engine` ends it."""
+    line, execute, started = Timeline(title, max_num_seqs=engine.info.max_num_seqs), runner.execute, clock()
+    waiting = deque(zip(arrive_at, _requests(items), strict=True))
+    came = {request.request_id: at for at, request in waiting}
 
     def noting(step: Any) -> Any:
         line.sequences.append(len(step.context_lens))
@@ -63,21 +90,32 @@ def record(engine: Any, runner: Any, items: list[Item], title: str) -> Timeline:
         line.sampled.append(len(step.logits_rows))
         return execute(step)
 
-    for i, item in enumerate(items):
-        params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)
-        engine.add(Request(request_id=f"timeline-{i}", prompt_token_ids=item.prompt_token_ids, params=params))
     runner.execute = noting
     try:
-        while engine.has_work():
-            began = time.perf_counter()
-            outputs = engine.step().outputs
-            now = time.perf_counter()
+        while waiting or engine.has_work():
+            began = clock() - started
+            while waiting and waiting[0][0] <= began:
+                engine.add(waiting.popleft()[1])
+            if not engine.has_work():
+                sleep(waiting[0][0] - began)
+                continue
+            outputs, now = engine.step().outputs, clock() - started
             line.step_ms.append(1000 * (now - began))
-            line.ended_at.append(now - started)
-            line.latency += [now - started] * len(outputs)
+            line.ended_at.append(now)
+            line.latency += [now - came[output.request_id] for output in outputs]
+            line.finished_at += [now] * len(outputs)
     finally:
         runner.execute = execute
     return line
+
+
+def _requests(items: list[Item]) -> Iterator[Any]:
+    from model_manager.wire.messages import Request
+    from model_manager.wire.sampling import SamplingParams
+
+    for i, item in enumerate(items):
+        params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)
+        yield Request(request_id=f"timeline-{i}", prompt_token_ids=item.prompt_token_ids, params=params)
 
 
 def main() -> None:
@@ -86,6 +124,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="opt-125m", help="random weights in the shape of this model")
     parser.add_argument("--workload", choices=WORKLOADS, default="skewed", help="lengths of prompts and outputs")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of weights and activations")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests that come in a second; 0: all at the start")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     parser.add_argument(
         "--checkpoints", type=Path, default=cache_folder() / "checkpoints", help="folder of made checkpoints"
@@ -97,7 +136,8 @@ def main() -> None:
     items = make(arguments.workload, VOCAB[arguments.shape])
     side.run(items[:8])
     title = f"{arguments.shape}, {arguments.workload}, {arguments.dtype}"
-    line = record(side.engine, side.runner, items, title)
+    title += f", {arguments.rate:g} requests/s" if arguments.rate else ", all requests at the start"
+    line = record(side.engine, side.runner, items, title, arrivals(len(items), arguments.rate))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(asdict(line)), encoding="utf-8")
     print(json.dumps(line.summary()))
