@@ -170,10 +170,12 @@ class _Buffers:
         attended, middle = layer.output.in_features, max(layer.down.in_features for layer in plan.layers)
         self.stream = Rows(rows, hidden, torch.float32)
         self.normed = Rows(rows, hidden, factors, exact=True)
-        self.heads = Rows(rows, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim, shape.dtype)
+        heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+        wide = Rows.memory(rows, max(heads, middle), shape.dtype)
+        self.heads = Rows(rows, heads, shape.dtype, memory=wide)
         self.attended = Rows(rows, attended, shape.dtype, exact=True)
         self.attended_int8 = Rows(rows, attended, torch.uint8, exact=True) if rounded else None
-        self.middle = Rows(rows, middle, shape.dtype)
+        self.middle = Rows(rows, middle, shape.dtype, memory=wide)
         self.middle_int8 = Rows(rows, middle, torch.uint8, exact=True) if rounded else None
         self.hidden = Rows(rows, hidden, torch.float32, exact=True)
         self.given = self.hidden if rounded else self.normed

@@ -44,20 +44,31 @@ class Rows:
     Unless `exact`, rows are padded to whole panels, which products write as a whole. uint8 rows have a scale each.
     """
 
-    def __init__(self, rows: int, columns: int, dtype: torch.dtype, *, exact: bool = False) -> None:
-        stride = columns if exact else -(-columns // PANEL) * PANEL
-        self.tensor = torch.zeros((rows + TILE_ROWS, stride), dtype=dtype)
-        self.scales = torch.zeros(rows + TILE_ROWS if dtype == torch.uint8 else 0)
+    def __init__(
+        self, rows: int, columns: int, dtype: torch.dtype, *, exact: bool = False, memory: torch.Tensor | None = None
+    ) -> None:
+        """`memory`: bytes to lie in, with others that are not in use at the same time."""
+        self.stride = _stride(columns, exact=exact) * dtype.itemsize
+        """Bytes from one row to the next."""
+        rows += TILE_ROWS
+        if memory is None:
+            memory = torch.empty(rows * self.stride, dtype=torch.uint8)  # a page that no step needs is never touched
+        self.tensor = memory[: rows * self.stride].view(dtype).view(rows, -1)
+        self.scales = torch.zeros(rows if dtype == torch.uint8 else 0)
+
+    @staticmethod
+    def memory(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """For rows of at most so many columns."""
+        return torch.empty((rows + TILE_ROWS) * _stride(columns, exact=False) * dtype.itemsize, dtype=torch.uint8)
 
     @property
     def address(self) -> int:
         """Of the first row."""
         return self.tensor.data_ptr()
 
-    @property
-    def stride(self) -> int:
-        """Bytes from one row to the next."""
-        return self.tensor.stride(0) * self.tensor.itemsize
+
+def _stride(columns: int, *, exact: bool) -> int:
+    return columns if exact else -(-columns // PANEL) * PANEL
 
 
 class Rotation:
