@@ -9,9 +9,12 @@ output has tokens; prefill, activations and sampling count as nothing. No engine
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from benchmarks.large_checkpoints import CONFIGS, shapes
 from benchmarks.workload import Item
 
 BYTES_PER_SECOND = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.04e12, "L40S": 0.864e12, "L4": 0.3e12}
@@ -27,11 +30,16 @@ class Sizes:
     kv_bytes_per_token: int
 
 
-SIZES = {
-    "qwen3-0.6b": Sizes(weight_bytes=2 * 596_049_920, kv_bytes_per_token=2 * 28 * 8 * 128 * 2),
-    "llama-3.1-8b": Sizes(weight_bytes=2 * (8_030_261_248 - 128_256 * 4096), kv_bytes_per_token=2 * 32 * 8 * 128 * 2),
-}
-"""Qwen3-0.6B's table is its output layer too, so it is read; Llama-3.1-8B's is not."""
+def _sizes(fields: dict[str, Any]) -> Sizes:
+    """Of a configuration; an embedding table that is the output layer too is read, another is not."""
+    read = sum(math.prod(size) for size in shapes(fields).values())
+    if not fields["tie_word_embeddings"]:
+        read -= fields["vocab_size"] * fields["hidden_size"]
+    values = 2 * fields["num_hidden_layers"] * fields["num_key_value_heads"] * fields["head_dim"]
+    return Sizes(weight_bytes=2 * read, kv_bytes_per_token=2 * values)
+
+
+SIZES = {name: _sizes(fields) for name, fields in CONFIGS.items()}
 
 
 def bound(items: Sequence[Item], sizes: Sizes, bytes_per_second: float) -> float:

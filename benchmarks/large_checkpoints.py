@@ -8,7 +8,9 @@ from typing import Any
 
 _LAYERS_PER_SHARD = 4
 _COMMON = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "rms_norm_eps": 1e-6, "dtype": "bfloat16"}
-CONFIGS: dict[str, dict[str, Any]] = {
+_SMALL = {"vocab_size": 10240, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 16,
+          "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+_MODELS: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": _COMMON
     | {
         "model_type": "qwen3",
@@ -47,16 +49,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
 }
+CONFIGS = _MODELS | {"qwen3-small": _MODELS["qwen3-0.6b"] | _SMALL, "llama-small": _MODELS["llama-3.1-8b"] | _SMALL}
+"""By the names of workload.GPU_SHAPES and SMALL_SHAPES."""
 
 
 def write(folder: Path, fields: dict[str, Any]) -> None:
-    """config.json and weights of that configuration in bfloat16, seed 0."""
+    """config.json and weights of that configuration in bfloat16, seed 0; drawn on a GPU, where there is one."""
     import torch
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(fields, indent=2))
-    random = torch.Generator().manual_seed(0)
+    random = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     shards = [names for names in _shards(shapes(fields)) if names]
     index: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
@@ -110,4 +114,4 @@ def _tensor(name: str, size: tuple[int, ...], random: Any) -> Any:
     if len(size) == 1:
         return torch.ones(size, dtype=torch.bfloat16)
     spread = 0.02 if "embed" in name else size[1] ** -0.5
-    return torch.empty(size, dtype=torch.bfloat16).normal_(0.0, spread, generator=random)
+    return torch.empty(size, dtype=torch.bfloat16, device=random.device).normal_(0.0, spread, generator=random).cpu()

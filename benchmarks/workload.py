@@ -24,13 +24,23 @@ TINY = "tiny"
 """The name of a shape and of a workload that try out the harness and show nothing of an engine."""
 NANO_VLLM = "nano-vllm"
 """nano-vllm's own benchmark: 256 requests, 100 to 1,024 tokens in and as many out, uniform, seed 0."""
+NANO_VLLM_SMALL = "nano-vllm-small"
+"""A sixteenth of its requests, each of a sixteenth of the tokens: to rehearse it."""
 GPU_SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
 """Too large for a benchmark on a CPU."""
-BY_NAME_ONLY = (TINY, NANO_VLLM, *GPU_SHAPES)
+SMALL_SHAPES = ("qwen3-small", "llama-small")
+"""Their architectures, small, to rehearse the benchmark for GPUs; figures of them show nothing of an engine."""
+BY_NAME_ONLY = (TINY, NANO_VLLM, NANO_VLLM_SMALL, *GPU_SHAPES, *SMALL_SHAPES)
 """What `all` does not stand for."""
-VOCAB = {"opt-125m": 50272, "qwen-0.5b": 32000, "qwen3-0.6b": 151936, "llama-3.1-8b": 128256, TINY: 512}
+VOCAB = {
+    "opt-125m": 50272,
+    "qwen-0.5b": 32000,
+    "qwen3-0.6b": 151936,
+    "llama-3.1-8b": 128256,
+    TINY: 512,
+} | dict.fromkeys(SMALL_SHAPES, 10240)
 SHAPES = tuple(VOCAB)
-WORKLOADS = ("skewed", "uniform", NANO_VLLM, TINY)
+WORKLOADS = ("skewed", "uniform", NANO_VLLM, NANO_VLLM_SMALL, TINY)
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,8 @@ class Item:
 
 def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
-    if name == NANO_VLLM:
-        return _nano_vllm()
+    if name in (NANO_VLLM, NANO_VLLM_SMALL):
+        return _nano_vllm(16 if name == NANO_VLLM_SMALL else 1)
     rnd = random.Random(seed)
     lengths = {
         "skewed": _skewed_lengths,
@@ -54,11 +64,11 @@ def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     return [Item([rnd.randint(10, vocab_size - 10) for _ in range(p)], o) for p, o in lengths]
 
 
-def _nano_vllm() -> list[Item]:
-    """Drawn as its bench.py draws: first all prompts, then the output lengths."""
-    rnd = random.Random(0)
-    prompts = [[rnd.randint(0, 10000) for _ in range(rnd.randint(100, 1024))] for _ in range(256)]
-    return [Item(prompt, rnd.randint(100, 1024)) for prompt in prompts]
+def _nano_vllm(part: int) -> list[Item]:
+    """Drawn as its bench.py draws: first all prompts, then the output lengths; numbers and lengths over `part`."""
+    rnd, least, most = random.Random(0), 100 // part, 1024 // part
+    prompts = [[rnd.randint(0, 10000) for _ in range(rnd.randint(least, most))] for _ in range(256 // part)]
+    return [Item(prompt, rnd.randint(least, most)) for prompt in prompts]
 
 
 def _skewed_lengths(rnd: random.Random) -> list[tuple[int, int]]:
@@ -74,7 +84,7 @@ def write_checkpoints(folder: Path, shapes: tuple[str, ...]) -> None:
     Qwen3-0.6B and Llama-3.1-8B in bfloat16, without a tokenizer.
     """
     for shape in shapes:
-        if shape in GPU_SHAPES:
+        if shape in large_checkpoints.CONFIGS:
             if not (folder / shape / "model.safetensors.index.json").exists():  # written last
                 large_checkpoints.write(folder / shape, large_checkpoints.CONFIGS[shape])
         elif not (folder / shape / "tokenizer.json").exists():

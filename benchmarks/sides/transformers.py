@@ -54,18 +54,29 @@ class TransformersContinuousBatching:
 
 
 class CudaContinuousBatching:
-    """transformers' continuous batching on a GPU, its cache and batches sized by itself, with captured graphs."""
+    """transformers' continuous batching on a GPU, its cache and batches sized by itself, with captured graphs; in a
+    rehearsal on a CPU.
+    """
 
     def load(self, folder: Path, dtype: str) -> None:
-        self._model = load_transformers(folder, dtype, attn_implementation="sdpa").to("cuda")
+        import torch
+
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = load_transformers(folder, dtype, attn_implementation="sdpa").to(self._device)
 
     def run(self, items: list[Item]) -> list[int]:
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         most = max(item.num_output for item in items)
+        sizes: dict[str, Any] = (
+            {} if self._device == "cuda" else {"num_blocks": 64, "max_batch_tokens": 512}
+        )  # else most of the memory
         generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=1, max_new_tokens=most)
         with self._model.continuous_batching_context_manager(
-            generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(), block=True, timeout=5
+            generation_config=generation,
+            continuous_batching_config=ContinuousBatchingConfig(**sizes),
+            block=True,
+            timeout=5,
         ) as manager:
             for i, item in enumerate(items):
                 manager.add_request(

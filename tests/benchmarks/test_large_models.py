@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from benchmarks import large_checkpoints
 from benchmarks.bandwidth import SIZES, Sizes, bound, bytes_per_second
 from benchmarks.engine import shares
 from benchmarks.results import Match, Row
-from benchmarks.workload import Item, make
+from benchmarks.workload import VOCAB, Item, make
 
 SMALL = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 9, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}  # fmt: skip
@@ -61,12 +64,27 @@ def test_a_checkpoint_written_shard_by_shard_is_whole(shape: str, tmp_path: Path
     assert model.get_input_embeddings().weight.shape == (99, 32)
 
 
-@pytest.mark.parametrize("shape", SIZES)
-def test_the_sizes_of_the_bound_are_those_of_the_checkpoint(shape: str) -> None:
-    fields = large_checkpoints.CONFIGS[shape]
-    read = sum(torch.Size(size).numel() for size in large_checkpoints.shapes(fields).values())
-    if not fields["tie_word_embeddings"]:
-        read -= fields["vocab_size"] * fields["hidden_size"]
-    assert SIZES[shape].weight_bytes == 2 * read
-    per_layer = 2 * fields["num_key_value_heads"] * fields["head_dim"] * 2
-    assert SIZES[shape].kv_bytes_per_token == fields["num_hidden_layers"] * per_layer
+def test_the_sizes_of_the_bound_are_those_of_the_models() -> None:
+    """Qwen3-0.6B's embedding table is its output layer too, so it is read; Llama-3.1-8B's is not."""
+    qwen, llama = SIZES["qwen3-0.6b"], SIZES["llama-3.1-8b"]
+    assert qwen == Sizes(weight_bytes=2 * 596_049_920, kv_bytes_per_token=2 * 28 * 8 * 128 * 2)
+    assert llama == Sizes(2 * (8_030_261_248 - 128_256 * 4096), kv_bytes_per_token=2 * 32 * 8 * 128 * 2)
+
+
+def test_what_is_rehearsed_is_the_workload_in_small() -> None:
+    items = make("nano-vllm-small", VOCAB["qwen3-small"])
+    assert len(items) == 16
+    assert all(6 <= count <= 64 for item in items for count in (len(item.prompt_token_ids), item.num_output))
+    assert max(token for item in items for token in item.prompt_token_ids) < VOCAB["llama-small"]
+
+
+@pytest.mark.slow
+def test_the_benchmark_for_gpus_runs_as_far_as_a_cpu_can_tell(tmp_path: Path) -> None:
+    """All that it runs on a GPU but the GPU's own: both engines in their processes, shares, ratio, the line of JSON."""
+    flags = ["--rehearse", "--rounds", "1", "--shape", "qwen3-small", "--checkpoints", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.engine", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert [row["engine"] for row in rows] == ["millrace-cuda", "transformers-cb-cuda"]
+    assert done.stdout.count("that the memory of H200 allows") == 2
