@@ -31,6 +31,8 @@ _SHOWN = 2000
 _CHUNK = 1 << 20
 _PARQUET_BATCH = 256
 _BOM = b"\xef\xbb\xbf"
+_TEXT = ("adapter", "cache_salt")
+"""Parameters that are text, also where it looks like a number."""
 
 
 class UnreadableRow(RequestError):
@@ -98,7 +100,7 @@ def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
     try:
         row = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return _letter(UnreadableRow(f"not JSON: {error}"), position, text)
+        return _letter(UnreadableRow(f"not JSON: {_without_prefix(error)}"), position, text)
     return _prompt_or_letter(row, shape, position, text)
 
 
@@ -155,7 +157,7 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
 
 
 def _typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:
-    """Sampling parameters and messages are JSON in their cells (`stop` also a bare string); empty is not given."""
+    """Messages are JSON in their cells; sampling parameters too, or else text as it stands; empty is not given."""
     typed: dict[str, Any] = dict(row)
     names = ({*SAMPLING_NAMES, NESTED_PARAMS} if shape.row_params else set()) | {"messages"} - {shape.prompt_column}
     for name in names & row.keys():
@@ -167,9 +169,16 @@ def _json_cell(name: str, cell: str) -> Any:
     if name == "stop" and not cell.lstrip().startswith("["):
         return cell
     try:
-        return msgspec.json.decode(cell)
+        value = msgspec.json.decode(cell)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidRequest(f"`{name}` is not JSON: {error}") from None
+        if name == "messages":
+            raise InvalidRequest(f"`{name}` is not JSON: {_without_prefix(error)}") from None
+        return cell
+    return cell if name in _TEXT and not isinstance(value, str) else value
+
+
+def _without_prefix(error: Exception) -> str:
+    return str(error).removeprefix("JSON is malformed: ")
 
 
 # ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -133,6 +133,19 @@ def test_bad_csv_rows_become_dead_letters_among_their_neighbours(tmp_path: Path)
     assert texts(rows) == ["one", "InvalidRequest", "UnreadableRow", "UnreadableRow", "InvalidRequest", "four"]
 
 
+def test_csv_parameters_may_be_bare_text(tmp_path: Path) -> None:
+    content = b"prompt,adapter,cache_salt,bad_words,max_tokens\na,org/lora,7,no,\nb,,,,many\n"
+    good, bad = read_bytes(tmp_path, "a.csv", content)
+    assert isinstance(good, Prompt)
+    assert good.params == {"adapter": "org/lora", "cache_salt": "7", "bad_words": "no"}
+    assert reasons([bad]) == ["max_tokens='many': takes an integer"]
+
+
+def test_what_is_wrong_with_json_is_said_once(tmp_path: Path) -> None:
+    (letter,) = read_bytes(tmp_path, "a.jsonl", b'{"prompt": x}\n')
+    assert reasons([letter]) == ["not JSON: invalid character (byte 11)"]
+
+
 def test_csv_fields_may_be_long(tmp_path: Path) -> None:
     rows = read_bytes(tmp_path, "a.csv", b"prompt\n" + b"x" * 300_000 + b"\n", limit=10**6)
     assert texts(rows) == ["x" * 300_000]
