@@ -2,13 +2,18 @@
 #   make demo    the main job on the prompts in examples/, with the embedded model
 #   make test    the tests (make test-slow: the long ones too)
 #   make lint    style, types and the import rule
+#   make figures the benchmarks, their plots and README's tables: hours, on a machine that does nothing else. Interrupted, it
+#                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
 VENV := .venv
 READY := $(VENV)/ready
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: demo test test-slow lint format clean
+RESULTS := benchmarks/results
+SINCE ?= $(shell date -u +%F)
+
+.PHONY: demo test test-slow lint format figures clean
 
 demo: $(READY)
 	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
@@ -28,6 +33,15 @@ lint: $(READY)
 format: $(READY)
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
+
+figures: $(READY)
+	$(VENV)/bin/python -m benchmarks.engine --shape all --workload all --dtype all --results $(RESULTS)/engine.json --keep_since $(SINCE)
+	$(VENV)/bin/python -m benchmarks.pipeline --dtype all --results $(RESULTS)/pipeline.json --keep_since $(SINCE)
+	$(VENV)/bin/python -m benchmarks.queue --results $(RESULTS)/queue.json
+	$(VENV)/bin/python -m benchmarks.start --shape opt-125m,qwen-0.5b --results $(RESULTS)/start.json
+	$(VENV)/bin/python -m benchmarks.timeline --rate 6 --output $(RESULTS)/timeline.json
+	$(VENV)/bin/python -m benchmarks.draw
+	$(VENV)/bin/python -m benchmarks.table
 
 clean:
 	rm -rf $(VENV) out build *.egg-info
