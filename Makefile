@@ -2,7 +2,7 @@
 #   make demo    the main job on the prompts in examples/, with the embedded model
 #   make test    the tests (make test-slow: the long ones too)
 #   make lint    style, types and the import rule
-#   make figures the benchmarks, their plots and README's tables: hours, on a machine that does nothing else. Interrupted, it
+#   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
 VENV := .venv

@@ -1,14 +1,16 @@
-"""README's tables of figures, from the files that keep them.
+"""The tables of figures in README.md and docs/BENCHMARKS.md, from the files that keep them.
 
-    python -m benchmarks.table           # writes them into README.md
-    python -m benchmarks.table --check   # exits with 1 if README.md holds others
+    python -m benchmarks.table           # writes them
+    python -m benchmarks.table --check   # exits with 1 if others stand there
 
-A table stands between `<!-- benchmarks/results/NAME.json -->` and `<!-- end -->`. Nothing in it is written by hand.
+A table stands between `<!-- benchmarks/results/NAME.json -->` and `<!-- end -->`, and is left as it is where there is
+no such file. Nothing in it is written by hand.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,15 +18,27 @@ from pathlib import Path
 from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, GEMM_BOUND
 from benchmarks.results import Row, read
+from benchmarks.small_tables import small_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs/BENCHMARKS.md")
 _BLOCK = re.compile(r"(<!-- (benchmarks/results/[\w-]+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rendered(text: str, root: Path = ROOT) -> str:
     """`text` with each block as its file under `root` gives it."""
-    return _BLOCK.sub(lambda match: f"{match[1]}\n{tables(read(root / match[2]))}\n{match[3]}", text)
+
+    def block(match: re.Match[str]) -> str:
+        file = root / match[2]
+        return f"{match[1]}\n{_of_file(file)}\n{match[3]}" if file.exists() else match[0]
+
+    return _BLOCK.sub(block, text)
+
+
+def _of_file(file: Path) -> str:
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    return tables(read(file)) if "rows" in figures else small_table(figures)
 
 
 def tables(rows: list[Row]) -> str:
@@ -78,15 +92,17 @@ def _circumstances(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Write README's tables, or check them."""
+    """Write the tables, or check them."""
     parser = command_line("table", __doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if README.md holds others")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if others stand there")
     only_check = parser.parse_args().check
-    now = README.read_text(encoding="utf-8")
-    then = rendered(now)
-    if only_check:
-        raise SystemExit(0 if now == then else "README.md's tables are not those of benchmarks/results")
-    README.write_text(then, encoding="utf-8")
+    for page in PAGES:
+        now = page.read_text(encoding="utf-8")
+        then = rendered(now)
+        if only_check and now != then:
+            raise SystemExit(f"{page}: its tables are not those of benchmarks/results")
+        if now != then:
+            page.write_text(then, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from benchmarks.contenders import GEMM_BOUND
 from benchmarks.results import Match, Row, keep
-from benchmarks.table import README, rendered, tables
+from benchmarks.small_tables import small_table
+from benchmarks.table import PAGES, rendered, tables
 
 BF16, FP32 = Match("opt-125m", "skewed", "bfloat16"), Match("opt-125m", "skewed", "float32")
 
@@ -14,11 +15,11 @@ def _row(match: Match, engine: str, *rounds: float) -> Row:
     return Row(match, engine, rate, list(rounds), 1500.0, versions={"torch": "2"}, machine="A CPU", taken="2026-11-21")
 
 
-def test_readme_holds_the_tables_of_the_result_files() -> None:
-    text = README.read_text(encoding="utf-8")
-
-    assert rendered(text) == text, "python -m benchmarks.table writes them anew"
-    assert text.count("<!-- benchmarks/results/") == 2
+def test_the_pages_hold_the_tables_of_the_result_files() -> None:
+    for page, count in zip(PAGES, (2, 2), strict=True):
+        text = page.read_text(encoding="utf-8")
+        assert rendered(text) == text, "python -m benchmarks.table writes them anew"
+        assert text.count("<!-- benchmarks/results/") == count
 
 
 def test_the_fastest_of_each_dtype_stands_out_and_what_was_not_played_is_a_dash() -> None:
@@ -57,3 +58,27 @@ def test_only_what_stands_between_markers_is_replaced(tmp_path: Path) -> None:
     assert text.startswith("before\n<!-- benchmarks/results/x.json -->\n\n| opt-125m")
     assert text.endswith("<!-- end -->\nafter\n")
     assert "old" not in text
+
+
+def test_what_was_never_measured_is_left_as_it_stands(tmp_path: Path) -> None:
+    text = "<!-- benchmarks/results/none.json -->\nnot yet\n<!-- end -->\n"
+    assert rendered(text, tmp_path) == text
+
+
+def test_starts_and_queues_have_tables() -> None:
+    taken = {"machine": "A CPU", "taken": "2026-11-21"}
+    start = {
+        "engine": "a",
+        "shape": "tiny",
+        "dtype": "int8",
+        "first_token_s": 2.0,
+        "load_s": 1.0,
+        "peak_rss_mb": 1500.0,
+    }
+    table = small_table(taken | {"starts": [start | {"memory": {"weights_mb": 3.0}, "rounds": [1.0, 2.0, 4.0]}]})
+    assert "| tiny, int8: a | 2.0 (1.0–4.0) | 1.0 | 1,500 | 3 | – |" in table
+    assert table.endswith("On A CPU; taken 2026-11-21.\n")
+    memory = {"before": 1.0, "filled": 2.0, "after": 3.0}
+    queues = small_table(taken | {"tokens_per_s": {"10000": 5000}, "rss_mb": {"10000": memory}, "steps": 1500})
+    assert "| 10,000 | 5,000 | 1.0 | 2.0 | 3.0 |" in queues
+    assert "after 1,500 steps, MB" in queues

@@ -1,0 +1,39 @@
+"""Tables of what is no contest of throughput: engines' starts (benchmarks.start) and long queues (benchmarks.queue)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def small_table(figures: dict[str, Any]) -> str:
+    """The table of a file's contents, and what it was taken on; ends with a line break."""
+    lines = _starts(figures["starts"]) if "starts" in figures else _queues(figures)
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{table}\nOn {figures['machine']}; taken {figures['taken']}.\n"
+
+
+def _starts(starts: list[dict[str, Any]]) -> list[list[str]]:
+    head = ["", "first token, s", "of it loading, s", "peak, MB", "weights, MB", "KV cache, MB"]
+    return [head, ["---"] * len(head), *map(_start, starts)]
+
+
+def _start(start: dict[str, Any]) -> list[str]:
+    parts = [start["memory"].get(part) for part in ("weights_mb", "kv_mb")]
+    rounds = f"{start['first_token_s']:.1f} ({min(start['rounds']):.1f}–{max(start['rounds']):.1f})"
+    return [
+        f"{start['shape']}, {start['dtype']}: {start['engine']}",
+        rounds,
+        f"{start['load_s']:.1f}",
+        f"{start['peak_rss_mb']:,.0f}",
+        *("–" if mb is None else f"{mb:,.0f}" for mb in parts),
+    ]
+
+
+def _queues(figures: dict[str, Any]) -> list[list[str]]:
+    steps = f"after {figures['steps']:,} steps, MB"
+    head = ["requests waiting", "tokens/s without a model", "before, MB", "filled, MB", steps]
+    rows = [
+        [f"{int(waiting):,}", f"{rate:,.0f}", *(f"{mb:,.1f}" for mb in figures["rss_mb"][waiting].values())]
+        for waiting, rate in figures["tokens_per_s"].items()
+    ]
+    return [head, ["---"] * len(head), *rows]
