@@ -1,0 +1,114 @@
+"""All that a model runs on where there is a GPU, on a CPU: `TRITON_INTERPRET=1 python -m …cuda_checks`.
+
+Merged products, one-kernel norms, Triton's attention, steps placed in one transfer, captured decoding (a capture here
+does the work again), sampling by torch, and an engine that runs ahead: against plain torch, one step after the other.
+A process of its own, because the interpreter is chosen for a whole process when triton is imported.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from model_manager.engine import attention_hook, cuda, cuda_graphs
+from model_manager.engine.engine import LLMEngine
+from model_manager.engine.merged_linears import SharedLinear
+from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.engine.paged_attention import CacheShape, GatheringAttention
+from model_manager.engine.stopping import StopRules
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.messages import ModelInfo, Request
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.test_cuda_graphs import FakeCapture
+from tests.model_manager.engine.test_running_ahead import NotingSampler
+from tests.model_manager.engine.tested_models import qwen3
+
+CPU = torch.device("cpu")
+BLOCK, NUM_BLOCKS, MAX_LEN = 16, 16, 64
+REQUESTS = [
+    Request(str(n), list(range(2, 4 + 9 * n)), SamplingParams(max_tokens=4 + 2 * n, ignore_eos=True, temperature=t))
+    for n, t in enumerate((0.0, 0.8, 0.0))
+]
+
+
+def main() -> None:
+    """Compare, with the cache as it comes and rounded."""
+    attention_hook.register()
+    for rounded in (None, torch.int8):
+        config = qwen3()
+        got, wanted = _generated(_cuda_runner(config, rounded)), _generated(_plain_runner(config, rounded))
+        assert got == wanted, (rounded, got, wanted)
+
+
+def _cuda_runner(config: Any, rounded: torch.dtype | None) -> Any:
+    capture = FakeCapture()
+    properties = SimpleNamespace(multi_processor_count=1)
+    with (
+        mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=properties),
+        mock.patch.object(cuda_graphs, "CudaCapture", return_value=capture),
+    ):
+        model = _model(config)
+        runner = cuda.cuda_runner(model, _settings(), _shape(config, rounded), device=CPU, captures=True,
+                                  max_model_len=MAX_LEN, **_sizes(config))  # fmt: skip
+    assert isinstance(model.model.layers[0].self_attn.q_proj, SharedLinear)
+    assert capture.captured == [4, 2, 1]
+    runner.runs_ahead = True
+    return runner
+
+
+def _plain_runner(config: Any, rounded: torch.dtype | None) -> TorchModelRunner:
+    attention = GatheringAttention(_shape(config, rounded), CPU)
+    return TorchModelRunner(_model(config), attention, device=CPU, max_model_len=MAX_LEN, **_sizes(config))
+
+
+def _model(config: PreTrainedConfig) -> Any:
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation=attention_hook.IMPLEMENTATION)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.3)
+    return model.eval().requires_grad_(False)
+
+
+def _settings() -> ModelConfig:
+    return ModelConfig(max_num_seqs=3, max_num_batched_tokens=16, block_size=BLOCK)
+
+
+def _shape(config: Any, rounded: torch.dtype | None) -> CacheShape:
+    heads = (config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+    return CacheShape(*heads, NUM_BLOCKS, BLOCK, torch.float32, rounded)
+
+
+def _sizes(config: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size,
+        "num_blocks": NUM_BLOCKS,
+        "block_size": BLOCK,
+        "eos_token_ids": [],
+        "adapters": None,
+    }
+
+
+def _generated(runner: Any) -> dict[str, list[int]]:
+    fields = {"vocab_size": runner.vocab_size, "max_model_len": MAX_LEN, "num_blocks": NUM_BLOCKS, "block_size": BLOCK}
+    info = ModelInfo("", "", "", "", "", max_num_seqs=3, eos_token_ids=[], load_seconds=0.0, **fields)
+    engine = LLMEngine(runner, info, _settings(), StopRules(frozenset(), None))
+    engine._sampler = NotingSampler([])
+    for request in REQUESTS:
+        engine.add(request)
+    outputs: dict[str, list[int]] = {}
+    while engine.has_work():
+        outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
+        engine.check_integrity()
+    return outputs
+
+
+if __name__ == "__main__":
+    main()
