@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 
 from model_manager.store.adapters import digest_of
 from model_manager.store.contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from model_manager.wire.conversion import converted
 from model_manager.wire.errors import InvalidRequest
 from model_manager.wire.messages import Adapter
 
@@ -88,8 +89,9 @@ def read_adapter(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], max_ran
 def _settings(config: bytes) -> _Settings:
     try:
         given = msgspec.json.decode(config, type=dict[str, Any])
-        settings = msgspec.convert(given, _Settings)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        ours = {name: value for name, value in given.items() if name in _Settings.__struct_fields__}
+        settings = converted(ours, _Settings, InvalidRequest, what="setting")
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{ADAPTER_CONFIG}: {error}") from None
     for name in sorted(given.keys() - {*_Settings.__struct_fields__, *_NO_EFFECT}):
         if given[name]:

@@ -37,6 +37,9 @@ def converted(
     for name in fields:
         if name not in settings.__struct_fields__:
             raise error(_unknown(name, settings.__struct_fields__, what, near))
+    for field in msgspec.structs.fields(settings):
+        if field.required and field.name not in fields:
+            raise error(f"{field.name} is missing: takes {_described(types.type_info(field.type))}")
     try:
         return msgspec.convert(dict(fields), settings, str_keys=True)
     except msgspec.ValidationError as failure:
@@ -75,8 +78,8 @@ def _described(kind: types.Type) -> str:
     if isinstance(kind, types.UnionType):
         return " or ".join(_described(each) for each in kind.types if not isinstance(each, types.NoneType))
     if isinstance(kind, types.LiteralType):
-        return f"one of {', '.join(map(str, kind.values))}"
-    if isinstance(kind, types.VarTupleType):
+        return f"one of {', '.join(map(str, kind.values))}" if len(kind.values) > 1 else repr(kind.values[0])
+    if isinstance(kind, types.VarTupleType | types.ListType):
         return f"a list of {_NAMES[type(kind.item_type)][1]}"
     if isinstance(kind, types.DictType):
         return (

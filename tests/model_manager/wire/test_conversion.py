@@ -1,10 +1,12 @@
 """What does not fit is told in our words: the setting, what it got, what it takes."""
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from model_manager.wire.config import ModelConfig
+from model_manager.wire.conversion import converted
 from model_manager.wire.errors import ConfigError, InvalidRequest
 from model_manager.wire.sampling import SamplingParams, nearest_parameter
 
@@ -34,6 +36,26 @@ def test_a_parameter_that_does_not_fit_is_named_with_what_it_takes(fields: dict[
 def test_a_parameter_like_no_other_is_told_all_that_there_are() -> None:
     with pytest.raises(InvalidRequest, match="unknown sampling parameter 'colour': takes max_tokens, min_tokens, "):
         SamplingParams.parse({"colour": 1})
+
+
+class Settings(msgspec.Struct):
+    rank: int
+    kind: Literal["plain"] = "plain"
+    targets: list[str] | str | None = None
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "rank is missing: takes an integer"),
+        ({"rank": 1, "kind": "x"}, "kind='x': takes 'plain'"),
+        ({"rank": 1, "targets": [3]}, "targets=[3]: takes a list of strings or a string"),
+    ],
+)
+def test_so_is_what_is_missing_and_what_has_several_types(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        converted(fields, Settings, ConfigError, what="setting")
+    assert str(raised.value) == told
 
 
 def test_a_long_value_is_shown_in_part() -> None:
