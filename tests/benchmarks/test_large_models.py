@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks import large_checkpoints
 from benchmarks.bandwidth import SIZES, Sizes, bound, bytes_per_second
-from benchmarks.engine import shares
+from benchmarks.engine import main, shares
 from benchmarks.results import Match, Row
 from benchmarks.workload import VOCAB, Item, make
 
@@ -76,6 +76,31 @@ def test_what_is_rehearsed_is_the_workload_in_small() -> None:
     assert len(items) == 16
     assert all(6 <= count <= 64 for item in items for count in (len(item.prompt_token_ids), item.num_output))
     assert max(token for item in items for token in item.prompt_token_ids) < VOCAB["llama-small"]
+
+
+def test_an_engine_that_fails_takes_no_others_figures_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: Any) -> list[Row]:
+        (name,), (shape,) = arguments.engines, arguments.shape
+        if name == "transformers-cb-cuda":
+            raise SystemExit("out of memory")
+        return [Row(Match(shape, "nano-vllm-small", "bfloat16"), name, 10.0, [10.0], None)]
+
+    monkeypatch.setattr("benchmarks.engine.run", run)
+    monkeypatch.setattr(sys, "argv", ["engine", "--rehearse"])
+    with pytest.raises(SystemExit, match="transformers-cb-cuda: out of memory"):
+        main()
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert [row["match"]["shape"] for row in rows] == ["qwen3-small", "llama-small"]
+
+
+def test_that_there_is_no_gpu_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("benchmarks.engine.run", lambda _: pytest.fail("it ran"))
+    monkeypatch.setattr(sys, "argv", ["engine", "--device", "cuda"])
+    with pytest.raises(SystemExit, match="no usable CUDA device"):
+        main()
 
 
 @pytest.mark.slow
