@@ -50,6 +50,7 @@ ENGINES = {
     "transformers-cb-sdpa": Contender("transformers:TransformersContinuousBatching", THEIRS, arguments=("sdpa",)),
     "transformers-cb-eager": Contender("transformers:TransformersContinuousBatching", THEIRS, arguments=("eager",)),
     "millrace-cuda": Contender("millrace:MillraceEngine", OURS, arguments=(CUDA,)),
+    "millrace-cuda-in-turn": Contender("millrace:MillraceEngine", OURS, arguments=(CUDA, True)),
     "transformers-cb-cuda": Contender("transformers:CudaContinuousBatching", THEIRS),
     "openvino-genai": Contender(
         "openvino:OpenVinoGenAi",

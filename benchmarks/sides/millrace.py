@@ -28,9 +28,12 @@ def _int8() -> dict[str, str]:
 class MillraceEngine:
     """`load_engine`, then requests added and the engine stepped until it has no work."""
 
-    def __init__(self, further: dict[str, Any] | None = None) -> None:
-        """`further` settings, beside those that every benchmark gives."""
+    def __init__(self, further: dict[str, Any] | None = None, in_turn: bool = False) -> None:
+        """`further` settings, beside those that every benchmark gives; `in_turn`: no step is launched before the last
+        one's tokens are known, to measure what that is worth.
+        """
         self._further = further or {}
+        self._in_turn = in_turn
 
     def load(self, folder: Path, dtype: str) -> None:
         from model_manager.engine.process import load_engine
@@ -43,7 +46,8 @@ class MillraceEngine:
             self.engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
         except ConfigError as error:
             raise Unsupported(str(error)) from error
-
+        if self._in_turn:
+            self.runner.runs_ahead = False
         self._folder = folder
 
     def memory(self) -> dict[str, float]:
