@@ -1,8 +1,9 @@
 """From a row of logits and its parameters to one token: what top_k, top_p, min_p and typical_p leave, and a draw.
 
-The vocabulary is never sorted. What can be kept lies above a bound that is cheap to find; the tokens above it are
-gathered, and thresholds are found among them by halving: an exact sum says on which side of a value the threshold lies,
-and only that side is kept. A bound that was but likely is checked by its sum, and the whole row taken where it fails.
+The vocabulary is never sorted. Thresholds are found by halving: an exact sum says on which side of a value the
+threshold lies, and only that side is kept. Among many tokens this begins between two values that a sample suggests,
+once exact sums have shown that the threshold does lie between them; where it does not, with all. Bounds that are cheap
+to find keep most tokens out from the start.
 Knows one row, in its thread's slots (`Slot`).
 """
 
@@ -35,9 +36,13 @@ from model_manager.engine.sampling_vectors import (
 from model_manager.engine.vector_ops import load_int32, load_int64
 
 CANDIDATES = 128
-"""top_p is looked for among the tokens from this one of the maxima on first."""
-_TAIL = 0.75
-"""Of what top_p cuts, the share that the sample may show below a bound for it to be tried."""
+"""Where top_p's threshold is no lower than this one of the maxima, few tokens are above it."""
+_MANY = 8192
+"""From so many tokens on a threshold is looked for in the neighbourhood that a sample shows."""
+_DOUBT = 0.5
+"""What the sample's share may be off by."""
+_RESOLUTION = np.float32(2.4e-7)
+"""More than there is between a float32 and the next, over its size."""
 _LOG2_E = 1.4426950408889634
 _LEAST, _INFINITY = np.float32(-3.4028234663852886e38), np.float32(np.inf)
 _MOST = 3e38
@@ -52,10 +57,9 @@ def slot(slots: int, which: Any) -> Any:
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _threshold(values: int, weights: int, count: int, target: float, slots: int) -> Any:
-    """The greatest value from which on weights sum to the target, or the least. At least one must be finite."""
+def _narrow(values: int, weights: int, count: int, above: float, target: float, slots: int) -> Any:
+    """The greatest value from which on weights, and what lies `above` these, sum to the target, or the least."""
     few, few_weights = slot(slots, Slot.FEW), slot(slots, Slot.FEW_WEIGHTS)
-    above = 0.0
     while True:
         low, high = span(values, count)
         if not low < high:
@@ -73,13 +77,49 @@ def _threshold(values: int, weights: int, count: int, target: float, slots: int)
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _bracket(values: int, weights: int, count: int, total: float, target: float, slots: int) -> Any:
+    """Two values that probably have the threshold between them, not far apart: estimated from every 16th vector.
+
+    By the weights below it, which are many and small, so that a sample shows them well.
+    """
+    sample, of_sample = slot(slots, Slot.SAMPLE), slot(slots, Slot.SAMPLE_WEIGHTS)
+    size = thin(values, count, sample, np.float32(-np.inf))
+    thin(weights, count, of_sample, np.float32(0.0))
+    found, below = sum_blocks(of_sample, size, slot(slots, Slot.SUMS)), (total - target) / SHARE
+    doubt = _DOUBT * (below if below < target / SHARE else target / SHARE)
+    low = _narrow(sample, of_sample, size, 0.0, found - below + doubt, slots)
+    high = _narrow(sample, of_sample, size, 0.0, found - below - doubt, slots)
+    return low, high + abs(high) * _RESOLUTION
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _threshold(values: int, weights: int, count: int, total: float, target: float, most: Any, slots: int) -> Any:
+    """The greatest value from which on weights, which sum to `total`, sum to the target, or the least.
+
+    At least one must be finite. Few values are above `most`.
+    """
+    if count < _MANY:
+        return _narrow(values, weights, count, 0.0, target, slots)
+    low, high = _bracket(values, weights, count, total, target, slots)
+    low, high = low if low < most else most, high if high < most else _INFINITY
+    few, few_weights = slot(slots, Slot.FEW), slot(slots, Slot.FEW_WEIGHTS)
+    above = sum_from(values, weights, count, high) if high < _INFINITY else 0.0
+    found = keep(values, weights, count, few, few_weights, low, high)
+    inside = sum_blocks(few_weights, found, slot(slots, Slot.SUMS))
+    if above < target <= above + inside:
+        return _narrow(few, few_weights, found, above, target, slots)
+    return _narrow(values, weights, count, 0.0, target, slots)
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def nth_greatest(values: int, count: int, n: int, slots: int) -> Any:
     """What n of the values reach; less than all that are finite where they are fewer."""
     ones = slot(slots, Slot.ONES)
     fill(ones, count, np.float32(1.0))
-    if sum_from(values, ones, count, _LEAST) < n:
+    total = sum_from(values, ones, count, _LEAST)
+    if total < n:
         return _LEAST
-    return _threshold(values, ones, count, float(n), slots)
+    return _threshold(values, ones, count, total, float(n), _INFINITY, slots)
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -98,21 +138,8 @@ def factor_of(temperature: float) -> Any:
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _likely_bound(count: int, best: Any, factor: Any, top_p: float, mass: float, slots: int) -> Any:
-    """What is probably below all that top_p keeps, not far: estimated from every 16th vector's tail."""
-    sample, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
-    size = thin(slot(slots, Slot.ROW), count, sample)
-    found = weigh(sample, weights, size, best, factor)
-    few = bound_of(np.int64(CANDIDATES), count, slots)
-    if found <= 0 or few == _LEAST:
-        return _LEAST
-    low = _threshold(sample, weights, size, found - _TAIL * (1 - top_p) * mass / SHARE, slots)
-    return low if low < few else few
-
-
-@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _sure_bound(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
-    """What nothing that is kept is below."""
+def _bound(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
+    """What nothing that top_k and min_p keep is below."""
     top_k, min_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.MIN_P)
     if top_k > 0:
         return bound_of(top_k, count, slots)
@@ -125,14 +152,6 @@ def _sure_bound(count: int, best: Any, ints: int, floats: int, slots: int) -> An
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _take(count: int, least: Any, best: Any, factor: Any, slots: int) -> Any:
-    """Gather and weigh the tokens from that value on: (how many, the sum of their weights)."""
-    values = slot(slots, Slot.KEPT)
-    found = gather(slot(slots, Slot.ROW), count, values, slot(slots, Slot.IDS), least)
-    return found, weigh(values, slot(slots, Slot.WEIGHTS), found, best, factor)
-
-
-@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _keep_typical(found: int, share: float, slots: int) -> None:
     """The tokens whose information is nearest to the entropy (Meister et al., arXiv:2202.00666).
 
@@ -141,32 +160,17 @@ def _keep_typical(found: int, share: float, slots: int) -> None:
     values, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
     total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
     rank_by_distance(values, found, weighted_sum(values, weights, found) / total)
-    drop_below(values, weights, found, _threshold(values, weights, found, share * total, slots))
+    drop_below(values, weights, found, _threshold(values, weights, found, total, share * total, _INFINITY, slots))
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _gather(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
-    """Gather what may be kept, and give weight 0 to what top_k and top_p cut; how many were gathered."""
-    top_k, top_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.TOP_P)
-    factor, weights = factor_of(load_double(floats, Float.TEMPERATURE)), slot(slots, Slot.WEIGHTS)
-    sure, target = _sure_bound(count, best, ints, floats, slots), np.inf
-    likely = sure
-    if top_k == 0 and top_p < 1:
-        mass = sum_weights(slot(slots, Slot.ROW), count, slot(slots, Slot.SUMS), best, factor)
-        target = top_p * mass
-        likely = _likely_bound(count, best, factor, top_p, mass, slots)
-    found, total = _take(count, likely if likely > sure else sure, best, factor, slots)
-    if likely > sure and total < target:
-        found, total = _take(count, sure, best, factor, slots)
-    values = slot(slots, Slot.KEPT)
-    if top_k > 0:
-        drop_below(values, weights, found, nth_greatest(values, found, top_k, slots))
-        if top_p < 1:
-            total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
-            target = top_p * total
-    if total >= target:
-        drop_below(values, weights, found, _threshold(values, weights, found, target, slots))
-    return found
+def _keep_top_k_and_p(found: int, top_k: int, top_p: float, slots: int) -> None:
+    """Of the tokens gathered, give weight 0 to those that top_k cuts, then to those that top_p does."""
+    values, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
+    drop_below(values, weights, found, nth_greatest(values, found, top_k, slots))
+    if top_p < 1:
+        total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
+        drop_below(values, weights, found, _threshold(values, weights, found, total, top_p * total, _INFINITY, slots))
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -182,8 +186,18 @@ def cut(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
 
     `count` elements fill the row, whose greatest is `best`; `ints` and `floats` are the addresses of its numbers.
     """
-    found, weights = _gather(count, best, ints, floats, slots), slot(slots, Slot.WEIGHTS)
+    top_k, top_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.TOP_P)
     min_p, typical_p = load_double(floats, Float.MIN_P), load_double(floats, Float.TYPICAL_P)
+    row, all_weights, weights = slot(slots, Slot.ROW), slot(slots, Slot.ALL_WEIGHTS), slot(slots, Slot.WEIGHTS)
+    total = weigh(row, all_weights, count, best, factor_of(load_double(floats, Float.TEMPERATURE)))
+    bound = _bound(count, best, ints, floats, slots)
+    if top_k == 0 and top_p < 1:
+        most = bound_of(np.int64(CANDIDATES), count, slots)
+        least = _threshold(row, all_weights, count, total, top_p * total, most, slots)
+        bound = least if least > bound else bound
+    found = gather(row, all_weights, count, slot(slots, Slot.KEPT), weights, slot(slots, Slot.IDS), bound)
+    if top_k > 0:
+        _keep_top_k_and_p(found, top_k, top_p, slots)
     if min_p > 0:
         drop_below(weights, weights, found, np.float32(min_p))
     if typical_p < 1:

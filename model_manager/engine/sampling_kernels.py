@@ -68,7 +68,7 @@ def _first_of(values: int, best: Any, slots: int) -> int:
 def _note_top(count: int, wanted: int, log_total: float, slots: int, top_ids: int, top: int) -> None:
     """The likeliest tokens and their log-probabilities; equals in order of their ids."""
     row, values, ids = slot(slots, Slot.ROW), slot(slots, Slot.KEPT), slot(slots, Slot.IDS)
-    found = gather(row, count, values, ids, bound_of(wanted, count, slots))
+    found = gather(row, row, count, values, slot(slots, Slot.WEIGHTS), ids, bound_of(wanted, count, slots))
     for place in range(found if found < wanted else wanted):
         best = -1
         for i in range(found):

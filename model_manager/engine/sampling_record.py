@@ -71,18 +71,22 @@ class Slot(enum.IntEnum):
 
     ROW = 0
     """The row that is sampled, as edited."""
-    MAXIMA = 1
-    SUMS = 2
+    ALL_WEIGHTS = 1
+    """Its tokens' weights: 1 for the likeliest."""
+    MAXIMA = 2
+    SUMS = 3
     """float64, of blocks."""
-    KEPT = 3
-    """Logits of the tokens that are looked at, in order of their ids; their weights; their ids."""
-    WEIGHTS = 4
-    IDS = 5
-    FEW = 6
-    """What is left of KEPT, or of maxima, while a threshold is looked for; their weights."""
-    FEW_WEIGHTS = 7
-    ONES = 8
-    MARKS = 9
+    KEPT = 4
+    """Logits of the tokens that may be kept, in order of their ids; their weights; their ids."""
+    WEIGHTS = 5
+    IDS = 6
+    FEW = 7
+    """Values that are left while a threshold is looked for; their weights."""
+    FEW_WEIGHTS = 8
+    SAMPLE = 9
+    SAMPLE_WEIGHTS = 10
+    ONES = 11
+    MARKS = 12
     """int32, all zero between rows."""
 
 

@@ -67,6 +67,12 @@ class _Rows(Vectors):
     def min(self, one: Any, other: Any) -> Any:
         return self.builder.select(self.builder.fcmp_ordered("<", one, other), one, other)
 
+    def numbers(self, start: Any) -> Any:
+        """start, start + 1, … as int32."""
+        b, nothing = self.builder, ir.Constant(self.whole, ir.Undefined)
+        first = b.insert_element(nothing, b.trunc(start, I32), ir.Constant(I32, 0))
+        return b.add(b.shuffle_vector(first, nothing, self.ints(0)), ir.Constant(self.whole, list(range(LANES))))
+
     def at_least(self, values: Any, least: Any) -> Any:
         return self.builder.fcmp_ordered(">=", values, least)
 
@@ -191,20 +197,18 @@ def sum_from(b: Any, values: Any, weights: Any, count: Any, least: Any) -> Any:
 
 
 @inlined(types.int64, others=_FLOAT)
-def gather(b: Any, values: Any, count: Any, out: Any, ids: Any, least: Any) -> Any:
-    """The values that are at least that, in order, and where they lay (int32); how many."""
+def gather(b: Any, values: Any, weights: Any, count: Any, out: Any, out_weights: Any, ids: Any, least: Any) -> Any:
+    """The values that are at least that, in order, their weights, and where they lay (int32); how many."""
     rows = _Rows(b)
     bound = rows.broadcast(least)
 
     def choose(i: Any) -> tuple[Any, list[Any]]:
         loaded = rows.load(values, i)
-        lanes = ir.Constant(rows.whole, list(range(LANES)))
-        first = b.insert_element(ir.Constant(rows.whole, ir.Undefined), b.trunc(i, I32), ir.Constant(I32, 0))
-        first = b.shuffle_vector(first, ir.Constant(rows.whole, ir.Undefined), rows.ints(0))
-        return rows.at_least(loaded, bound), [loaded, b.add(first, lanes)]
+        return rows.at_least(loaded, bound), [loaded, rows.load(weights, i), rows.numbers(i)]
 
-    found = rows.squeeze(count, choose, [out, ids])
+    found = rows.squeeze(count, choose, [out, out_weights, ids])
     rows.pad(out, found, -_INFINITY)
+    rows.pad(out_weights, found, 0.0)
     return found
 
 
@@ -262,13 +266,16 @@ def fill(b: Any, target: Any, count: Any, value: Any) -> None:
             rows.store(rows.broadcast(value), target, i)
 
 
-@inlined(types.int64)
-def thin(b: Any, source: Any, count: Any, target: Any) -> Any:
-    """Every 16th vector of source[:count], which is a multiple of 1024; how many elements."""
-    rows = _Rows(b)
+@inlined(types.int64, others=_FLOAT)
+def thin(b: Any, source: Any, count: Any, target: Any, filler: Any) -> Any:
+    """Every 16th vector of source[:count], filled up with `filler`; how many elements."""
+    rows, found = _Rows(b), cgutils.alloca_once_value(b, number(0))
     with cgutils.for_range_slice(b, number(0), count, number(LANES * SHARE)) as (i, _):
-        rows.store(rows.load(source, i), target, b.sdiv(i, number(SHARE)))
-    return b.sdiv(count, number(SHARE))
+        rows.store(rows.load(source, i), target, b.load(found))
+        b.store(b.add(b.load(found), number(LANES)), found)
+    for u in range(_UNROLL):
+        rows.store(rows.broadcast(filler), target, b.add(b.load(found), number(LANES * u)))
+    return b.load(found)
 
 
 @inlined(types.float64)
