@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numba
 from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
@@ -27,6 +29,12 @@ _STRIDE = LANES * _UNROLL
 _F64 = ir.DoubleType()
 _INFINITY = float("inf")
 _FLOAT, _TWO_FLOATS, _DOUBLE = (types.float32,), (types.float32,) * 2, (types.float64,)
+
+
+def _has(feature: str) -> bool:
+    """Whether the processor that Numba compiles for can do it."""
+    features: str = numba.config.CPU_FEATURES or get_host_cpu_features().flatten()
+    return f"+{feature}" in features.split(",")
 
 
 class _Rows(Vectors):
@@ -107,17 +115,49 @@ class _Rows(Vectors):
             some_bits = b.bitcast(some, ir.IntType(LANES))
             with b.if_then(b.icmp_unsigned("!=", some_bits, ir.Constant(ir.IntType(LANES), 0))):
                 for mask, columns in chosen:
-                    for column, target in zip(columns, targets, strict=True):
-                        self._store_compressed(column, mask, b.add(target, b.mul(b.load(found), number(4))))
-                    bits = b.zext(b.bitcast(mask, ir.IntType(LANES)), I64)
-                    b.store(b.add(b.load(found), self.call("llvm.ctpop.i64", I64, [bits])), found)
+                    self._append(columns, mask, targets, found)
         return b.load(found)
 
-    def _store_compressed(self, column: Any, mask: Any, place: Any) -> None:
-        kind = "f32" if column.type == self.type else "i32"
-        name = f"llvm.experimental.vector.compress.v{self.lanes}{kind}"
-        compressed = self.call(name, column.type, [column, mask, ir.Constant(column.type, ir.Undefined)])
-        self.builder.store(compressed, self.builder.inttoptr(place, column.type.as_pointer()), align=4)
+    def _append(self, columns: list[Any], mask: Any, targets: list[Any], found: Any) -> None:
+        """Store the columns' chosen lanes where `found` says, which moves on."""
+        b = self.builder
+        if _has("avx2") and not _has("avx512f"):
+            self._append_by_table(columns, mask, targets, found)
+            return
+        for column, target in zip(columns, targets, strict=True):
+            kind = "f32" if column.type == self.type else "i32"
+            name = f"llvm.experimental.vector.compress.v{self.lanes}{kind}"
+            compressed = self.call(name, column.type, [column, mask, ir.Constant(column.type, ir.Undefined)])
+            place = b.add(target, b.mul(b.load(found), number(4)))
+            b.store(compressed, b.inttoptr(place, column.type.as_pointer()), align=4)
+        bits = b.zext(b.bitcast(mask, ir.IntType(LANES)), I64)
+        b.store(b.add(b.load(found), self.call("llvm.ctpop.i64", I64, [bits])), found)
+
+    def _append_by_table(self, columns: list[Any], mask: Any, targets: list[Any], found: Any) -> None:
+        """As `_append`, eight lanes at a time, which AVX2 permutes by what a table has for each mask."""
+        b, eight = self.builder, ir.VectorType(I32, 8)
+        bits, undefined = b.bitcast(mask, ir.IntType(LANES)), ir.Constant(self.whole, ir.Undefined)
+        for first in (0, 8):
+            byte = b.zext(b.trunc(b.lshr(bits, ir.Constant(bits.type, first)), ir.IntType(8)), I64)
+            order = b.load(b.gep(self._table(eight), [number(0), byte]), align=32)
+            lanes = ir.Constant(eight, list(range(first, first + 8)))
+            for column, target in zip(columns, targets, strict=True):
+                half = b.shuffle_vector(b.bitcast(column, self.whole), undefined, lanes)
+                moved = self.call("llvm.x86.avx2.permd", eight, [half, order])
+                place = b.add(target, b.mul(b.load(found), number(4)))
+                b.store(moved, b.inttoptr(place, eight.as_pointer()), align=4)
+            b.store(b.add(b.load(found), self.call("llvm.ctpop.i64", I64, [byte])), found)
+
+    def _table(self, eight: Any) -> Any:
+        """For each mask of eight lanes: those that it chooses, then any."""
+        name, module = "millrace_chosen_lanes", self.builder.module
+        if name not in module.globals:
+            chosen = [[lane for lane in range(8) if mask >> lane & 1] for mask in range(256)]
+            rows = [ir.Constant(eight, lanes + [0] * (8 - len(lanes))) for lanes in chosen]
+            table = ir.GlobalVariable(module, ir.ArrayType(eight, 256), name)
+            table.initializer = ir.Constant(table.value_type, rows)
+            table.linkage, table.global_constant, table.align = "internal", True, 32
+        return module.globals[name]
 
     def pad(self, target: Any, count: Any, value: float) -> None:
         for u in range(_UNROLL):

@@ -5,12 +5,17 @@ What it draws is compared with torch's whole-row operations, which sort.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 
 from model_manager.engine.cpu_sampling import CpuSampling
 from model_manager.engine.sampler import Sampler, sample_by_torch
@@ -139,6 +144,23 @@ def test_what_is_not_finite_is_found_wherever_it_is(place: int, bad: float) -> N
     for params in ({"temperature": 0.0}, {"top_p": 0.9}, {"allowed_token_ids": [5]}):
         samples = Sampler().sample(logits, rows_of([case(seed=n, **params) for n in range(3)]))
         assert samples.finite == [True, False, True]
+
+
+_AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+popcnt,+bmi,+bmi2,+sse4.2"}
+_CHECK = """
+from tests.model_manager.engine import test_sampling_shapes as tests
+for name in tests.CUTS:
+    for scale in (0.5, 4.0):
+        tests.test_logits_of_any_scale_are_cut_as_torch_cuts_them(name, scale)
+    tests.test_equal_logits_are_kept_or_cut_together(name)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("+avx2" not in get_host_cpu_features().flatten(), reason="needs a processor with AVX2")
+def test_the_kernel_of_a_processor_without_avx512_cuts_the_same(tmp_path: Path) -> None:
+    environment = os.environ | _AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", _CHECK], env=environment, cwd=Path(__file__).parents[3], check=True)
 
 
 def tokens_by(threads: int, logits: npt.NDArray[np.float32], sampled: SamplingRows) -> list[int]:
