@@ -112,22 +112,13 @@ def _threshold(values: int, weights: int, count: int, total: float, target: floa
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def nth_greatest(values: int, count: int, n: int, slots: int) -> Any:
-    """What n of the values reach; less than all that are finite where they are fewer."""
-    ones = slot(slots, Slot.ONES)
-    fill(ones, count, np.float32(1.0))
-    total = sum_from(values, ones, count, _LEAST)
-    if total < n:
-        return _LEAST
-    return _threshold(values, ones, count, total, float(n), _INFINITY, slots)
-
-
-@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def bound_of(n: int, count: int, slots: int) -> Any:
     """A value that at least n tokens reach, or all that are not ruled out: the nth of the maxima."""
-    if n > count // BLOCK * LANES:
+    maxima, ones, size = slot(slots, Slot.MAXIMA), slot(slots, Slot.ONES), count // BLOCK * LANES
+    fill(ones, size, np.float32(1.0))
+    if sum_from(maxima, ones, size, _LEAST) < n:
         return _LEAST
-    return nth_greatest(slot(slots, Slot.MAXIMA), count // BLOCK * LANES, n, slots)
+    return _narrow(maxima, ones, size, 0.0, float(n), slots)
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -166,8 +157,11 @@ def _keep_typical(found: int, share: float, slots: int) -> None:
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _keep_top_k_and_p(found: int, top_k: int, top_p: float, slots: int) -> None:
     """Of the tokens gathered, give weight 0 to those that top_k cuts, then to those that top_p does."""
-    values, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
-    drop_below(values, weights, found, nth_greatest(values, found, top_k, slots))
+    values, weights, ones = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS), slot(slots, Slot.ONES)
+    if top_k < found:
+        fill(ones, found, np.float32(1.0))
+        least = _threshold(values, ones, found, float(found), float(top_k), _INFINITY, slots)
+        drop_below(values, weights, found, least)
     if top_p < 1:
         total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
         drop_below(values, weights, found, _threshold(values, weights, found, total, top_p * total, _INFINITY, slots))
