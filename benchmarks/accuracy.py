@@ -27,11 +27,11 @@ from benchmarks.command_line import command_line
 from examples.embedded_model.data import KINDS, Conversation, examples
 from examples.embedded_model.split import Example, Split
 from examples.embedded_model.tokenizer import encode
-from model_manager.engine import placement
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput
-from model_manager.engine.model_loader import LoadedModel, load_model
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.loading import placement
+from model_manager.engine.loading.model_loader import LoadedModel, load_model
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.store import resolve
 from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from model_manager.wire.messages import Request

@@ -28,7 +28,7 @@ from benchmarks.command_line import command_line
 from benchmarks.results import describe_machine
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import ModelInfo, Request
 from model_manager.wire.sampling import SamplingParams

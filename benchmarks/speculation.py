@@ -25,9 +25,9 @@ from benchmarks.command_line import command_line
 from model_manager.client.tokenizing import Tokenizer
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import ModelRunner, StepInput, StepOutput
-from model_manager.engine.model_loader import LoadedModel, load_model
-from model_manager.engine.speculation import Policy
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.loading.model_loader import LoadedModel, load_model
+from model_manager.engine.scheduling.stopping import StopRules
+from model_manager.engine.speculation.speculation import Policy
 from model_manager.store.resolving import resolve
 from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from model_manager.wire.messages import Request

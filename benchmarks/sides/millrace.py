@@ -19,7 +19,7 @@ def settings(folder: Path, dtype: str) -> dict[str, Any]:
 
 
 def _int8() -> dict[str, str]:
-    from model_manager.engine.device import computes_bfloat16_fast
+    from model_manager.engine.loading.device import computes_bfloat16_fast
 
     rest = "bfloat16" if computes_bfloat16_fast() else "float32"
     return {"quantization": "int8", "kv_cache_dtype": "int8", "dtype": rest}

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from collections.abc import Sequence as List
 from typing import Any
 
-from model_manager.engine.batch_table import BatchTable, Scheduled
-from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.counters import EngineCounters
-from model_manager.engine.deadlines import Deadlines
 from model_manager.engine.interface import AdapterSlots, ModelRunner, StepResult
 from model_manager.engine.launched_step import LaunchedStep
-from model_manager.engine.loaded_adapters import LoadedAdapters
+from model_manager.engine.lora.loaded_adapters import LoadedAdapters
 from model_manager.engine.prompt_reader import PromptReader
-from model_manager.engine.sampler import LaunchedSamples, Sampler, Samples
-from model_manager.engine.scheduler import Scheduler
-from model_manager.engine.sequence import Sequence, SequenceStatus, accepted
-from model_manager.engine.speculation import Policy, Speculation, Turn, drafter_of
-from model_manager.engine.stopping import Ending, StopRules
+from model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, Samples
+from model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
+from model_manager.engine.scheduling.block_manager import BlockManager
+from model_manager.engine.scheduling.deadlines import Deadlines
+from model_manager.engine.scheduling.scheduler import Scheduler
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus, accepted
+from model_manager.engine.scheduling.stopping import Ending, StopRules
+from model_manager.engine.speculation.speculation import Policy, Speculation, Turn, drafter_of
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits, RequestError
 from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request

@@ -21,11 +21,11 @@ from typing import Any, Self
 import numpy as np
 
 from model_manager.engine.counters import EngineCounters
-from model_manager.engine.deadlines import Deadlines
 from model_manager.engine.interface import StepResult
 from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
-from model_manager.engine.sequence import Sequence, SequenceStatus, accepted
-from model_manager.engine.stopping import Ending, StopRules
+from model_manager.engine.scheduling.deadlines import Deadlines
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus, accepted
+from model_manager.engine.scheduling.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import EngineStats, FinishReason, ModelInfo, Request

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from model_manager.engine.sampler import LaunchedSamples, Samples
-from model_manager.engine.sequence import Sequence
-from model_manager.engine.speculation import Turn
+from model_manager.engine.sampling.sampler import LaunchedSamples, Samples
+from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.engine.speculation.speculation import Turn
 
 
 class LaunchedStep:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from model_manager.engine.attention_hook import connect
 from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.lora import LoraLayers
+from model_manager.engine.lora.lora import LoraLayers
+from model_manager.engine.modules.attention_hook import connect
 from model_manager.engine.paged_attention import PagedAttention
 
 

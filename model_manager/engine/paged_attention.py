@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from model_manager.engine.interface import StepInput
-from model_manager.engine.rounding import RoundedRows, round_rows
+from model_manager.engine.quantization.rounding import RoundedRows, round_rows
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,11 @@ def load_engine(start: StartEngine) -> Engine:
     # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from model_manager.engine.draft_loading import load_with_draft
     from model_manager.engine.engine import LLMEngine
+    from model_manager.engine.loading.draft_loading import load_with_draft
     from model_manager.engine.resident_memory import give_back
-    from model_manager.engine.stopping import StopRules
-    from model_manager.engine.tensor_leader import load_divided
+    from model_manager.engine.scheduling.stopping import StopRules
+    from model_manager.engine.tensor_parallel.tensor_leader import load_divided
 
     give_back()  # before the weights come
     if start.config.tensor_parallel > 1:

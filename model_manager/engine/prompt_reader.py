@@ -7,9 +7,9 @@ from collections.abc import Sequence as List
 import numpy as np
 import torch
 
-from model_manager.engine.batch_table import Scheduled
 from model_manager.engine.interface import ModelRunner
 from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
+from model_manager.engine.scheduling.batch_table import Scheduled
 
 MOST_LOGITS = 1 << 22
 """Of prompts' rows, rows times vocabulary, that are held at once: a whole prompt's would be the largest thing there."""

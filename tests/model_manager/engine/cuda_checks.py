@@ -14,16 +14,18 @@ from unittest import mock
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from model_manager.engine import attention_hook, cuda, cuda_graphs
+from model_manager.engine.cuda import cuda_graphs
+from model_manager.engine.cuda import runner as cuda
 from model_manager.engine.engine import LLMEngine
-from model_manager.engine.merged_linears import SharedLinear
 from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.engine.modules import attention_hook
+from model_manager.engine.modules.merged_linears import SharedLinear
 from model_manager.engine.paged_attention import CacheShape, GatheringAttention
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import ModelInfo, Request
 from model_manager.wire.sampling import SamplingParams
-from tests.model_manager.engine.test_cuda_graphs import FakeCapture
+from tests.model_manager.engine.cuda.test_cuda_graphs import FakeCapture
 from tests.model_manager.engine.test_running_ahead import NotingSampler
 from tests.model_manager.engine.tested_models import qwen3
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from model_manager.engine.interface import Longs
-from model_manager.engine.sequence import Sequence
-from model_manager.engine.speculation import Drafter, Policy, Speculation
+from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.engine.speculation.speculation import Drafter, Policy, Speculation
 from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, HistoryRunner, logits_after
 
 

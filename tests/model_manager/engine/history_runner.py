@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from model_manager.engine.block_manager import BlockManager
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.sampler import Sampler
-from model_manager.engine.sequence import sampling_seed
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.sampling.sampler import Sampler
+from model_manager.engine.scheduling.block_manager import BlockManager
+from model_manager.engine.scheduling.sequence import sampling_seed
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import ModelInfo, Output, Request
 from tests.model_manager.engine.sampling_cases import Case, rows_of

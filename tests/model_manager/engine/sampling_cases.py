@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from model_manager.engine.interface import Longs
-from model_manager.engine.sampling_rows import SETTINGS, SamplingRows, settings_of
-from model_manager.engine.token_rules import token_rules
+from model_manager.engine.sampling.sampling_rows import SETTINGS, SamplingRows, settings_of
+from model_manager.engine.sampling.token_rules import token_rules
 from model_manager.wire.sampling import SamplingParams
 
 

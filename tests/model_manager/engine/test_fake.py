@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from model_manager.engine.fake import FakeEngine
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
 from model_manager.wire.messages import FinishReason, Output, Request
 from model_manager.wire.sampling import SamplingParams
-from tests.model_manager.engine.test_stopping import FOLDER
+from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from model_manager.engine.engine import LLMEngine
-from model_manager.engine.model_loader import LoadedModel, load_model
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.loading.model_loader import LoadedModel, load_model
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import FinishReason, Output, Request
 from model_manager.wire.sampling import SamplingParams

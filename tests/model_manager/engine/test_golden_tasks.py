@@ -13,8 +13,8 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedConfig
 
 from model_manager.engine.engine import LLMEngine
-from model_manager.engine.model_loader import load_model
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.loading.model_loader import load_model
+from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.store import resolve
 from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from model_manager.wire.messages import Output, Request

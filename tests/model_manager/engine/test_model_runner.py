@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from model_manager.engine.interface import ModelRunner
-from model_manager.engine.model_loader import load_model
+from model_manager.engine.loading.model_loader import load_model
 from model_manager.wire.config import ModelConfig
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.batches import deal_blocks, make_step

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.cpu_attention import CpuAttention, supports
+from model_manager.engine.cpu.cpu_attention import CpuAttention, supports
 from model_manager.engine.paged_attention import (
     AttentionOptions,
     CacheShape,
     GatheringAttention,
     PagedAttention,
 )
-from model_manager.engine.rounding import round_rows
+from model_manager.engine.quantization.rounding import round_rows
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

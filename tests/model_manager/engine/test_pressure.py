@@ -17,13 +17,13 @@ from unittest import mock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine import scheduler
-from model_manager.engine.scheduler import Scheduler
-from model_manager.engine.sequence import Sequence, SequenceStatus
+from model_manager.engine.scheduling import scheduler
+from model_manager.engine.scheduling.scheduler import Scheduler
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from model_manager.wire.messages import FinishReason, Request
 from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens
+from tests.model_manager.engine.scheduling.test_scheduler import Driver
 from tests.model_manager.engine.test_engine import Scenario, request
-from tests.model_manager.engine.test_scheduler import Driver
 
 BLOCK = 8
 MOST_OVERTAKES = 2

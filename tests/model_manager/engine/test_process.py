@@ -39,7 +39,7 @@ from model_manager.wire.messages import (
 )
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.transport import Connection, ConnectionLost
-from tests.model_manager.engine.test_stopping import FOLDER
+from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 
 DEADLINE = 60.0
 M = TypeVar("M", bound=Message)

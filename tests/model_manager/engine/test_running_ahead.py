@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.sampler import LaunchedSamples, Sampler, launch_by_torch
-from model_manager.engine.sampling_rows import SamplingRows
-from model_manager.engine.speculation import Policy
-from model_manager.engine.stopping import StopRules
+from model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, launch_by_torch
+from model_manager.engine.sampling.sampling_rows import SamplingRows
+from model_manager.engine.scheduling.stopping import StopRules
+from model_manager.engine.speculation.speculation import Policy
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import FinishReason, ModelInfo, Output, Request
+from tests.model_manager.engine.cuda.test_cuda_graphs import FakeCapture, _runners
 from tests.model_manager.engine.drafting import Fixed, speculate
 from tests.model_manager.engine.history_runner import (
     EOS,
@@ -30,9 +31,8 @@ from tests.model_manager.engine.history_runner import (
     HistoryRunner,
     reference_tokens,
 )
-from tests.model_manager.engine.test_cuda_graphs import FakeCapture, _runners
+from tests.model_manager.engine.speculation.test_speculation import letters
 from tests.model_manager.engine.test_engine import request
-from tests.model_manager.engine.test_speculation import letters
 
 
 class Order(HistoryRunner):

@@ -1,0 +1,184 @@
+"""Runs a decoder on a CPU as one compiled program a step: products, norms and attention without Python in between.
+
+Serves the models that decoder_plan.py knows; others run through transformers' own code (model_runner.py). The sum that
+runs along the layers (the residual stream) is kept in float32 whatever the format of the weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from model_manager.engine.cpu.cpu_attention import CpuAttention
+from model_manager.engine.cpu.cpu_team import Team
+from model_manager.engine.cpu.decoder_inputs import Embedding, angles
+from model_manager.engine.cpu.decoder_plan import DecoderPlan, LayerPlan
+from model_manager.engine.cpu.decoder_weights import DecoderWeights
+from model_manager.engine.cpu.matrix_ops import LANES, Epilogue, Format
+from model_manager.engine.cpu.packed_matrix import can_multiply
+from model_manager.engine.cpu.parameters import Parameters
+from model_manager.engine.cpu.step_emitter import Emitter, Rotation, Rows
+from model_manager.engine.cpu.step_kernels import Linear, Normalize
+from model_manager.engine.cpu.step_program import Kernels
+from model_manager.engine.interface import StepInput, StepOutput
+from model_manager.engine.paged_attention import CacheShape
+
+
+def obstacle(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> str | None:
+    """Why a model cannot run as a compiled program on this processor, after "because"; None if it can."""
+    if not can_multiply(fmt):
+        return f"this processor has no AVX-512 instructions for {fmt.name.lower()}"
+    sizes = [plan.head.in_features, shape.head_dim, shape.num_heads * shape.head_dim]
+    sizes += [layer.down.in_features for layer in plan.layers]
+    odd = [size for size in sizes if size % LANES]
+    return f"a size of {odd[0]} is no multiple of {LANES}" if odd else None
+
+
+class CompiledRunner:
+    """A ModelRunner (interface.py) of a DecoderPlan on a CPU."""
+
+    runs_ahead = False  # the host that would prepare the next step is the processor that computes this one
+
+    def __init__(
+        self,
+        plan: DecoderPlan,
+        parameters: Parameters,
+        attention: CpuAttention,
+        shape: CacheShape,
+        fmt: Format,
+        *,
+        max_tokens: int,
+        max_model_len: int,
+        eos_token_ids: list[int],
+        num_threads: int,
+    ) -> None:
+        """`max_tokens` is the most that a step computes; `parameters` are taken and packed layer by layer."""
+        self.vocab_size = plan.head.out_features
+        self.max_model_len = max_model_len
+        self.num_blocks = shape.num_blocks
+        self.block_size = shape.block_size
+        self.eos_token_ids = eos_token_ids
+        self._plan = plan
+        self._attention = attention
+        self._weights = DecoderWeights(parameters, fmt, shape.dtype)
+        self._embed_rows = Embedding(plan, parameters, shape.dtype)
+        self._buffers = _Buffers(plan, shape, fmt, max_tokens)
+        self._max_tokens = max_tokens
+        team, kernels = Team(num_threads), Kernels()
+        self._body, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(4))
+        for index, layer in enumerate(plan.layers):
+            self._emit_layer(index, layer, shape)
+        self._emit_head()
+
+    @torch.inference_mode()
+    def execute(self, step: StepInput) -> StepOutput:
+        """Compute the batch, writing keys and values to `slots`."""
+        count = len(step.token_ids)
+        assert count <= self._max_tokens
+        self._embed(torch.from_numpy(step.token_ids), torch.from_numpy(step.positions))
+        self._attention.begin(step)
+        self._body.run(count)
+        return StepOutput(
+            logits=self._logits_of_rows(step.logits_rows),
+            hidden=self._hidden_of_rows(step.hidden_rows) if len(step.hidden_rows) else None,
+        )
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output head alone: float32 logits [N, vocab_size] of final hidden states [N, hidden_size]."""
+        parts = []
+        for part in hidden.split(self._max_tokens):
+            self._buffers.given.tensor[: len(part)] = part
+            parts.append(self._multiply_head(self._given_head, self._given_product, len(part)))
+        return torch.cat(parts)
+
+    def warm_up(self) -> None:
+        """Compute one short batch, so that whatever is compiled on first use is compiled; leaves block 0 unread."""
+        self.execute(StepInput.of_first_tokens(1))
+
+    def _embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> None:
+        count, buffers = len(token_ids), self._buffers
+        embedded = self._embed_rows(token_ids, positions)
+        buffers.stream.tensor[:count, : embedded.shape[1]] = embedded
+        if self._plan.rope is not None:
+            cos, sin = angles(self._plan.rope, positions)
+            buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
+
+    def _logits_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+        rows = np.ascontiguousarray(rows)
+        self._head_norm[Normalize.ROW_INDEX] = rows.ctypes.data
+        return self._multiply_head(self._head, self._head_product, len(rows))
+
+    def _hidden_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+        rows = np.ascontiguousarray(rows)
+        self._final_norm[Normalize.ROW_INDEX] = rows.ctypes.data
+        self._final.run(len(rows))
+        return self._buffers.hidden.tensor[: len(rows)].clone()
+
+    def _multiply_head(self, program: Emitter, product: np.ndarray[Any, Any], count: int) -> torch.Tensor:
+        logits = torch.empty((count, self._head_columns))
+        product[Linear.OUTPUT] = logits.data_ptr()
+        product[Linear.OUTPUT_STRIDE] = logits.stride(0) * logits.itemsize
+        program.run(count)
+        return logits[:, : self.vocab_size]
+
+    def _emit_layer(self, index: int, layer: LayerPlan, shape: CacheShape) -> None:
+        emit, to, weights = self._body, self._buffers, self._weights
+        weights.take(layer)
+        emit.normalize(to.stream, weights.norm(layer.attention_norm), to.normed)
+        emit.multiply(to.normed, weights.pack_joined(layer.inputs), to.heads, Epilogue.STORE)
+        emit.rotate(to.heads, weights.head_norms(layer), shape, to.angles)
+        width = shape.head_dim * to.heads.tensor.itemsize
+        key = to.heads.address + shape.num_heads * width
+        value = key + shape.num_kv_heads * width
+        placed = to.heads.address, key, value, to.heads.stride, to.attended.address
+        emit.attend(self._attention.place(index, *placed, layer.options))
+        attended = emit.quantize(to.attended, layer.output.in_features, to.attended_int8)
+        emit.multiply(attended, weights.pack([layer.output]), to.stream, Epilogue.ADD)
+        emit.normalize(to.stream, weights.norm(layer.mlp_norm), to.normed)
+        emit.multiply(to.normed, weights.pack(layer.up), to.middle, layer.activation)
+        middle = emit.quantize(to.middle, layer.down.in_features, to.middle_int8)
+        emit.multiply(middle, weights.pack([layer.down]), to.stream, Epilogue.ADD)
+
+    def _emit_head(self) -> None:
+        """The head after a step's norm, the norm alone, and the head alone."""
+        plan, to, weights = self._plan, self._buffers, self._weights
+        weights.take(plan.norm)
+        norm = weights.norm(plan.norm)
+        if plan.head.weight == plan.tokens:
+            weights.give(plan.tokens, self._embed_rows.tokens)
+        else:
+            weights.take(plan.head)
+        matrix = weights.pack([plan.head])
+        self._head_columns = matrix.columns[0]
+        self._head_norm = self._head.normalize(to.stream, norm, to.normed)
+        self._head_product = self._head.multiply(to.normed, matrix, to.logits, Epilogue.STORE)
+        self._final_norm = self._final.normalize(to.stream, norm, to.hidden)
+        given = self._given_head.quantize(to.given, plan.head.in_features, to.normed if to.given is to.hidden else None)
+        self._given_product = self._given_head.multiply(given, matrix, to.logits, Epilogue.STORE)
+
+
+class _Buffers:
+    """Where a step's rows lie; the `_int8` ones are None unless products take int8."""
+
+    def __init__(self, plan: DecoderPlan, shape: CacheShape, fmt: Format, rows: int) -> None:
+        layer, hidden = plan.layers[0], plan.head.in_features
+        rounded = fmt == Format.INT8
+        factors = {Format.INT8: torch.uint8, Format.BFLOAT16: torch.bfloat16, Format.FLOAT32: torch.float32}[fmt]
+        attended, middle = layer.output.in_features, max(layer.down.in_features for layer in plan.layers)
+        self.stream = Rows(rows, hidden, torch.float32)
+        self.normed = Rows(rows, hidden, factors, exact=True)
+        heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+        wide = Rows.memory(rows, max(heads, middle), shape.dtype)
+        self.heads = Rows(rows, heads, shape.dtype, memory=wide)
+        self.attended = Rows(rows, attended, shape.dtype, exact=True)
+        self.attended_int8 = Rows(rows, attended, torch.uint8, exact=True) if rounded else None
+        self.middle = Rows(rows, middle, shape.dtype, memory=wide)
+        self.middle_int8 = Rows(rows, middle, torch.uint8, exact=True) if rounded else None
+        self.hidden = Rows(rows, hidden, torch.float32, exact=True)
+        self.given = self.hidden if rounded else self.normed
+        self.logits = Rows(0, 1, torch.float32)
+        """Each step has its own; only the format is that of this one."""
+        self.angles = Rotation(rows, len(plan.rope.inverse_frequencies) if plan.rope else 0)

@@ -1,0 +1,61 @@
+"""A decoder's parameters as the compiled step wants them: packed matrices and norms, one layer at a time in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from model_manager.engine.cpu.decoder_plan import LayerPlan, LinearPlan, NormPlan
+from model_manager.engine.cpu.matrix_ops import Format
+from model_manager.engine.cpu.packed_matrix import PackedMatrix
+from model_manager.engine.cpu.parameters import Parameters
+from model_manager.engine.cpu.step_emitter import NormWeights
+
+
+class DecoderWeights:
+    """Takes the parameters of a part of the model, and makes of them what is asked for."""
+
+    def __init__(self, parameters: Parameters, fmt: Format, dtype: torch.dtype) -> None:
+        self._parameters = parameters
+        self._fmt = fmt
+        self._dtype = dtype
+        self._taken: dict[str, torch.Tensor] = {}
+
+    def take(self, part: LayerPlan | LinearPlan | NormPlan) -> None:
+        """Have the parameters of `part`, and no others."""
+        self._taken = {}
+        self._taken = self._parameters.take([name for name, _ in part.shapes])
+
+    def give(self, name: str, tensor: torch.Tensor) -> None:
+        """Have that parameter, and no others."""
+        self._taken = {name: tensor}
+
+    def norm(self, plan: NormPlan) -> NormWeights:
+        weight = self._float(plan.weight) + plan.stored_less
+        bias = self._float(plan.bias) if plan.bias else torch.zeros_like(weight)
+        return NormWeights(plan.kind, weight, bias, plan.epsilon)
+
+    def head_norms(self, layer: LayerPlan) -> tuple[NormWeights, NormWeights] | None:
+        if layer.head_norms is None:
+            return None
+        query, key = layer.head_norms
+        return self.norm(query), self.norm(key)
+
+    def pack(self, linears: Sequence[LinearPlan]) -> PackedMatrix:
+        """Linears that read the same rows, each padded to whole panels."""
+        biases = [self._float(linear.bias) if linear.bias else None for linear in linears]
+        return PackedMatrix([self._in_dtype(linear.weight) for linear in linears], biases, self._fmt)
+
+    def pack_joined(self, linears: Sequence[LinearPlan]) -> PackedMatrix:
+        """The same without padding between them."""
+        weight = torch.cat([self._in_dtype(linear.weight) for linear in linears])
+        biases = [self._float(linear.bias) if linear.bias else torch.zeros(linear.out_features) for linear in linears]
+        return PackedMatrix([weight], [torch.cat(biases)], self._fmt)
+
+    def _in_dtype(self, name: str) -> torch.Tensor:
+        return self._taken[name].to(self._dtype)
+
+    def _float(self, name: str) -> torch.Tensor:
+        """A copy, of what the model's dtype makes of it."""
+        return self._in_dtype(name).to(torch.float32, copy=True)

@@ -1,0 +1,178 @@
+"""Vector instructions for the kernels of a step's matrix products: tiles of a product, and what is done to its rows.
+
+A product has the formats of `Format`. Whatever the format, one step along the inner dimension takes 4 bytes of each
+row of the left side (1 float32, 2 bfloat16 or 4 int8) and `PANEL` times 4 bytes of the right side, so that the same
+loop serves all three. Knows neither layers nor threads.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+
+from model_manager.engine.cpu.vector_ops import I32, Vectors, inlined, number
+
+PANEL = 48
+"""Columns of a tile: three vectors of 16."""
+LANES = 16
+_VECTORS = PANEL // LANES
+_STEP_BYTES = 4 * PANEL
+_LINE = 64
+_LOG2_E = 1.4426950408889634
+_HIGHEST_EXPONENT = 126.0
+_GELU_SCALE, _GELU_CUBE = 0.7978845608028654, 0.044715
+_I8 = ir.IntType(8)
+
+
+class Format(enum.IntEnum):
+    """What a product's factors are, by the bytes of an element."""
+
+    INT8 = 1
+    """Left: unsigned, 128 more than what it stands for, a scale a row; right: signed, a scale a column."""
+    BFLOAT16 = 2
+    FLOAT32 = 4
+
+
+class Epilogue(enum.IntEnum):
+    """What becomes of a product's rows."""
+
+    STORE = 0
+    RELU = 1
+    GELU_TANH = 2
+    ADD = 3
+    """Added to what is there."""
+    SWIGLU = 4
+    """silu(gate) times up, of two products with the same left side."""
+    GEGLU_TANH = 5
+
+
+class _Tile(Vectors):
+    """Emits the inner loop of a product."""
+
+    def __init__(self, builder: Any, fmt: int) -> None:
+        super().__init__(builder, LANES)
+        self.fmt = fmt
+        self.words = ir.VectorType(I32, LANES)
+        self.sum_type = self.words if fmt == Format.INT8 else self.type
+
+    def zero(self) -> Any:
+        element = 0 if self.fmt == Format.INT8 else 0.0
+        return ir.Constant(self.sum_type, [element] * LANES)
+
+    def load_words(self, address: Any) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, self.words.as_pointer()), align=_LINE)
+
+    def spread_word(self, address: Any) -> Any:
+        word = self.builder.load(self.builder.inttoptr(address, I32.as_pointer()), align=4)
+        undefined = ir.Constant(self.words, ir.Undefined)
+        first = self.builder.insert_element(undefined, word, ir.Constant(I32, 0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.words, [0] * LANES))
+
+    def multiply_add(self, total: Any, left: Any, right: Any) -> Any:
+        """The instruction that the format is named after; `left` and `right` are words."""
+        if self.fmt == Format.INT8:
+            return self.call("llvm.x86.avx512.vpdpbusd.512", self.words, [total, left, right])
+        if self.fmt == Format.BFLOAT16:
+            return self.call("llvm.x86.avx512bf16.dpbf16ps.512", self.type, [total, left, right])
+        return self.fma(self.builder.bitcast(left, self.type), self.builder.bitcast(right, self.type), total)
+
+    def load_sums(self, address: Any) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, self.sum_type.as_pointer()), align=_LINE)
+
+    def load_floats(self, address: Any) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, self.type.as_pointer()), align=4)
+
+    def sigmoid(self, x: Any) -> Any:
+        """1 / (1 + e**-x)."""
+        power = self.builder.fmul(x, self.constant(-_LOG2_E))
+        power = self.builder.select(
+            self.builder.fcmp_ordered(">", power, self.constant(_HIGHEST_EXPONENT)),
+            self.constant(_HIGHEST_EXPONENT),
+            power,
+        )
+        one = self.constant(1.0)
+        return self.builder.fdiv(one, self.builder.fadd(one, self.exp2(power)))
+
+    def silu(self, x: Any) -> Any:
+        return self.builder.fmul(x, self.sigmoid(x))
+
+    def gelu_tanh(self, x: Any) -> Any:
+        """X / 2 (1 + tanh(u)) is x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x**3)."""
+        square = self.builder.fmul(x, x)
+        inner = self.fma(self.fma(square, self.constant(_GELU_CUBE), self.constant(1.0)), x, self.constant(0.0))
+        return self.builder.fmul(x, self.sigmoid(self.builder.fmul(inner, self.constant(2.0 * _GELU_SCALE))))
+
+
+@inlined(types.void, literals=3)
+def multiply_tile(
+    b: Any, left: Any, left_stride: Any, right: Any, steps: Any, tile: Any, ahead: Any,
+    rows: int, lines: int, fmt: int,
+) -> None:  # fmt: skip
+    """tile[:rows, :PANEL] (4 bytes an element) = left times right, over `steps`.
+
+    Each step also asks for the next `lines` cache lines from `ahead` on, so that they come while it computes.
+    """
+    t = _Tile(b, fmt)
+    sums = [cgutils.alloca_once_value(b, t.zero()) for _ in range(rows * _VECTORS)]
+    for slot in sums:
+        b.store(t.zero(), slot)
+    starts = [b.add(left, b.mul(left_stride, number(r))) for r in range(rows)]
+    pointer = _I8.as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+    fetch = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
+    with cgutils.for_range_slice(b, number(0), steps, number(1)) as (k, _):
+        base = b.add(right, b.mul(k, number(_STEP_BYTES)))
+        columns = [t.load_words(b.add(base, number(4 * LANES * v))) for v in range(_VECTORS)]
+        for line in range(lines):
+            place = b.add(ahead, b.mul(b.add(b.mul(k, number(lines)), number(line)), number(_LINE)))
+            b.call(fetch, [b.inttoptr(place, pointer), *(ir.Constant(I32, value) for value in (0, 2, 1))])
+        for r in range(rows):
+            row = t.spread_word(b.add(starts[r], b.mul(k, number(4))))
+            for v in range(_VECTORS):
+                slot = sums[r * _VECTORS + v]
+                b.store(t.multiply_add(b.load(slot), row, columns[v]), slot)
+    for index, slot in enumerate(sums):
+        place = b.inttoptr(b.add(tile, number(4 * LANES * index)), t.sum_type.as_pointer())
+        b.store(b.load(slot), place, align=_LINE)
+
+
+@inlined(types.void, literals=3)
+def finish_row(
+    b: Any, tile: Any, other: Any, row_scale: Any, scales: Any, offsets: Any, bias: Any, gap: Any, out: Any,
+    fmt: int, epilogue: int, itemsize: int,
+) -> None:  # fmt: skip
+    """out[:PANEL] from a row of a tile: offset and scaled (int8 only), biased, then as `epilogue` says.
+
+    `tile`, `scales`, `offsets` and `bias` are addresses at the tile's first column; those of the second product of a
+    gated epilogue lie `gap` bytes on, and its tile at `other`.
+    """
+    t, memory = _Tile(b, fmt), Vectors(b, LANES, itemsize)
+    row_factor = t.load_broadcast(row_scale, number(0)) if fmt == Format.INT8 else None
+    for v in range(_VECTORS):
+        at = number(4 * LANES * v)
+
+        def value(source: Any, shift: Any, at: Any = at) -> Any:
+            total = t.load_sums(b.add(source, at))
+            place = b.add(shift, at)
+            if fmt == Format.INT8:
+                whole = b.inttoptr(b.add(offsets, place), t.words.as_pointer())
+                total = b.sitofp(b.sub(total, b.load(whole, align=4)), t.type)
+                total = b.fmul(total, b.fmul(row_factor, t.load_floats(b.add(scales, place))))
+            return b.fadd(total, t.load_floats(b.add(bias, place)))
+
+        result = value(tile, number(0))
+        if epilogue == Epilogue.RELU:  # NaN stays
+            result = b.select(b.fcmp_ordered("<", result, t.constant(0.0)), t.constant(0.0), result)
+        elif epilogue == Epilogue.GELU_TANH:
+            result = t.gelu_tanh(result)
+        elif epilogue == Epilogue.ADD:
+            result = b.fadd(result, memory.load(out, number(LANES * v)))
+        elif epilogue == Epilogue.SWIGLU:
+            result = b.fmul(t.silu(result), value(other, gap))
+        elif epilogue == Epilogue.GEGLU_TANH:
+            result = b.fmul(t.gelu_tanh(result), value(other, gap))
+        memory.store(result, out, number(LANES * v))

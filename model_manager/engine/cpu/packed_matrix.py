@@ -1,0 +1,87 @@
+"""Weights of linear layers, laid out once as the kernels read them: panel after panel, each from first to last step.
+
+Knows one matrix; not which layer it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from model_manager.engine.cpu.matrix_ops import PANEL, Format
+
+_MOST = 127.0
+_ZERO_POINT = 128
+_ROWS_AT_ONCE = 64 * PANEL
+"""Of a weight, which is laid out piece by piece so that copies of it stay small."""
+
+
+def can_multiply(fmt: Format) -> bool:
+    """Whether this processor has the instructions of that format."""
+    has = torch.cpu.get_capabilities()
+    extra = {Format.INT8: "avx512_vnni", Format.BFLOAT16: "avx512_bf16", Format.FLOAT32: "avx512_f"}[fmt]
+    return bool(has.get("avx512_f", False) and has.get(extra, False))
+
+
+class PackedMatrix:
+    """The transposed weights [out_features, in_features] of layers that read the same input, side by side.
+
+    Each part is padded to whole panels; the padding's results are 0. int8 weights are rounded to the nearest of 255
+    steps, of a size that each output has for itself.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], fmt: Format) -> None:
+        """`weights` are float32 or bfloat16, in_features a multiple of 4."""
+        self.in_features = weights[0].shape[1]
+        assert self.in_features % 4 == 0
+        self.fmt = fmt
+        self.steps = self.in_features * fmt // 4
+        self.columns = [-(-weight.shape[0] // PANEL) * PANEL for weight in weights]
+        self.bias = torch.cat([_padded_bias(weight, bias) for weight, bias in zip(weights, biases, strict=True)])
+        self.scales = torch.zeros(len(self.bias) if fmt == Format.INT8 else 0)
+        self.offsets = torch.zeros(len(self.scales), dtype=torch.int32)
+        self.data = torch.empty(sum(self.columns) * self.in_features * fmt, dtype=torch.uint8)
+        first = 0
+        for weight, columns in zip(weights, self.columns, strict=True):
+            for start in range(0, len(weight), _ROWS_AT_ONCE):
+                self._place(weight[start : start + _ROWS_AT_ONCE], first + start)
+            first += columns
+
+    @property
+    def panels(self) -> int:
+        """Of all parts together."""
+        return sum(self.columns) // PANEL
+
+    def _place(self, weight: torch.Tensor, first: int) -> None:
+        """Put the weights of outputs from `first` on, which begins a panel, where they belong."""
+        if self.fmt == Format.INT8:
+            weight = self._rounded(weight.float(), slice(first, first + len(weight)))
+        else:
+            weight = weight.to(torch.bfloat16 if self.fmt == Format.BFLOAT16 else torch.float32)
+        source = weight.contiguous().view(torch.int32)  # what one step takes of a row
+        target = self.data.view(torch.int32).view(-1, self.steps, PANEL)[first // PANEL :]
+        whole = len(weight) // PANEL
+        target[:whole] = source[: whole * PANEL].view(whole, PANEL, self.steps).transpose(1, 2)
+        rest = source[whole * PANEL :]
+        if len(rest):
+            target[whole] = 0
+            target[whole, :, : len(rest)] = rest.t()
+
+    def _rounded(self, weight: torch.Tensor, outputs: slice) -> torch.Tensor:
+        """Steps of float32 weights; the outputs' scales and offsets are noted."""
+        least, most = weight.aminmax(dim=1)
+        scales = torch.maximum(-least, most).clamp_(min=1e-30) / _MOST
+        rounded = (weight / scales[:, None]).round_()
+        self.scales[outputs] = scales
+        self.offsets[outputs] = _ZERO_POINT * (rounded @ torch.ones(self.in_features)).to(
+            torch.int32
+        )  # whole numbers below 2^24
+        return rounded.to(torch.int8)
+
+
+def _padded_bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    padded = torch.zeros(-(-weight.shape[0] // PANEL) * PANEL)
+    if bias is not None:
+        padded[: len(bias)] = bias.float()
+    return padded

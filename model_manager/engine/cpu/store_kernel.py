@@ -1,0 +1,55 @@
+"""The CPU kernel that stores a step's keys and values in the paged KV cache, laid out as attention_record.py says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import literally, njit
+
+from model_manager.engine.cpu.attention_record import Field, get, head_page, key_scales
+from model_manager.engine.cpu.vector_ops import fetch_add, load_int64, round_row, spread
+
+STORE_TOKENS = 32
+"""Tokens of one KV head that a storing task takes."""
+
+
+@njit(nogil=True)
+def _store(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
+    heads, tokens = get(record, Field.NUM_KV_HEADS), get(record, Field.NUM_TOKENS)
+    tasks = (tokens + STORE_TOKENS - 1) // STORE_TOKENS * heads
+    task = fetch_add(record + 8 * Field.STORE_COUNTER)
+    while task < tasks:
+        first = task // heads * STORE_TOKENS
+        for token in range(first, min(first + STORE_TOKENS, tokens)):
+            _store_token(record, token, task % heads, literally(lanes), literally(itemsize), literally(stored))
+        task = fetch_add(record + 8 * Field.STORE_COUNTER)
+
+
+@njit(nogil=True)
+def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, stored: Any) -> None:
+    dim, block_size = get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
+    slot = load_int64(get(record, Field.SLOTS), token)
+    page = head_page(record, slot // block_size, head)
+    offset = slot % block_size
+    lane = offset % lanes
+    key = get(record, Field.KEY) + token * get(record, Field.KEY_STRIDE) + head * dim * itemsize
+    value = get(record, Field.VALUE) + token * get(record, Field.VALUE_STRIDE) + head * dim * itemsize
+    key_place = page + ((offset - lane) * dim + lane) * stored
+    value_place = page + (block_size + offset) * dim * stored
+    if stored == 1:
+        scale = key_scales(record, page) + 4 * offset
+        round_row(key, key_place, dim, lanes, scale, literally(lanes), literally(itemsize))
+        round_row(value, value_place, dim, 1, scale + 4 * block_size, literally(lanes), literally(itemsize))
+    else:
+        spread(key, key_place, dim, lanes, literally(itemsize))
+        spread(value, value_place, dim, 1, literally(itemsize))
+
+
+def store_kernel(lanes: int, itemsize: int, stored: int) -> Callable[[int], None]:
+    """The kernel that stores the keys and values of a batch."""
+
+    def store(record: int) -> None:
+        _store(record, lanes, itemsize, stored)
+
+    return store

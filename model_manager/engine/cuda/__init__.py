@@ -1,0 +1,1 @@
+"""Steps on a GPU: Triton kernels and captured graphs."""

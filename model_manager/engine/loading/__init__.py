@@ -1,0 +1,1 @@
+"""From a model's folder to a runner that can execute steps."""

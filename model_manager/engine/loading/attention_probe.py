@@ -1,0 +1,86 @@
+"""What a loaded model asks of attention, found by sending one token through it instead of reading its config.
+
+Configs name the same sizes in a dozen ways and leave others out; the calls that a model makes are what they are. Knows
+no architecture.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from model_manager.engine.interface import StepInput
+from model_manager.engine.modules.attention_hook import connect
+from model_manager.engine.paged_attention import AttentionLayout, AttentionOptions
+from model_manager.wire.errors import ModelUnsupported
+
+
+@torch.inference_mode()
+def probe_attention(model: Any, device: torch.device, max_model_len: int) -> AttentionLayout:
+    """Run one token; raises ModelUnsupported unless every layer attends once, in order, with the same sizes.
+
+    Windows that no sequence of `max_model_len` tokens outgrows are none.
+    """
+    probe = _Probe()
+    connect(model, probe)
+    token = torch.zeros((1, 1), dtype=torch.long, device=device)
+    rows = torch.zeros(1, dtype=torch.long, device=device)
+    try:
+        output = model(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=rows)
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+        raise _unsupported(model, f"a first token through it ended in {type(error).__name__}: {error}") from error
+    return probe.layout(model, int(output.logits.shape[-1]), max_model_len)
+
+
+class _Probe:
+    """PagedAttention that notes how it is called and attends nothing."""
+
+    def __init__(self) -> None:
+        self._layers: list[int] = []
+        self._sizes: set[tuple[int, int, int]] = set()
+        self._windows: list[int | None] = []
+
+    def begin(self, step: StepInput) -> None:
+        pass
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, _value: torch.Tensor, options: AttentionOptions
+    ) -> torch.Tensor:
+        self._layers.append(layer)
+        self._sizes.add((query.shape[1], key.shape[1], query.shape[2]))
+        self._windows.append(options.window)
+        return torch.zeros_like(query)
+
+    def layout(self, model: Any, vocab_size: int, max_model_len: int) -> AttentionLayout:
+        """What was noted; raises ModelUnsupported if it is not the shape that a KV cache has."""
+        text = model.config.get_text_config(decoder=True)
+        wanted = list(range(text.num_hidden_layers))
+        if self._layers != wanted:
+            raise _unsupported(model, f"its {len(wanted)} layers attend as {self._layers}, not once each and in order")
+        if len(self._sizes) > 1:
+            raise _unsupported(model, f"its layers attend with different sizes, {sorted(self._sizes)}")
+        windows, configured = (
+            tuple(window if window and window < max_model_len else None for window in layers)
+            for layers in (self._windows, _configured_windows(text, self._windows))
+        )
+        if windows != configured:
+            raise _unsupported(model, f"its layers attend with windows {windows} and its config says {configured}")
+        heads, kv_heads, dim = self._sizes.pop()
+        return AttentionLayout(heads, kv_heads, dim, windows, vocab_size)
+
+
+def _configured_windows(text: Any, otherwise: list[int | None]) -> list[int | None]:
+    """Each layer's window by its type in the config; `otherwise` where that gives none.
+
+    A model that says its window in a mask alone, which is not built here, would attend to more than it was trained to.
+    """
+    kinds = getattr(text, "layer_types", None)
+    window = getattr(text, "sliding_window", None)
+    if not kinds:
+        return otherwise if not window or any(otherwise) else [window] * len(otherwise)
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _unsupported(model: Any, reason: str) -> ModelUnsupported:
+    return ModelUnsupported(f"architecture {type(model).__name__} is not served: {reason}".partition("\n")[0])

@@ -1,0 +1,143 @@
+"""A model's folder, checked before anything is loaded from it: architecture, weight files, sizes, formats.
+
+Reads headers only, safetensors only, and never runs code that comes with a model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig
+
+from model_manager.engine.cpu.parameters import Shape
+from model_manager.engine.loading.architectures import served_architecture, text_part
+from model_manager.engine.quantization.stored_formats import refusal
+from model_manager.store.contents import weight_files
+from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_QUANTIZED = {
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds."""
+
+    folder: Path
+    architecture: str
+    """The name of transformers' class."""
+    config: Any
+    parameters: Mapping[str, tuple[Path, Shape]]
+    """File and shape of each."""
+    stored_dtype: torch.dtype
+    """The format of most of its weights; of a quantized one, of those that are not."""
+    stored_bytes: int
+    num_parameters: int
+    """Of a quantized one, as many numbers as its files hold."""
+    quantization: dict[str, Any] | None
+    """How its weights are quantized, as config.json says."""
+    eos_token_ids: list[int]
+    is_text_part: bool
+    """Whether the folder holds more than is served; `config` and `model_class` are then of its text part."""
+
+    @property
+    def model_class(self) -> Any:
+        """Of transformers; importing it takes seconds."""
+        return getattr(transformers, self.architecture)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
+    whole = _read_config(folder)
+    text = text_part(whole)
+    config = text or whole
+    architecture = served_architecture(config)
+    quantized = vars(whole).pop("quantization_config", None)  # or transformers would load the weights its own way
+    if quantized and text:
+        raise ModelUnsupported(f"{folder}: the text part of {whole.architectures[0]} is not served quantized")
+    if quantized and (reason := refusal(quantized)):
+        raise ModelUnsupported(f"{folder}: {reason}")
+    formats = _DTYPES | (_QUANTIZED if quantized else {})
+    parameters: dict[str, tuple[Path, Shape]] = {}
+    counts: Counter[torch.dtype] = Counter()
+    for file in weight_files(folder):
+        for name, (shape, dtype) in _read_header(file, formats).items():
+            parameters[name] = file, shape
+            counts[dtype] += math.prod(shape)
+    return Checkpoint(
+        folder=folder,
+        architecture=architecture,
+        config=config,
+        parameters=parameters,
+        stored_dtype=max(_DTYPES.values(), key=lambda dtype: counts[dtype]),
+        stored_bytes=sum(count * dtype.itemsize for dtype, count in counts.items()),
+        num_parameters=counts.total(),
+        quantization=quantized,
+        eos_token_ids=_eos_token_ids(folder, whole),
+        is_text_part=text is not None,
+    )
+
+
+def _read_config(folder: Path) -> Any:
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever an odd value happens to break
+        if any(words in str(error) for words in ("model type", "custom code")):
+            raise ModelUnsupported(
+                f"{folder}: transformers {transformers.__version__} knows no such model type, and no code of a "
+                "model's own is run"
+            ) from None
+        raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
+
+
+def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tuple[Shape, torch.dtype]]:
+    """Shape and format of each parameter; opening also checks that the file is as long as its header says."""
+    found = {}
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                stored = tensors.get_slice(name)
+                if stored.get_dtype() not in formats:
+                    raise ModelUnsupported(f"{file}: {name} is stored as {stored.get_dtype()}; takes {[*formats]}")
+                found[name] = tuple(stored.get_shape()), formats[stored.get_dtype()]
+    except (SafetensorError, OSError) as error:
+        raise ModelCorrupt(f"{file} is damaged: {_first_line(error)}") from None
+    if not found:
+        raise ModelCorrupt(f"{file} holds no weights")
+    return found
+
+
+def _eos_token_ids(folder: Path, config: Any) -> list[int]:
+    """From generation_config.json, which chat models correct there, else from the config."""
+    eos = config.eos_token_id
+    file = folder / "generation_config.json"
+    if file.is_file():
+        try:
+            corrected = json.loads(file.read_bytes()).get("eos_token_id")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ModelCorrupt(f"{file} is not readable: {_first_line(error)}") from None
+        eos = eos if corrected is None else corrected
+    if eos is None:
+        return []
+    return [int(token) for token in eos] if isinstance(eos, list | tuple) else [int(eos)]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,65 @@
+"""Loads what runs as one compiled program a step: its plan from the config, its parameters from the files.
+
+No model code of transformers is imported for it, which takes longer than all the rest of a start.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from model_manager.engine.cpu.compiled_runner import CompiledRunner, obstacle
+from model_manager.engine.cpu.cpu_attention import CpuAttention, supports
+from model_manager.engine.cpu.decoder_plan import DecoderPlan, plan_decoder
+from model_manager.engine.cpu.matrix_ops import Format
+from model_manager.engine.cpu.parameters import Parameters
+from model_manager.engine.loading.placement import Placement
+
+log = logging.getLogger(__name__)
+
+
+def compiled_plan(placement: Placement) -> DecoderPlan | None:
+    """The plan of a model that can be compiled here; the log says why another cannot."""
+    if not placement.is_whole_on_cpu:
+        return None
+    architecture = placement.checkpoint.architecture
+    plan = plan_decoder(architecture, placement.checkpoint.config)
+    reason = _obstacle(placement, plan)
+    if reason:
+        log.info("%s runs through transformers' code, because %s", architecture, reason)
+        return None
+    return plan
+
+
+def compiled_runner(placement: Placement, plan: DecoderPlan, parameters: Parameters) -> CompiledRunner:
+    """Takes and packs the parameters."""
+    config = placement.config
+    cache = placement.plan_cache(plan.layout, reserve=placement.weight_bytes)
+    log.info("KV cache: %d blocks of %d tokens", cache.num_blocks, config.block_size)
+    shape = placement.cache_shape(plan.layout, cache.num_blocks)
+    return CompiledRunner(
+        plan,
+        parameters,
+        CpuAttention(shape, placement.num_threads),
+        shape,
+        _format(placement),
+        max_tokens=config.max_num_batched_tokens,
+        max_model_len=cache.max_model_len,
+        eos_token_ids=placement.checkpoint.eos_token_ids,
+        num_threads=placement.num_threads,
+    )
+
+
+def _obstacle(placement: Placement, plan: DecoderPlan | None) -> str | None:
+    config = placement.config
+    if config.max_loras:
+        return f"it takes adapters (max_loras={config.max_loras})"
+    if config.quantization not in ("none", "int8"):
+        return f"its products are in {config.quantization}"
+    if plan is None:
+        return "its layers are not among those that can be compiled"
+    shape = placement.cache_shape(plan.layout, num_blocks=0)
+    return obstacle(plan, shape, _format(placement)) if supports(shape) else "of the sizes of its heads"
+
+
+def _format(placement: Placement) -> Format:
+    return Format.INT8 if placement.config.quantization == "int8" else Format(placement.dtype.itemsize)

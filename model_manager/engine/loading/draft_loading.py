@@ -1,0 +1,49 @@
+"""A model and, where the settings ask for it, the smaller one that guesses for it, loaded so that both fit.
+
+Knows folders and settings; not how either is computed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from tokenizers import Tokenizer
+
+from model_manager.engine.interface import ModelRunner
+from model_manager.engine.loading.model_loader import LoadedModel, load_model, room_for
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError
+
+
+def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, ModelRunner | None]:
+    """The model in `folder`, and the runner of `config.draft_model` (a folder) over as many blocks.
+
+    Raises what load_model raises, and ConfigError unless both have the same vocabulary.
+    """
+    if config.draft_model is None:
+        return load_model(config, folder), None
+    draft_folder = Path(config.draft_model)
+    own = msgspec.structs.replace(
+        config, model=config.draft_model, max_model_len=None, max_loras=0, speculation="off", draft_model=None
+    )
+    _check_tokens(config, folder, draft_folder)
+    loaded = load_model(config, folder, beside=room_for(own, draft_folder))
+    runner = load_model(own, draft_folder, num_blocks=loaded.info.num_blocks).runner
+    if runner.vocab_size != loaded.info.vocab_size:
+        raise _other_vocabulary(config, f"{runner.vocab_size} tokens, and {config.model} has {loaded.info.vocab_size}")
+    return loaded, runner
+
+
+def _check_tokens(config: ModelConfig, folder: Path, draft_folder: Path) -> None:
+    """Where both have a tokenizer: a guess is a token id, which must mean the same to both."""
+    paths = [each / "tokenizer.json" for each in (folder, draft_folder)]
+    if all(path.is_file() for path in paths):
+        ours, drafts = (Tokenizer.from_file(str(path)).get_vocab() for path in paths)
+        if ours != drafts:
+            differing = len(ours.items() ^ drafts.items())
+            raise _other_vocabulary(config, f"{differing} token ids that mean something else than in {config.model}")
+
+
+def _other_vocabulary(config: ModelConfig, difference: str) -> ConfigError:
+    return ConfigError(f"draft_model={config.draft_model!r}: has {difference}; takes a model of the same vocabulary")

@@ -1,0 +1,125 @@
+"""From a model's folder to a runner that can execute steps, in the fastest way that its architecture allows.
+
+Knows no requests.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+
+from model_manager.engine.cpu.compiled_runner import CompiledRunner
+from model_manager.engine.cpu.parameters import stored_parameters
+from model_manager.engine.interface import AdapterSlots, ModelRunner
+from model_manager.engine.loading.checkpoint import read_checkpoint
+from model_manager.engine.loading.compiled_loader import compiled_plan, compiled_runner
+from model_manager.engine.loading.damage import damage_named
+from model_manager.engine.loading.kv_memory import NO_ROOM, Room
+from model_manager.engine.loading.placement import Placement
+from model_manager.engine.tensor_parallel.tensor_parallel import Rank
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.messages import ModelInfo
+
+if TYPE_CHECKING:
+    from model_manager.engine.model_runner import TorchModelRunner
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run."""
+
+    runner: ModelRunner
+    info: ModelInfo
+    adapter_slots: AdapterSlots | None = None
+    """Where the settings ask for adapters."""
+
+
+def load_model(
+    config: ModelConfig,
+    folder: Path,
+    rank: Rank | None = None,
+    *,
+    beside: Room = NO_ROOM,
+    num_blocks: int | None = None,
+) -> LoadedModel:
+    """Load the checkpoint in `folder` as `config` asks, or a rank's part of it; returns once a step has run.
+
+    `beside` is left free for another model, whose cache has as many blocks; `num_blocks`, by default all that fit, is
+    what this one's cache has.
+
+    Raises ModelError (which says what about the model or the machine is wrong) or ConfigError (which names the
+    setting). float32 by default where the processor does not compute the checkpoint's own format fast.
+    """
+    started = time.monotonic()
+    placement = Placement.choose(config, read_checkpoint(folder), rank, beside, num_blocks)
+    torch.set_num_threads(placement.num_threads)
+    placement.check_weights()
+    runner, quantization = _load(placement)
+    runner.warm_up()
+    return LoadedModel(
+        runner,
+        _info(placement, runner, quantization, time.monotonic() - started),
+        None if isinstance(runner, CompiledRunner) else runner.adapters,
+    )
+
+
+def room_for(config: ModelConfig, folder: Path) -> Room:
+    """What the checkpoint in `folder` will take, without loading its weights; raises as load_model does."""
+    placement = Placement.choose(config, read_checkpoint(folder))
+    plan = compiled_plan(placement)
+    if plan is None:
+        from model_manager.engine.loading.transformers_loader import layout_of
+
+        layout = layout_of(placement)
+    else:
+        layout = plan.layout
+    return Room(placement.weight_bytes, placement.cache_shape(layout, num_blocks=0).bytes_per_block)
+
+
+def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]:
+    """The runner, and what its linear layers are held in.
+
+    Whatever needs transformers' model code imports it here: that takes longer than all the rest.
+    """
+    plan = compiled_plan(placement)
+    checkpoint = placement.checkpoint
+    if plan and checkpoint.quantization is None:
+        stored = stored_parameters(plan.shapes, checkpoint.parameters)
+        if stored:
+            with damage_named(checkpoint.folder, SafetensorError, OSError):
+                return compiled_runner(placement, plan, stored), placement.config.quantization
+    from model_manager.engine.loading.transformers_loader import TransformersModel
+
+    model = TransformersModel(placement)
+    loaded = model.give_parameters(plan) if plan else None
+    if plan and loaded:
+        return compiled_runner(placement, plan, loaded), model.quantization
+    return model.runner(), model.quantization
+
+
+def _info(
+    placement: Placement, runner: CompiledRunner | TorchModelRunner, quantization: str, load_seconds: float
+) -> ModelInfo:
+    config, checkpoint = placement.config, placement.checkpoint
+    dtype = str(placement.dtype).removeprefix("torch.")
+    return ModelInfo(
+        name=config.model,
+        folder=str(checkpoint.folder),
+        architecture=checkpoint.architecture,
+        dtype=dtype,
+        device=str(placement.device),
+        vocab_size=runner.vocab_size,
+        max_model_len=runner.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        num_blocks=runner.num_blocks,
+        block_size=runner.block_size,
+        eos_token_ids=runner.eos_token_ids,
+        load_seconds=load_seconds,
+        quantization=quantization,
+        kv_cache_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+    )

@@ -1,0 +1,136 @@
+"""What a load goes by: the settings, the checkpoint, the device and format chosen for it, and the memory it may take.
+
+Knows no way of loading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+import torch
+
+from model_manager.engine.loading import kv_memory
+from model_manager.engine.loading.architectures import feed_forward_size, longest_context
+from model_manager.engine.loading.checkpoint import Checkpoint
+from model_manager.engine.loading.device import choose_device, choose_dtype, usable_cores
+from model_manager.engine.loading.kv_memory import NO_ROOM, CachePlan, Room
+from model_manager.engine.paged_attention import AttentionLayout, CacheShape
+from model_manager.engine.prompt_reader import MOST_LOGITS
+from model_manager.engine.quantization.quantization import CACHE_FORMATS, check_formats
+from model_manager.engine.tensor_parallel.tensor_parallel import Rank, check_divisible
+from model_manager.wire.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One model, or a rank's part of it, on one device."""
+
+    config: ModelConfig
+    checkpoint: Checkpoint
+    device: torch.device
+    dtype: torch.dtype
+    max_model_len: int
+    rank: Rank | None = None
+    beside: Room = NO_ROOM
+    """What another model will take, whose cache has as many blocks."""
+    num_blocks: int | None = None
+    """Of the KV cache; by default all that fit."""
+
+    @classmethod
+    def choose(
+        cls,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        rank: Rank | None = None,
+        beside: Room = NO_ROOM,
+        num_blocks: int | None = None,
+    ) -> Self:
+        """Raises ConfigError, naming the setting, for what this machine or this model cannot do."""
+        device = rank.device if rank else choose_device(config.device)
+        dtype = choose_dtype(config.dtype, checkpoint.stored_dtype, device)
+        check_formats(config, device)
+        max_model_len = longest_context(checkpoint.config, config.max_model_len)
+        if rank:
+            check_divisible(checkpoint.config, config, is_quantized=checkpoint.quantization is not None)
+            config = _share_of(config, rank.world)
+        return cls(config, checkpoint, device, dtype, max_model_len, rank, beside, num_blocks)
+
+    @property
+    def world(self) -> int:
+        """Processes among which the model is divided."""
+        return self.rank.world if self.rank else 1
+
+    @property
+    def is_whole_on_cpu(self) -> bool:
+        return self.device.type == "cpu" and self.rank is None
+
+    @property
+    def num_threads(self) -> int:
+        return self.config.num_threads or usable_cores()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the whole model once loaded, at least; on a CPU a tied output layer is packed beside the embedding."""
+        model, checkpoint = self.checkpoint.config, self.checkpoint
+        tied = model.tie_word_embeddings and self.device.type == "cpu"
+        packed_again = model.vocab_size * model.hidden_size if tied else 0
+        if checkpoint.quantization is not None:
+            return int(checkpoint.stored_bytes + packed_again * self.dtype.itemsize)
+        return int(checkpoint.num_parameters + packed_again) * self.dtype.itemsize
+
+    def check_weights(self) -> None:
+        """Raise ModelDoesNotFit if the weights exceed the memory there is."""
+        kv_memory.check_weights(self.weight_bytes // self.world, self._free_memory())
+
+    def cache_shape(self, layout: AttentionLayout, num_blocks: int) -> CacheShape:
+        """Of a KV cache with that many blocks."""
+        return CacheShape(
+            num_layers=layout.num_layers,
+            num_heads=layout.num_heads,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            num_blocks=num_blocks,
+            block_size=self.config.block_size,
+            dtype=self.dtype,
+            rounded=CACHE_FORMATS[self.config.kv_cache_dtype],
+        )
+
+    def plan_cache(self, layout: AttentionLayout, reserve: int) -> CachePlan:
+        """How many blocks; `reserve` bytes go to what the model has yet to take, besides a step's activations."""
+        if self.num_blocks is not None:
+            return CachePlan(self.num_blocks, self.max_model_len)
+        return kv_memory.plan_cache(
+            self.config,
+            bytes_per_block=self.cache_shape(layout, num_blocks=0).bytes_per_block + self.beside.bytes_per_block,
+            max_model_len=self.max_model_len,
+            free=self._free_memory(),
+            reserve=reserve + self.beside.weight_bytes + self._activation_bytes(layout),
+            share=kv_memory.SHARE_OF_GPU if self.device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
+        )
+
+    def _free_memory(self) -> int:
+        """Bytes that this process may take; the same for all ranks, for they must come to the same KV cache."""
+        is_cuda = self.device.type == "cuda"
+        free = torch.cuda.mem_get_info(self.device)[0] if is_cuda else kv_memory.free_memory()
+        if self.rank is None:
+            return free
+        return self.rank.least(free if is_cuda else free // self.world)
+
+    def _activation_bytes(self, layout: AttentionLayout) -> int:
+        """Most that one step holds besides weights and cache: one layer's states, and logits with the copies that
+        sampling, and reading prompts, make of them.
+        """
+        config, model = self.config, self.checkpoint.config
+        width = 3 * feed_forward_size(model) + 8 * model.hidden_size
+        states = config.max_num_batched_tokens * width * self.dtype.itemsize
+        read = min(MOST_LOGITS, config.max_num_batched_tokens * layout.vocab_size)
+        logits = (config.max_num_seqs * layout.vocab_size + read) * (self.dtype.itemsize + 4 * 4)
+        return int(states + logits)
+
+
+def _share_of(config: ModelConfig, world: int) -> ModelConfig:
+    """The settings with a rank's part of the KV cache that was asked for."""
+    gib = config.kv_cache_gib
+    return config if gib is None else msgspec.structs.replace(config, kv_cache_gib=gib / world)

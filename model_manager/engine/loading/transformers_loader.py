@@ -1,0 +1,210 @@
+"""Loads a model as transformers has it: its own modules, their attention ours, their linear layers packed or rounded.
+
+Knows no requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers.distributed.configuration_utils import DistributedConfig
+
+from model_manager.engine.cpu.cpu_attention import CpuAttention, supports
+from model_manager.engine.cpu.decoder_plan import DecoderPlan
+from model_manager.engine.cpu.parameters import LoadedParameters
+from model_manager.engine.cuda.runner import cuda_runner
+from model_manager.engine.loading.architectures import OTHER_PARTS, TESTED, TEXT_PART_KEYS
+from model_manager.engine.loading.attention_probe import probe_attention
+from model_manager.engine.loading.checkpoint import Checkpoint
+from model_manager.engine.loading.damage import damage_named
+from model_manager.engine.loading.placement import Placement
+from model_manager.engine.loading.self_check import check_against_own_attention
+from model_manager.engine.lora.lora import LoraLayers
+from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.engine.modules import attention_hook, falcon
+from model_manager.engine.modules.attention_hook import IMPLEMENTATION
+from model_manager.engine.modules.linear import can_pack, pack_linears
+from model_manager.engine.modules.plain_linears import make_linears_plain
+from model_manager.engine.paged_attention import AttentionLayout, CacheShape, GatheringAttention, PagedAttention
+from model_manager.engine.quantization.quantization import in_force, keeps, put_in, round_linears
+from model_manager.engine.quantization.quantized_checkpoint import read_weights
+from model_manager.engine.quantization.stored_formats import Weight
+from model_manager.wire.errors import ModelCorrupt
+
+log = logging.getLogger(__name__)
+
+
+class TransformersModel:
+    """A model in memory."""
+
+    def __init__(self, placement: Placement) -> None:
+        """Raises ModelError, saying what about the checkpoint or the machine is wrong."""
+        self._placement = placement
+        source = _source(placement)
+        self._model = _load_weights(placement.checkpoint, source, placement.dtype, placement.device)
+        self.quantization = in_force(placement.config.quantization, source.kept)
+        """What its linear layers are held in."""
+        self._is_plain = not source.kept
+        make_linears_plain(self._model)
+
+    def give_parameters(self, plan: DecoderPlan) -> LoadedParameters | None:
+        """The parameters of `plan`, and with them this model; None, changing nothing, if it differs from the plan."""
+        state: dict[str, torch.Tensor] = self._model.state_dict()
+        has_shapes = all(name in state and state[name].shape == shape for name, shape in plan.shapes.items())
+        head = self._model.get_output_embeddings().weight
+        if not (self._is_plain and has_shapes and head.data_ptr() == state[plan.head.weight].data_ptr()):
+            log.info("%s runs through transformers' code, as its weights came", self._placement.checkpoint.architecture)
+            return None
+        del self._model
+        return LoadedParameters(state)
+
+    def runner(self) -> TorchModelRunner:
+        """What computes the model's steps."""
+        model, placement = self._model, self._placement
+        layout = probe_attention(model, placement.device, placement.max_model_len)
+        runner = _runner(model, placement, layout)
+        if placement.checkpoint.architecture not in TESTED:
+            check_against_own_attention(model, runner, rounds_cache=placement.config.kv_cache_dtype != "auto")
+        return runner
+
+
+def layout_of(placement: Placement) -> AttentionLayout:
+    """What the checkpoint's model asks of attention, without its weights."""
+    _register()
+    checkpoint, device = placement.checkpoint, torch.device("meta")
+    with device:
+        model = checkpoint.model_class._from_config(checkpoint.config, attn_implementation=IMPLEMENTATION)
+    return probe_attention(model, device, placement.max_model_len)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without its progress bars and its advice to developers; what matters of it is raised as errors here."""
+    logging_of = transformers.utils.logging
+    verbosity = logging_of.get_verbosity()
+    logging_of.set_verbosity_error()
+    logging_of.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_of.set_verbosity(verbosity)
+        logging_of.enable_progress_bar()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where transformers is to take a model's weights from."""
+
+    arguments: dict[str, Any]
+    """Of from_pretrained."""
+    kept: dict[str, Weight]
+    """Weights that stay quantized, by layer."""
+
+
+def _source(placement: Placement) -> _Source:
+    """The folder, of which each rank takes its part; of a quantized checkpoint, what its files hold."""
+    checkpoint, world = placement.checkpoint, placement.world
+    if checkpoint.quantization is None:
+        divided = {"distributed_config": DistributedConfig(tp_size=world)} if world > 1 else {}
+        return _Source({"pretrained_model_name_or_path": checkpoint.folder, **divided}, {})
+    with torch.device("meta"):
+        model = checkpoint.model_class(checkpoint.config)
+    linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    keep: Callable[[Weight], bool] = keeps(placement.config.quantization, placement.device)
+    stored = read_weights(checkpoint.folder, checkpoint.quantization, placement.dtype, linears, keep)
+    return _Source({"pretrained_model_name_or_path": None, "state_dict": stored.state}, stored.kept)
+
+
+def _load_weights(checkpoint: Checkpoint, source: _Source, dtype: torch.dtype, device: torch.device) -> Any:
+    """The transformers model, in eval mode, its attention ours.
+
+    Raises ModelCorrupt unless every weight is there, ModelDoesNotFit if memory ran out after all.
+    """
+    _register()
+    signs = (SafetensorError, OSError, ValueError, RuntimeError, KeyError)
+    with damage_named(checkpoint.folder, *signs), _quiet_transformers():
+        model, report = checkpoint.model_class.from_pretrained(
+            **source.arguments,
+            config=checkpoint.config,
+            dtype=dtype,
+            attn_implementation=IMPLEMENTATION,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            output_loading_info=True,
+            key_mapping=TEXT_PART_KEYS if checkpoint.is_text_part else None,
+        )
+        _check_report(checkpoint, report)
+        put_in(model, source.kept, device)
+        return model.eval().requires_grad_(False).to(device)
+
+
+def _register() -> None:
+    """Make our attention known to transformers' models."""
+    attention_hook.register()
+    falcon.register()
+
+
+def _check_report(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        names = sorted(key if isinstance(key, str) else key[0] for key in report[kind])
+        if checkpoint.is_text_part:
+            names = [name for name in names if not name.startswith(OTHER_PARTS)]
+        if names:
+            some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+            raise ModelCorrupt(f"{checkpoint.folder}: {len(names)} weights are {kind.removesuffix('_keys')}: {some}")
+
+
+def _runner(model: Any, placement: Placement, layout: AttentionLayout) -> TorchModelRunner:
+    config, device, dtype = placement.config, placement.device, placement.dtype
+    adapters = LoraLayers(model, config, dtype, device) if config.max_loras else None
+    reserve = (adapters.most_bytes if adapters else 0) + _unpacked_bytes(placement)
+    cache = placement.plan_cache(layout, reserve)
+    log.info("KV cache: %d blocks of %d tokens", cache.num_blocks, config.block_size)
+    round_linears(model, config.quantization)
+    if placement.is_whole_on_cpu:
+        if can_pack(dtype):
+            pack_linears(model, config.max_num_seqs, fuse=not adapters)
+        _let_go_of_files(model)
+    if adapters:
+        adapters.stand_in(model)  # last: what packs or rounds layers has to find them
+    shape = placement.cache_shape(layout, cache.num_blocks)
+    sizes: dict[str, Any] = {
+        "device": device,
+        "vocab_size": layout.vocab_size,
+        "max_model_len": cache.max_model_len,
+        "num_blocks": cache.num_blocks,
+        "block_size": config.block_size,
+        "eos_token_ids": placement.checkpoint.eos_token_ids,
+        "adapters": adapters,
+    }
+    if device.type == "cuda":
+        return cuda_runner(model, config, shape, captures=placement.rank is None, **sizes)
+    return TorchModelRunner(model, _attention(shape, device), **sizes)
+
+
+def _unpacked_bytes(placement: Placement) -> int:
+    """What packing will take on a CPU: weights in their file's own format are mapped until then, and count as free."""
+    checkpoint = placement.checkpoint
+    is_mapped = placement.dtype == checkpoint.stored_dtype and checkpoint.quantization is None
+    return placement.weight_bytes if placement.device.type == "cpu" and is_mapped else 0
+
+
+def _let_go_of_files(model: torch.nn.Module) -> None:
+    """Copy what is left of the weights as loaded: each is a view of a whole mapped file, which stays while one does."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def _attention(shape: CacheShape, device: torch.device) -> PagedAttention:
+    if not supports(shape):
+        log.warning("no CPU kernel for heads of %d in %s: attention gathers, slowly", shape.head_dim, shape.stored)
+        return GatheringAttention(shape, device)
+    return CpuAttention(shape, torch.get_num_threads())

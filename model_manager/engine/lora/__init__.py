@@ -1,0 +1,1 @@
+"""Adapters by row: which are loaded, and what they add."""

@@ -1,0 +1,76 @@
+"""Which LoRA adapters are loaded, and which one makes room for another: the least recently used that nobody runs with.
+
+Knows sequences and slots; not what an adapter holds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from model_manager.engine.interface import AdapterSlots
+from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.messages import Adapter, Request
+
+
+class LoadedAdapters:
+    """Slots by the digest of what is in them. An adapter that a running sequence has stays where it is."""
+
+    def __init__(self, slots: AdapterSlots | None) -> None:
+        """None is of a model that takes no adapters."""
+        self._slots = slots
+        self._free = list(range(slots.num_slots)) if slots else []
+        self._loaded: OrderedDict[str, int] = OrderedDict()  # the most recently used last
+        self._refused: dict[str, str] = {}
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest for an adapter where none is taken."""
+        if request.adapter is not None and self._slots is None:
+            raise InvalidRequest(f"adapter={request.adapter.name!r}: takes a model with max_loras of 1 or more")
+
+    def load(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> list[tuple[Sequence, InvalidRequest]]:
+        """Note for each waiting sequence the slot of its adapter, -1 while there is none for it; whoever stands ahead
+        comes first. Returns those whose adapters cannot be loaded, and why.
+        """
+        wanting = [(sequence, sequence.adapter) for sequence in waiting if sequence.adapter is not None]
+        if not wanting:
+            return []
+        kept = {sequence.adapter.digest for sequence in running if sequence.adapter is not None}
+        failed = []
+        for sequence, adapter in wanting:
+            try:
+                sequence.adapter_slot = self._slot_of(adapter, kept)
+            except InvalidRequest as error:
+                failed.append((sequence, error))
+            else:
+                kept |= {adapter.digest} if sequence.adapter_slot >= 0 else set()
+        return failed
+
+    def _slot_of(self, adapter: Adapter, kept: set[str]) -> int:
+        """Where the adapter is, loaded if a slot can be had without one that is `kept`; else -1."""
+        if adapter.digest in self._refused:
+            raise InvalidRequest(f"adapter {adapter.name}: {self._refused[adapter.digest]}")
+        if adapter.digest in self._loaded:
+            self._loaded.move_to_end(adapter.digest)
+            return self._loaded[adapter.digest]
+        slot = self._idle_slot(kept)
+        if slot >= 0:
+            self._load(slot, adapter)
+        return slot
+
+    def _idle_slot(self, kept: set[str]) -> int:
+        if self._free:
+            return self._free.pop()
+        idle = next((digest for digest in self._loaded if digest not in kept), None)
+        return -1 if idle is None else self._loaded.pop(idle)
+
+    def _load(self, slot: int, adapter: Adapter) -> None:
+        assert self._slots is not None
+        try:
+            self._slots.load(slot, adapter)
+        except InvalidRequest as error:
+            self._free.append(slot)
+            self._refused[adapter.digest] = str(error)
+            raise InvalidRequest(f"adapter {adapter.name}: {error}") from None
+        self._loaded[adapter.digest] = slot

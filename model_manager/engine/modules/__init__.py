@@ -1,0 +1,1 @@
+"""Parts of transformers' models that are replaced or changed before they run."""

@@ -1,0 +1,1 @@
+"""From logits to one token for each row, by its own parameters and random numbers."""

@@ -1,0 +1,142 @@
+"""Sampling in torch's own operations, on whatever device the logits are: whole rows at a time, exact, no shortcuts.
+
+The reference of the compiled kernels, and what runs where those do not. Knows rows; not sequences.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from model_manager.engine.host_copy import to_device
+from model_manager.engine.interface import Longs
+from model_manager.engine.sampling.random_numbers import uniforms
+from model_manager.engine.sampling.sampling_rows import Listed, SamplingRows
+
+_MOST_WEIGHTS = 2**23
+"""How many weights, rows times vocabulary, are sorted and added up at once."""
+
+
+def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """[L, V] logits after penalties, bias and masks; the same tensor where no row has any, else another."""
+    penalised = np.flatnonzero(has_penalty(rows.settings))
+    listed = (rows.biased, rows.allowed, rows.banned)
+    if not (penalised.size or any(each.rows.size for each in listed)):
+        return logits
+    logits = logits.clone()
+    if penalised.size:
+        index = _on(penalised, logits)
+        logits[index] = _penalised(logits[index], rows, penalised)
+    bias = _on(rows.biased.values, logits)
+    logits.index_put_((_on(rows.biased.rows, logits), _on(rows.biased.token_ids, logits)), bias, accumulate=True)
+    return _masked(logits, rows.allowed, rows.banned)
+
+
+def has_penalty(settings: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """[L] whether the row's own tokens change its logits."""
+    repetition: npt.NDArray[np.bool_] = settings["repetition_penalty"] != 1
+    repetition |= (settings["presence_penalty"] != 0) | (settings["frequency_penalty"] != 0)
+    return repetition
+
+
+def _penalised(logits: torch.Tensor, rows: SamplingRows, chosen: Longs) -> torch.Tensor:
+    """Repetition (Keskar et al., arXiv:1909.05858) over prompt and output, then frequency and presence over output."""
+    lengths, settings = rows.lengths[chosen], rows.settings[chosen]
+    places = np.arange(lengths.max())
+    history = _on(rows.tokens[rows.token_rows[chosen], : lengths.max()].astype(np.int64), logits)
+    past = _on(places < lengths[:, None], logits)
+    generated = _on((places >= settings["num_prompt_tokens"][:, None]) & (places < lengths[:, None]), logits)
+    seen = torch.zeros_like(logits).scatter_add_(1, history, past.float()) > 0
+    counts = torch.zeros_like(logits).scatter_add_(1, history, generated.float())
+    repetition, frequency, presence = (
+        _on(np.ascontiguousarray(settings[f"{name}_penalty"]), logits)[:, None]
+        for name in ("repetition", "frequency", "presence")
+    )
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    return torch.where(seen, repeated, logits) - counts * frequency - (counts > 0) * presence
+
+
+def _masked(logits: torch.Tensor, allowed: Listed, banned: Listed) -> torch.Tensor:
+    if allowed.rows.size:
+        chosen, places = np.unique(allowed.rows, return_inverse=True)
+        forbidden = torch.ones(len(chosen), logits.shape[1], dtype=torch.bool, device=logits.device)
+        forbidden[_on(places, logits), _on(allowed.token_ids, logits)] = False
+        index = _on(chosen, logits)
+        logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
+    logits[_on(banned.rows, logits), _on(banned.token_ids, logits)] = -torch.inf
+    return logits
+
+
+def drawn(logits: torch.Tensor, best: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """[L] token ids by inverse transform from what each row's parameters leave of [L, V]; `best` is their maximum."""
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    size = max(1, _MOST_WEIGHTS // logits.shape[1])
+    uniform = uniforms(rows.settings["seed"], rows.index)
+    for start in range(0, len(logits), size):
+        part = slice(start, start + size)
+        kept = kept_weights(logits[part], best[part], rows.settings[part])
+        reached = kept.cumsum(dim=-1, dtype=torch.float64)
+        aim = _on(uniform[part], logits)[:, None] * reached[:, -1:]
+        found = torch.searchsorted(reached, aim, right=True)[:, 0]
+        tokens[part] = found.clamp_(max=logits.shape[1] - 1)
+    return tokens
+
+
+def kept_weights(logits: torch.Tensor, best: torch.Tensor, settings: npt.NDArray[np.void]) -> torch.Tensor:
+    """[L, V] exp((logit - best) / temperature), 0 for what top_k, top_p, min_p and typical_p cut, in that order.
+
+    Tokens as likely as the last one kept are kept too, so that no order among equals is needed.
+    """
+    scaled = (logits - best[:, None]) / _column(settings["temperature"], logits)
+    weights = scaled.exp()
+    weights = _keep_top_k(weights, logits, settings["top_k"])
+    weights = _keep_share(weights, logits, settings["top_p"])
+    weights = weights.masked_fill(weights < _column(settings["min_p"], logits), 0.0)
+    if (settings["typical_p"] >= 1).all():
+        return weights
+    return _keep_share(weights, -_surprise(weights, scaled), settings["typical_p"])
+
+
+def _keep_top_k(weights: torch.Tensor, logits: torch.Tensor, top_k: Longs) -> torch.Tensor:
+    vocab_size = logits.shape[1]
+    if not ((top_k > 0) & (top_k < vocab_size)).any():
+        return weights
+    last = np.where(top_k > 0, np.minimum(top_k, vocab_size), vocab_size) - 1
+    descending = logits.topk(int(last[last < vocab_size - 1].max()) + 1, dim=-1).values
+    least = descending.gather(1, _column(np.minimum(last, descending.shape[1] - 1), logits))
+    least = least.masked_fill(_column(last == vocab_size - 1, logits), -torch.inf)
+    return weights.masked_fill(logits < least, 0.0)
+
+
+def _keep_share(weights: torch.Tensor, ranks: torch.Tensor, share: npt.NDArray[np.float64]) -> torch.Tensor:
+    """The fewest weights, in descending order of `ranks`, that together reach `share` of their sum; all where that
+    is 1.
+    """
+    if (share >= 1).all():
+        return weights
+    ranks = ranks.masked_fill(weights == 0, -torch.inf)
+    descending, order = ranks.sort(dim=-1, descending=True)
+    reached = weights.gather(1, order).cumsum(dim=-1, dtype=torch.float64)
+    part = _column(share, weights)
+    last = torch.searchsorted(reached, part * reached[:, -1:]).clamp_(max=weights.shape[1] - 1)
+    least = descending.gather(1, last).masked_fill(part >= 1, -torch.inf)
+    return weights.masked_fill(ranks < least, 0.0)
+
+
+def _surprise(weights: torch.Tensor, scaled: torch.Tensor) -> torch.Tensor:
+    """How far each token's information is from the distribution's entropy (Meister et al., arXiv:2202.00666).
+
+    With p = w / sum(w), both -log p and the entropy hold the same log sum(w), which cancels.
+    """
+    information = -scaled.masked_fill(weights == 0, 0.0).double()
+    entropy = (weights * information).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True)
+    return (information - entropy).abs()
+
+
+def _on(values: npt.NDArray[np.generic], logits: torch.Tensor) -> torch.Tensor:
+    return to_device(np.ascontiguousarray(values), logits.device)
+
+
+def _column(values: npt.NDArray[np.generic], logits: torch.Tensor) -> torch.Tensor:
+    return _on(values, logits)[:, None]

@@ -1,0 +1,203 @@
+"""The running sequences laid out in arrays, a row each, so that putting a step together takes no loop over tokens.
+
+Knows tokens, positions and blocks; not why a sequence gets the tokens it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from model_manager.engine.interface import Ints, Longs, StepInput
+from model_manager.engine.sampling.sampling_rows import SETTINGS, SamplingRows, settings_of
+from model_manager.engine.scheduling.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A sequence's share of one step: its next `num_tokens` tokens that are not computed yet, the last being drafts."""
+
+    sequence: Sequence
+    num_tokens: int
+    drafts: tuple[int, ...] = ()
+    """Guesses of the tokens that follow its last one; that one's logits are wanted, and theirs."""
+
+    @property
+    def completes(self) -> bool:
+        """Whether its last token is among them."""
+        return self.num_tokens - len(self.drafts) == self.sequence.num_remaining_tokens
+
+    @property
+    def num_logits(self) -> int:
+        """Of how many of its last tokens the next one's logits are wanted."""
+        return 1 + len(self.drafts) if self.samples else 0
+
+    def followed_by(self, drafts: List[int]) -> Scheduled:
+        """The same, and drafts."""
+        return Scheduled(self.sequence, self.num_tokens + len(drafts), tuple(drafts))
+
+    @property
+    def samples(self) -> bool:
+        """Whether a new token can be, and is to be, sampled after them."""
+        return self.completes and self.sequence.generates
+
+    @property
+    def rows_read(self) -> range:
+        """Which of them have their final hidden states read."""
+        reading = self.sequence.reading
+        return range(0) if reading is None else reading.rows(self.sequence.num_computed_tokens, self.num_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions `start` to `end - 1` of a running sequence and the drafts behind it, for a draft model to compute."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def reaches_end(self) -> bool:
+        """Whether the logits of its last position are wanted: nothing that is known follows."""
+        return self.end >= self.sequence.num_tokens
+
+
+class BatchTable:
+    """One row for each running sequence: its tokens, its block table, its sampling parameters."""
+
+    def __init__(self, num_rows: int, max_len: int, block_size: int) -> None:
+        """`max_len` is the most tokens of a sequence; memory is touched only as far as sequences get."""
+        self._block_size = block_size
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+        self._tokens = np.zeros((num_rows, max_len), np.int32)
+        self._blocks = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
+        self._settings = np.zeros(num_rows, SETTINGS)
+
+    def enter(self, sequence: Sequence) -> None:
+        """Give a sequence that begins to run a row; it has its blocks."""
+        row = sequence.row = self._free_rows.pop()
+        self._tokens[row, : sequence.num_tokens] = sequence.token_ids
+        self._blocks[row, : len(sequence.block_table)] = sequence.block_table
+        self._settings[row] = settings_of(sequence.params, sequence.seed, sequence.num_prompt_tokens)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take the row back; to be called while the sequence still has its blocks."""
+        self._blocks[sequence.row, : len(sequence.block_table)] = 0
+        self._free_rows.append(sequence.row)
+        sequence.row = -1
+
+    def add_block(self, sequence: Sequence) -> None:
+        """Note the last block of a sequence's table, which is new."""
+        last = len(sequence.block_table) - 1
+        self._blocks[sequence.row, last] = sequence.block_table[last]
+
+    def add_token(self, sequence: Sequence) -> None:
+        """Note the last token of a sequence, which is new."""
+        last = len(sequence.token_ids) - 1
+        self._tokens[sequence.row, last] = sequence.token_ids[last]
+
+    def add_drafts(self, sequence: Sequence, drafts: List[int]) -> None:
+        """Put drafts behind a sequence's tokens, until those that are sampled take their place."""
+        end = len(sequence.token_ids)
+        self._tokens[sequence.row, end : end + len(drafts)] = drafts
+
+    def histories(self, sequences: List[Sequence]) -> tuple[Ints, Longs]:
+        """Tokens of S sequences, a row each, [S, at least the most], and their numbers [S]."""
+        rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
+        return self._tokens[rows, : lengths.max()], lengths
+
+    def pack(self, batch: List[Scheduled], sampled: Any = None) -> StepInput:
+        """The step's tokens, sequence after sequence, in the batch's order; `sampled` has those that are pending."""
+        for scheduled in batch:
+            if scheduled.drafts:
+                self.add_drafts(scheduled.sequence, scheduled.drafts)
+        rows, starts, counts, wanted = _columns(
+            [(s.sequence.row, s.sequence.num_computed_tokens, s.num_tokens, s.num_logits) for s in batch]
+        )
+        sources = _sources(batch, np.cumsum(counts) - 1)
+        return replace(
+            self._pack(rows, starts, counts, wanted),
+            hidden_rows=_rows_read(batch, np.cumsum(counts) - counts),
+            adapters=_adapter_slots(batch),
+            sampled=sampled if len(sources) else None,
+            sources=sources,
+        )
+
+    def pack_spans(self, spans: List[Span]) -> StepInput:
+        """The same of a draft model's step."""
+        columns = [(s.sequence.row, s.start, s.end - s.start, int(s.reaches_end)) for s in spans]
+        return self._pack(*_columns(columns))
+
+    def _pack(self, rows: Longs, starts: Longs, counts: Longs, wanted: Longs) -> StepInput:
+        """`counts` tokens from `starts` on of the sequences in `rows`, with logits of the last `wanted` of each."""
+        ends = np.cumsum(counts)
+        positions = np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1])
+        row_of = np.repeat(rows, counts)
+        blocks = self._blocks[row_of, positions // self._block_size].astype(np.int64)
+        most_blocks = -(-int((starts + counts).max()) // self._block_size)
+        query_starts = np.zeros(len(rows) + 1, np.int32)
+        query_starts[1:] = ends
+        return StepInput(
+            token_ids=self._tokens[row_of, positions].astype(np.int64),
+            positions=positions,
+            slots=blocks * self._block_size + positions % self._block_size,
+            query_starts=query_starts,
+            context_lens=(starts + counts).astype(np.int32),
+            block_tables=self._blocks[rows, :most_blocks],
+            logits_rows=_last_rows(ends, wanted),
+        )
+
+    def sampling(self, sequences: List[Sequence], ahead: int = 0) -> SamplingRows:
+        """How to sample the next token of each of these sequences, or the one `ahead` drafts on, in that order."""
+        rows, lengths = _columns([(sequence.row, sequence.num_tokens + ahead) for sequence in sequences])
+        rules = [sequence.rules for sequence in sequences]
+        return SamplingRows.of(self._settings[rows], self._tokens, rows, lengths, rules)
+
+    def check_integrity(self, running: List[Sequence]) -> None:
+        """Assert that exactly the running sequences have rows, which say what the sequences say."""
+        rows = [sequence.row for sequence in running]
+        assert sorted(rows + self._free_rows) == list(range(len(self._blocks)))
+        for sequence in running:
+            assert self._tokens[sequence.row, : len(sequence.token_ids)].tolist() == sequence.token_ids
+            blocks = self._blocks[sequence.row].tolist()
+            assert blocks[: len(sequence.block_table)] == sequence.block_table
+            assert not any(blocks[len(sequence.block_table) :])
+        assert not self._blocks[self._free_rows].any()
+
+
+def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
+    """The batch's rows that are read; `firsts` are those that the sequences' shares begin with."""
+    parts = [first + np.array(rows) for first, rows in zip(firsts, (s.rows_read for s in batch), strict=True) if rows]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _sources(batch: List[Scheduled], lasts: Longs) -> Longs:
+    """[T] the row of the last step's samples that a pending token is, -1 for any other; empty if none is.
+
+    `lasts` are the rows that the sequences' shares end with: a pending token is the last there is.
+    """
+    pending = np.array([s.sequence.pending_row if s.sequence.num_pending_tokens else -1 for s in batch], np.int64)
+    if pending.max(initial=-1) < 0:
+        return pending[:0]
+    sources = np.full(lasts[-1] + 1, -1, np.int64)
+    sources[lasts] = pending
+    return sources
+
+
+def _adapter_slots(batch: List[Scheduled]) -> Ints:
+    """[S] slot of each sequence's adapter; empty if none has one."""
+    slots = np.array([scheduled.sequence.adapter_slot for scheduled in batch], np.int32)
+    return slots if slots.max(initial=-1) >= 0 else slots[:0]
+
+
+def _last_rows(ends: Longs, counts: Longs) -> Longs:
+    """The last `counts[s]` rows before each of [S] ends."""
+    return np.repeat(ends - np.cumsum(counts), counts) + np.arange(counts.sum())
+
+
+def _columns(records: list[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
+    return np.ascontiguousarray(np.array(records, np.int64).T)

@@ -1,0 +1,175 @@
+"""Which block of the paged KV cache belongs to whom, and which still holds a prefix worth reusing.
+
+Knows block ids and reference counts; not tensors, nor who should run. What blocks hold is the prefix cache's to know
+(prefix_cache.py); a block that nobody uses keeps its content until its memory is needed, least recently used first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+from model_manager.engine.scheduling.prefix_cache import Digest, PrefixCache, chained_digest
+from model_manager.engine.scheduling.sequence import Sequence
+
+_LEAST_KEPT = 64
+_KEPT_SHARE = 4
+
+
+class BlockManager:
+    """Hands out blocks; shares those of a common prefix.
+
+    Each block is in exactly one of four places:
+      held       by one sequence or more (`_references` > 0); it may be in the prefix cache too
+      reusable   by nobody, its content in the prefix cache (`_reusable`, in order of last use)
+      blank      by nobody, its content of no use (`_blank`; the one that was left last is taken first)
+      untouched  never used so far, and so of no cost yet where memory is only reserved (`_untouched` and all after it)
+
+    What is kept for reuse may take memory, but not without end: beyond a quarter of what running sequences have held
+    at most, the least recently used is given up before another block is touched for the first time. Where that was a
+    mistake, because a prefix so given up is computed again, more is kept from then on.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, frugal: bool = True, digest: Digest = chained_digest
+    ) -> None:
+        """`frugal`: whether untouched blocks are worth sparing; not where their memory is taken anyway (a GPU)."""
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._frugal = frugal
+        self._cache = PrefixCache(block_size, digest)
+        self._references = [0] * num_blocks
+        self._blank: list[int] = []
+        self._reusable: OrderedDict[int, None] = OrderedDict()
+        self._untouched = 0
+        self._most_held = 0
+        self._regretted = 0
+        self._given_up: OrderedDict[bytes, None] = OrderedDict()  # early, while there were untouched blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds."""
+        return len(self._blank) + len(self._reusable) + self.num_blocks - self._untouched
+
+    @property
+    def num_touched(self) -> int:
+        """Blocks that were ever used: the memory that the cache takes."""
+        return self._untouched
+
+    def allocate(self, sequence: Sequence, keep_free: int = 0) -> bool:
+        """Give a waiting sequence blocks for all its tokens, the cached ones first, which then count as computed.
+
+        Returns False, changing nothing, if that would leave fewer than `keep_free` blocks.
+        """
+        assert not sequence.block_table
+        assert sequence.num_computed_tokens == 0
+        cached = self._cache.match(sequence)
+        fresh = self._blocks_for(sequence.num_tokens) - len(cached)
+        revived = sum(self._references[block] == 0 for block in cached)
+        if fresh + revived + keep_free > self.num_free:
+            return False
+        for block in cached:
+            self._hold(block)
+        sequence.block_table = cached + [self._take() for _ in range(fresh)]
+        sequence.num_computed_tokens = len(cached) * self.block_size
+        sequence.num_committed_blocks = len(cached)
+        self._cache.announce(sequence)
+        self._regret(sequence)
+        return True
+
+    def outlook(self, sequence: Sequence) -> int:
+        """How many blocks of a waiting sequence are cached, or BEING_COMPUTED: see PrefixCache.outlook."""
+        return self._cache.outlook(sequence)
+
+    def needs_block(self, sequence: Sequence, ahead: int = 0) -> bool:
+        """Whether the sequence's last token, or the one `ahead` of it, has no slot yet."""
+        return sequence.num_tokens + ahead > len(sequence.block_table) * self.block_size
+
+    def grow(self, sequence: Sequence) -> int:
+        """One more block for a running sequence; some block must be free."""
+        block = self._take()
+        sequence.block_table.append(block)
+        return block
+
+    def commit(self, sequence: Sequence) -> None:
+        """Enter the full blocks that are computed, and known to be sound, in the prefix cache."""
+        self._cache.enter(sequence)
+
+    def free(self, sequence: Sequence) -> None:
+        """Take back all blocks of a sequence, which then has nothing computed.
+
+        Last block first: of a prefix in the cache, the end is given up before the beginning that leads to it.
+        """
+        self._cache.withdraw(sequence)
+        for block in reversed(sequence.block_table):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                self._release(block)
+        sequence.block_table = []
+        sequence.num_computed_tokens = sequence.num_committed_blocks = sequence.num_draft_computed_tokens = 0
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Take every block of the sequence out of the prefix cache: what it computed from them was not finite."""
+        for block in sequence.block_table:
+            if block in self._cache:
+                self._cache.drop(block)
+
+    def check_integrity(self, running: Iterable[Sequence]) -> None:
+        """Assert that every block is in one place, and held exactly by the sequences given."""
+        running = list(running)
+        held = Counter(block for sequence in running for block in sequence.block_table)
+        assert self._references == [held[block] for block in range(self.num_blocks)]
+        free = [*self._blank, *self._reusable, *range(self._untouched, self.num_blocks)]
+        assert sorted(free) == [block for block in range(self.num_blocks) if not held[block]]
+        assert all(block in self._cache for block in self._reusable)
+        assert not any(block in self._cache for block in (*self._blank, *range(self._untouched, self.num_blocks)))
+        assert len(self._given_up) <= self.num_blocks
+        self._cache.check_integrity(running)
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def _hold(self, block: int) -> None:
+        if self._references[block] == 0:
+            del self._reusable[block]
+        self._references[block] += 1
+
+    def _take(self) -> int:
+        """A blank block, else an untouched one while little is kept for reuse, else what was used least recently."""
+        if self._blank:
+            block = self._blank.pop()
+        elif self._untouched < self.num_blocks and len(self._reusable) <= self._most_kept():
+            block = self._untouched
+            self._untouched += 1
+        else:
+            block, _ = self._reusable.popitem(last=False)
+            self._note_given_up(self._cache.drop(block))
+        self._references[block] = 1
+        return block
+
+    def _most_kept(self) -> int:
+        """Blocks kept for reuse, beyond which no memory is touched for the first time."""
+        if not self._frugal:
+            return self.num_blocks
+        self._most_held = max(self._most_held, self._untouched - len(self._reusable))
+        return max(_LEAST_KEPT, self._most_held // _KEPT_SHARE) + self._regretted
+
+    def _note_given_up(self, digest: bytes) -> None:
+        if self._untouched < self.num_blocks:
+            self._given_up[digest] = None
+            if len(self._given_up) > self.num_blocks:
+                self._given_up.popitem(last=False)
+
+    def _regret(self, sequence: Sequence) -> None:
+        """Count what the sequence computes again only because it was given up early."""
+        if self._given_up:
+            for digest in sequence.block_digests[sequence.num_committed_blocks :]:
+                if digest in self._given_up:
+                    del self._given_up[digest]
+                    self._regretted += 1
+
+    def _release(self, block: int) -> None:
+        if block in self._cache:
+            self._reusable[block] = None
+        else:
+            self._blank.append(block)

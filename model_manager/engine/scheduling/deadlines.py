@@ -1,0 +1,28 @@
+"""Which sequences' time is up. Knows times; not what becomes of those sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.engine.scheduling.sequence_heap import SequenceHeap
+
+
+class Deadlines:
+    """The sequences that have a deadline, until it comes or they are finished."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heap = SequenceHeap()
+
+    def add(self, sequence: Sequence) -> None:
+        """Watch a sequence, if it has a deadline."""
+        if sequence.deadline is not None:
+            self._heap.push((sequence.deadline, sequence.rank[1]), sequence)
+
+    def passed(self) -> Iterator[Sequence]:
+        """Those whose deadline has come, each once."""
+        if self._heap:
+            now = self._clock()
+            while (sequence := self._heap.pop(most=now)) is not None:
+                yield sequence

@@ -1,0 +1,238 @@
+"""Who computes how many tokens in the next step. There is no prefill phase: a sequence has tokens that are not computed
+yet, one when it decodes and more when it is new, and each step hands them out within a budget (as vLLM's V1 does).
+
+Knows counts of tokens and blocks; not what tokens mean, nor the model.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from operator import itemgetter
+
+from model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
+from model_manager.engine.scheduling.block_manager import BlockManager
+from model_manager.engine.scheduling.prefix_cache import BEING_COMPUTED
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from model_manager.engine.scheduling.waiting_queue import WaitingQueue
+
+LOOK_AHEAD = 64
+"""Waiting sequences, from the front of the line, among which those are preferred whose beginning is cached."""
+MOST_OVERTAKES = 64
+"""How many that stand behind a waiting sequence may begin to run before it."""
+
+
+class Scheduler:
+    """The sequences that wait, in line by rank, and those that run.
+
+    A sequence is in one of the two or finished, never in both. From the line's beginning those are admitted first
+    of whose prompts most is cached; one whose next block a running sequence is about to compute waits for that block,
+    one whose adapter is not loaded waits for that; all let others pass, but nobody is passed more than MOST_OVERTAKES
+    times. Whoever runs and lacks a block takes it from the one with the highest rank, which goes back to its place in
+    line.
+
+    docs/SCHEDULING.md says the same for users.
+    """
+
+    def __init__(
+        self, blocks: BlockManager, table: BatchTable, *, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        assert max_num_batched_tokens >= max_num_seqs  # every decoding sequence gets its token in every step
+        self.waiting = WaitingQueue(LOOK_AHEAD)
+        self.running: OrderedDict[str, Sequence] = OrderedDict()  # by rank
+        self.num_preemptions = 0
+        self._blocks = blocks
+        self._table = table
+        self._max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self.waiting or request_id in self.running
+
+    def find(self, request_id: str) -> Sequence | None:
+        """The waiting or running sequence of that id."""
+        return self.running.get(request_id) or self.waiting.get(request_id)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence that fits the cache when it is alone there, to its last token."""
+        assert sequence.request_id not in self
+        self.waiting.add(sequence)
+
+    def schedule(self) -> list[Scheduled]:
+        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there, or
+        nobody but sequences that end with a token that is pending.
+        """
+        preemptions = self.num_preemptions
+        batch = self._decodes()
+        budget = self.max_num_batched_tokens - len(batch)
+        budget -= self._prefills(batch, budget)
+        if preemptions == self.num_preemptions:  # whoever was preempted would only take the place of another
+            self._admit(batch, budget)
+        assert batch or all(sequence.ends_with_pending for sequence in self.running.values())
+        assert batch or self.running or not self.waiting
+        return batch
+
+    def decodes_without_preempting(self) -> bool:
+        """Whether there are blocks for the next token of each sequence that has one to compute."""
+        free, running = self._blocks.num_free, self.running.values()
+        return free >= len(running) or free >= sum(self._blocks.needs_block(s) for s in running if _decodes(s))
+
+    def reserve(self, sequence: Sequence, count: int) -> int:
+        """Give a running sequence slots for as many of `count` draft tokens as may be; returns how many have theirs.
+
+        It takes free blocks only, and as in admission leaves one for each running sequence.
+        """
+        while self._blocks.needs_block(sequence, ahead=count) and self._blocks.num_free > len(self.running):
+            self._blocks.grow(sequence)
+            self._table.add_block(sequence)
+        while self._blocks.needs_block(sequence, ahead=count):
+            count -= 1
+        return count
+
+    def computed(self, batch: Iterable[Scheduled]) -> None:
+        """Note that the batch's keys and values are there; those of drafts count only once these are accepted."""
+        for scheduled in batch:
+            scheduled.sequence.num_computed_tokens += scheduled.num_tokens - len(scheduled.drafts)
+
+    def accepted(self, sequence: Sequence) -> None:
+        """Note that a running sequence's last token was computed already, as its draft."""
+        sequence.num_computed_tokens += 1
+
+    def sampled(self, sequence: Sequence) -> None:
+        """Note what became of a running sequence, from finite values: a token was appended, or it has its ending."""
+        self._blocks.commit(sequence)
+        if sequence.ending is None:
+            self._table.add_token(sequence)
+        else:
+            self.finish(sequence)
+
+    def distrust(self, sequence: Sequence) -> None:
+        """End a running sequence whose logits were not finite; nobody will reuse what it computed."""
+        self._blocks.distrust(sequence)
+        self.finish(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence, whichever queue it is in; its blocks are free from now on."""
+        if sequence.status is SequenceStatus.RUNNING:
+            del self.running[sequence.request_id]
+            self._withdraw(sequence)
+        else:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+
+    def check_integrity(self) -> None:
+        """Assert the invariants above, and those of blocks and rows."""
+        assert not any(request_id in self.waiting for request_id in self.running)
+        assert len(self.running) <= self._max_num_seqs
+        ranks = [sequence.rank for sequence in self.running.values()]
+        assert ranks == sorted(ranks)
+        self.waiting.check_integrity()
+        for sequence in self.running.values():
+            assert sequence.status is SequenceStatus.RUNNING
+            assert sequence.num_remaining_tokens >= 1
+            assert sequence.num_computed_tokens <= len(sequence.block_table) * self._blocks.block_size
+        for sequence in self.waiting.values():
+            assert sequence.status is SequenceStatus.WAITING
+            assert not sequence.block_table
+            assert sequence.num_computed_tokens == 0
+            assert sequence.overtaken <= MOST_OVERTAKES
+        self._blocks.check_integrity(self.running.values())
+        self._table.check_integrity(list(self.running.values()))
+
+    def _decodes(self) -> list[Scheduled]:
+        """One token for each sequence that has one to compute. Whoever lacks a block takes it from the last in
+        rank, which comes later in this order, so nothing is taken back from the batch.
+        """
+        batch = []
+        for sequence in list(self.running.values()):
+            if sequence.status is SequenceStatus.RUNNING and _decodes(sequence):
+                while self._blocks.needs_block(sequence) and not self._blocks.num_free:
+                    self._preempt_last()
+                if sequence.status is SequenceStatus.RUNNING:
+                    self._give_slot(sequence)
+                    batch.append(Scheduled(sequence, 1))
+        return batch
+
+    def _give_slot(self, sequence: Sequence) -> None:
+        if self._blocks.needs_block(sequence):
+            self._blocks.grow(sequence)
+            self._table.add_block(sequence)
+
+    def _prefills(self, batch: list[Scheduled], budget: int) -> int:
+        """Tokens given to sequences that run and have more than one to compute; they have their blocks."""
+        given = 0
+        for sequence in self.running.values():
+            if given == budget:
+                break
+            if sequence.num_remaining_tokens > 1:
+                chunk = min(sequence.num_remaining_tokens, budget - given)
+                batch.append(Scheduled(sequence, chunk))
+                given += chunk
+        return given
+
+    def _admit(self, batch: list[Scheduled], budget: int) -> None:
+        """Start waiting sequences while there are tokens to give, rows, and blocks for all that the next one has.
+
+        One block for each running sequence is kept free, or they would soon preempt whoever is admitted.
+        """
+        if not self.waiting or budget <= 0 or len(self.running) == self._max_num_seqs:
+            return
+        for sequence in self._by_preference():
+            if sequence.lacks_adapter or self._blocks.outlook(sequence) == BEING_COMPUTED:
+                continue
+            if not self._may_pass(sequence):
+                continue
+            if not self._blocks.allocate(sequence, keep_free=len(self.running)):
+                break
+            self._start(sequence)
+            chunk = min(sequence.num_remaining_tokens, budget)
+            batch.append(Scheduled(sequence, chunk))
+            budget -= chunk
+            if budget <= 0 or len(self.running) == self._max_num_seqs:
+                break
+
+    def _by_preference(self) -> list[Sequence]:
+        """The line's beginning: within a priority whoever may be passed no more, then by how much of it is cached."""
+        outlooks = [self._blocks.outlook(sequence) for sequence in self.waiting.window]
+        if max(outlooks) <= 0:
+            return self.waiting.window.copy()
+        keys = [
+            (sequence.rank[0], sequence.overtaken < MOST_OVERTAKES, -outlook, sequence.rank[1], sequence)
+            for outlook, sequence in zip(outlooks, self.waiting.window, strict=True)
+        ]
+        return [key[-1] for key in sorted(keys, key=itemgetter(slice(4)))]
+
+    def _may_pass(self, sequence: Sequence) -> bool:
+        return all(each.overtaken < MOST_OVERTAKES for each in self.waiting.ahead_of(sequence))
+
+    def _start(self, sequence: Sequence) -> None:
+        for passed in self.waiting.ahead_of(sequence):
+            passed.overtaken += 1
+        self.waiting.remove(sequence)
+        self._run_by_rank(sequence)
+        sequence.status = SequenceStatus.RUNNING
+        self._table.enter(sequence)
+
+    def _run_by_rank(self, sequence: Sequence) -> None:
+        last = next(reversed(self.running.values()), None)
+        self.running[sequence.request_id] = sequence
+        if last is not None and last.rank > sequence.rank:
+            self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
+
+    def _preempt_last(self) -> None:
+        """Put the last in rank back to wait; it keeps its tokens, and recomputes what the prefix cache loses."""
+        _, sequence = self.running.popitem(last=True)
+        assert not sequence.num_pending_tokens, "preempted before its token was known"
+        self._withdraw(sequence)
+        sequence.status = SequenceStatus.WAITING
+        self.waiting.add(sequence)
+        self.num_preemptions += 1
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        self._table.leave(sequence)
+        self._blocks.free(sequence)
+
+
+def _decodes(sequence: Sequence) -> bool:
+    """Whether a running sequence has one token to compute, and goes on after it for all that is known."""
+    return sequence.num_remaining_tokens == 1 and not sequence.ends_with_pending

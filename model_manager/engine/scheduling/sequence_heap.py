@@ -1,0 +1,43 @@
+"""A heap of sequences that may end where they lie. Knows keys; not what they stand for."""
+
+from __future__ import annotations
+
+import heapq
+
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+
+_LEAST_SWEPT = 64
+
+
+class SequenceHeap:
+    """Sequences, the one with the smallest key first. One that is finished is no longer in it: it is skipped where it
+    turns up, and they are all swept out when they may be half of the heap.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[float, int], Sequence]] = []
+        self._sweep_at = _LEAST_SWEPT
+
+    def __bool__(self) -> bool:
+        """Whether anything may be in it."""
+        return bool(self._heap)
+
+    def push(self, key: tuple[float, int], sequence: Sequence) -> None:
+        """`key` differs from all others."""
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [(key, each) for key, each in self._heap if each.status is not SequenceStatus.FINISHED]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(_LEAST_SWEPT, 2 * len(self._heap))
+        heapq.heappush(self._heap, (key, sequence))
+
+    def pop(self, most: float | None = None) -> Sequence | None:
+        """Take the first; with `most`, only if its key begins with no more than that."""
+        while self._heap and (most is None or self._heap[0][0][0] <= most):
+            _, sequence = heapq.heappop(self._heap)
+            if sequence.status is not SequenceStatus.FINISHED:
+                return sequence
+        return None
+
+    def sequences(self) -> list[Sequence]:
+        """All that are not finished, in no order."""
+        return [sequence for _, sequence in self._heap if sequence.status is not SequenceStatus.FINISHED]

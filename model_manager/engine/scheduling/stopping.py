@@ -1,0 +1,163 @@
+"""When a sequence has ended: decided after each token, from that sequence alone.
+
+Knows token ids and, for requests with stop strings, the text of their output; not prompts (a stop string in a prompt
+does not count), nor how the text is cut, which the client does at the first occurrence of the string named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tokenizers import Tokenizer
+
+from model_manager.engine.sampling.token_rules import TokenRules, token_rules
+from model_manager.wire.errors import InvalidRequest, ModelCorrupt
+from model_manager.wire.messages import FinishReason
+from model_manager.wire.sampling import SamplingParams
+
+_REPLACEMENT = "\ufffd"
+_MOST_PENDING = 16
+"""Tokens that may wait for the end of a character; a character has at most four bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a sequence ended, and the stop string or stop token id that did it, if one did."""
+
+    reason: FinishReason
+    matched: str | int | None = None
+
+
+class StopText:
+    """Watches the decoded output for strings; exact at each token, however strings and characters straddle tokens.
+
+    Only a few tokens are decoded again at each step (the prefix-offset method of text-generation-inference and vLLM).
+    tokenizers' own DecodeStream does not serve: with byte fallback, a byte that turns a finished character back into
+    replacement characters makes it raise from then on.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, strings: tuple[str, ...]) -> None:
+        self._tokenizer = tokenizer
+        self._strings = strings
+        self._overlap = max(map(len, strings)) - 1
+        self._ids: list[int] = []
+        self._prefix = 0  # tokens from here to _settled only give the decoder its context
+        self._settled = 0  # text of the tokens before this is known
+        self._prefix_text = ""
+        self._searched = 0  # how much of the text that is not settled was searched
+        self._tail = ""  # the last characters of the settled text, one fewer than the longest string
+
+    def push(self, token_id: int) -> str | None:
+        """The string that this token completes, the one that begins first if there are several.
+
+        Whoever goes on after one has it ignored: only what later tokens complete is found.
+        """
+        self._ids.append(token_id)
+        text = self._decode(self._prefix)
+        if not text.startswith(self._prefix_text):
+            if self._within_character(text):
+                return None
+            self._restart()
+            text = self._decode(0)
+        fresh = text[len(self._prefix_text) :]
+        matched = self._find(fresh.rstrip(_REPLACEMENT))
+        self._settle(fresh)
+        return matched
+
+    def _find(self, fresh: str) -> str | None:
+        """The first string in the tail and the text after it that ends in what was not searched before."""
+        text, known = self._tail + fresh, len(self._tail) + self._searched
+        self._searched = len(fresh)
+        places = [(text.find(string, max(0, known - len(string) + 1)), string) for string in self._strings]
+        found = [(at, string) for at, string in places if at >= 0]
+        return min(found, key=lambda match: match[0])[1] if found else None
+
+    def _settle(self, fresh: str) -> None:
+        """Take the new text as final, unless it ends within a character."""
+        if not fresh or self._within_character(fresh):
+            return
+        text = self._tail + fresh
+        self._tail = text[len(text) - self._overlap :] if self._overlap < len(text) else text
+        self._prefix, self._settled, self._searched = self._settled, len(self._ids), 0
+        self._prefix_text = self._decode(self._prefix)
+
+    def _within_character(self, text: str) -> bool:
+        return text.endswith(_REPLACEMENT) and len(self._ids) - self._settled < _MOST_PENDING
+
+    def _restart(self) -> None:
+        """Forget what was settled: a later byte has changed the text of earlier ones."""
+        self._prefix = self._settled = self._searched = 0
+        self._prefix_text = self._tail = ""
+
+    def _decode(self, start: int) -> str:
+        text: str = self._tokenizer.decode(self._ids[start:], skip_special_tokens=True)
+        return text
+
+
+class StopConditions:
+    """Everything that can end one sequence."""
+
+    __slots__ = ("_eos", "_min_tokens", "_stop_tokens", "_text", "max_tokens")
+
+    def __init__(
+        self, params: SamplingParams, max_tokens: int, eos: Collection[int], tokenizer: Tokenizer | None
+    ) -> None:
+        """`max_tokens` is what positions leave of the request's own.
+
+        Raises InvalidRequest for stop strings where there is no tokenizer.
+        """
+        self.max_tokens = max_tokens
+        self._min_tokens = params.min_tokens
+        self._eos = () if params.ignore_eos else eos
+        self._stop_tokens = params.stop_token_ids
+        self._text: StopText | None = None
+        if params.stop:
+            if tokenizer is None:
+                raise InvalidRequest("stop: takes strings only for a model whose folder has a tokenizer.json")
+            self._text = StopText(tokenizer, params.stop)
+
+    def after(self, token_id: int, num_output_tokens: int) -> Ending | None:
+        """The ending that this token brings about; to be called once for each token, in order."""
+        stopped = self._stopped(token_id)
+        if stopped is not None and num_output_tokens >= self._min_tokens:
+            return stopped
+        return Ending(FinishReason.LENGTH) if num_output_tokens >= self.max_tokens else None
+
+    def _stopped(self, token_id: int) -> Ending | None:
+        if token_id in self._eos:
+            return Ending(FinishReason.STOP)
+        if token_id in self._stop_tokens:
+            return Ending(FinishReason.STOP, token_id)
+        if self._text is not None and (string := self._text.push(token_id)) is not None:
+            return Ending(FinishReason.STOP, string)
+        return None
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """What a model brings to stopping, and to rules about strings: its end-of-sequence tokens and its tokenizer."""
+
+    eos_token_ids: frozenset[int]
+    tokenizer: Tokenizer | None
+
+    @classmethod
+    def load(cls, folder: Path, eos_token_ids: Collection[int]) -> Self:
+        """With the folder's tokenizer.json, where there is one; raises ModelCorrupt if that cannot be read."""
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            return cls(frozenset(eos_token_ids), None)
+        try:
+            return cls(frozenset(eos_token_ids), Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises nothing narrower
+            raise ModelCorrupt(f"{path}: is not a tokenizer: {error}") from None
+
+    def conditions(self, params: SamplingParams, max_tokens: int) -> StopConditions:
+        """The conditions of one request; raises InvalidRequest as StopConditions does."""
+        return StopConditions(params, max_tokens, self.eos_token_ids, self.tokenizer)
+
+    def token_rules(self, params: SamplingParams, vocab_size: int) -> TokenRules | None:
+        """The rules of one request, None where it has none; raises InvalidRequest as token_rules.py says."""
+        return token_rules(params, self.eos_token_ids, vocab_size, self.tokenizer)

@@ -1,0 +1,80 @@
+"""The line of sequences that wait, by rank. Only its beginning is kept in order, so that adding and taking cost little
+however many wait: the first `look_ahead` stand in a sorted list, all others in a heap.
+
+Knows ranks; not what a rank is made of, nor who is to leave the line.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.engine.scheduling.sequence_heap import SequenceHeap
+
+_rank = attrgetter("rank")
+
+
+class WaitingQueue:
+    """Sequences in order of their ranks, which are all different. Iterating gives their ids."""
+
+    def __init__(self, look_ahead: int) -> None:
+        self.window: list[Sequence] = []
+        """The first `look_ahead` in line, in order."""
+        self._look_ahead = look_ahead
+        self._sequences: dict[str, Sequence] = {}
+        self._beyond = SequenceHeap()
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._sequences
+
+    def __iter__(self) -> Iterator[str]:
+        return (sequence.request_id for sequence in sorted(self._sequences.values(), key=_rank))
+
+    def get(self, request_id: str) -> Sequence | None:
+        """The sequence of that id."""
+        return self._sequences.get(request_id)
+
+    def values(self) -> list[Sequence]:
+        """All, in order."""
+        return sorted(self._sequences.values(), key=_rank)
+
+    def add(self, sequence: Sequence) -> None:
+        """Into the line at its rank."""
+        self._sequences[sequence.request_id] = sequence
+        if len(self.window) == self._look_ahead and sequence.rank > self.window[-1].rank:
+            self._beyond.push(sequence.rank, sequence)
+            return
+        insort(self.window, sequence, key=_rank)
+        if len(self.window) > self._look_ahead:
+            last = self.window.pop()
+            self._beyond.push(last.rank, last)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Out of the line, wherever it stands; from beyond the window only what is over (FINISHED next)."""
+        del self._sequences[sequence.request_id]
+        place = self._place(sequence)
+        if place < len(self.window) and self.window[place] is sequence:
+            del self.window[place]
+            following = self._beyond.pop()
+            if following is not None:
+                self.window.append(following)
+
+    def ahead_of(self, sequence: Sequence) -> list[Sequence]:
+        """Those that stand before one of the window."""
+        return self.window[: self._place(sequence)]
+
+    def check_integrity(self) -> None:
+        """Assert that window and heap together are the line."""
+        first = self.values()[: self._look_ahead]
+        assert first == self.window
+        assert len({sequence.rank for sequence in self._sequences.values()}) == len(self)
+        beyond = sorted(sequence.request_id for sequence in self._beyond.sequences())
+        assert beyond == sorted(self._sequences.keys() - {sequence.request_id for sequence in first})
+
+    def _place(self, sequence: Sequence) -> int:
+        return bisect_left(self.window, sequence.rank, key=_rank)

@@ -1,0 +1,76 @@
+"""Guesses what a sequence says next by running a smaller model ahead of it.
+
+The smaller model has a KV cache of its own, of as many blocks as the large one's, and a token's keys and values lie at
+the same slot in both: so the block tables serve both, whoever has a slot for a draft has it here too, and memory never
+runs out on one side alone. Knows tokens, slots and the smaller model; not whether a guess holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+from model_manager.engine.interface import Longs, ModelRunner
+from model_manager.engine.sampling.sampler import Sampler
+from model_manager.engine.scheduling.batch_table import BatchTable, Span
+from model_manager.engine.scheduling.sequence import Sequence
+
+
+class DraftModel:
+    """A Drafter (speculation.py).
+
+    Guesses are sampled as the tokens themselves will be, by the same parameters, history and random numbers, so that
+    they agree wherever the models do. A sequence that is new here is first caught up with, within `max_tokens` a step
+    of the engine; its guesses begin when that is done.
+    """
+
+    def __init__(self, runner: ModelRunner, table: BatchTable, *, max_tokens: int) -> None:
+        self._runner = runner
+        self._table = table
+        self._max_tokens = max_tokens
+        self._sampler = Sampler()
+
+    def draft(self, sequences: List[Sequence], counts: Longs) -> list[list[int]]:
+        guesses: dict[str, list[int]] = {sequence.request_id: [] for sequence in sequences}
+        most = {s.request_id: int(count) for s, count in zip(sequences, counts, strict=True) if self._takes(s, count)}
+        spans = self._first_spans([sequence for sequence in sequences if sequence.request_id in most])
+        depth = 0
+        while spans:
+            ready = self._run(spans, depth, guesses)
+            spans = [
+                Span(sequence, sequence.num_tokens + depth, sequence.num_tokens + depth + 1)
+                for sequence in ready
+                if len(guesses[sequence.request_id]) < most[sequence.request_id]
+            ]
+            depth += 1
+        return [guesses[sequence.request_id] for sequence in sequences]
+
+    def _takes(self, sequence: Sequence, count: int) -> bool:
+        """Whether all but the last of those guesses, which is not computed, are within this model's positions."""
+        return sequence.num_tokens + int(count) - 1 <= self._runner.max_model_len
+
+    def _first_spans(self, sequences: List[Sequence]) -> list[Span]:
+        """What is missing of each, within the budget. Drafts that were wrong are computed again as what they became;
+        of the tokens that are there, all but the last can have been drafts, since that one was sampled.
+        """
+        spans = []
+        left = self._max_tokens
+        for sequence in sequences:
+            start = min(sequence.num_draft_computed_tokens, sequence.num_tokens - 1)
+            end = min(sequence.num_tokens, start + left)
+            if end > start:
+                spans.append(Span(sequence, start, end))
+                left -= end - start
+        return spans
+
+    def _run(self, spans: list[Span], depth: int, guesses: dict[str, list[int]]) -> list[Sequence]:
+        """Compute the spans and add a guess for each sequence that got to its end; returns those."""
+        output = self._runner.execute(self._table.pack_spans(spans))
+        for span in spans:
+            span.sequence.num_draft_computed_tokens = span.end
+        ready = [span.sequence for span in spans if span.reaches_end]
+        if ready:
+            samples = self._sampler.sample(output.logits, self._table.sampling(ready, ahead=depth))
+            for sequence, token_id in zip(ready, samples.token_ids, strict=True):
+                guesses[sequence.request_id].append(token_id)
+                self._table.add_drafts(sequence, guesses[sequence.request_id])
+        return ready

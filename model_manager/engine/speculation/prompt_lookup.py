@@ -1,0 +1,78 @@
+"""Guesses what a sequence says next from what it has said before: prompt lookup, which needs no second model.
+
+Where the last few tokens of prompt and output have occurred earlier, what followed them there is the guess. Knows
+token ids; not where they come from, nor whether a guess holds. Saxena, "Prompt Lookup Decoding" (2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+import numpy as np
+
+from model_manager.engine.interface import Ints, Longs
+from model_manager.engine.scheduling.batch_table import BatchTable
+from model_manager.engine.scheduling.sequence import Sequence
+
+LONGEST_MATCH = 4
+"""Matches are compared over so many tokens: longer ones predict hardly better than the most recent of these."""
+SHORTEST_MATCH = 2
+"""A single token recurs everywhere and predicts nothing."""
+
+
+class PromptLookup:
+    """A Drafter (speculation.py) that copies from each sequence's own tokens."""
+
+    def __init__(self, table: BatchTable) -> None:
+        self._table = table
+
+    def draft(self, sequences: List[Sequence], counts: Longs) -> list[list[int]]:
+        tokens, lengths = self._table.histories(sequences)
+        return look_up(tokens, lengths, counts)
+
+
+def look_up(
+    tokens: Ints, lengths: Longs, counts: Longs, *, shortest: int = SHORTEST_MATCH, longest: int = LONGEST_MATCH
+) -> list[list[int]]:
+    """At most `counts[s]` guesses for each of S sequences; none for one whose end has not occurred before.
+
+    `tokens` is [S, W], row s a sequence of `lengths[s]` tokens (at least 1), what lies behind them being ignored.
+    Of all earlier places the one counts whose last tokens, up to `longest` and at least `shortest`, agree furthest
+    back with the sequence's end, and of those the latest. A guess that reaches the sequence's end goes on in its own
+    beginning, so text that repeats is guessed to repeat.
+    """
+    guesses: list[list[int]] = [[] for _ in counts]
+    rows, starts = _places_after_matches(tokens, lengths, shortest, longest)
+    steps = np.arange(counts.max(initial=0)) % (lengths[rows] - starts)[:, None]
+    copied = tokens[rows[:, None], starts[:, None] + steps].tolist()
+    for row, guess in zip(rows.tolist(), copied, strict=True):
+        guesses[row] = guess[: counts[row]]
+    return guesses
+
+
+def _places_after_matches(tokens: Ints, lengths: Longs, shortest: int, longest: int) -> tuple[Longs, Longs]:
+    """The rows that have a match, in order, and the position after the best match of each.
+
+    One pass over all tokens finds where the last one occurs; only those places are compared further.
+    """
+    last = lengths - 1
+    width = int(last.max(initial=0))
+    same = tokens[:, :width] == tokens[np.arange(len(lengths)), last][:, None]
+    rows, ends = np.divmod(np.flatnonzero(same), max(width, 1))  # several times as fast as nonzero
+    earlier = ends < last[rows]
+    rows, ends = rows[earlier], ends[earlier]
+    depth = _agreement(tokens, last, rows, ends, longest)
+    best = np.zeros(len(lengths), np.int64)
+    np.maximum.at(best, rows, depth * (width + 1) + ends + 1)
+    found = np.flatnonzero(best >= shortest * (width + 1))
+    return found, best[found] % (width + 1)
+
+
+def _agreement(tokens: Ints, last: Longs, rows: Longs, ends: Longs, longest: int) -> Longs:
+    """How many tokens, at most `longest`, ending at each place equal the end of its row; the last one is known to."""
+    depth = np.ones(len(rows), np.int64)
+    for back in range(1, longest):
+        reached = np.flatnonzero((depth == back) & (ends >= back))
+        row, end = rows[reached], ends[reached]
+        depth[reached] += tokens[row, end - back] == tokens[row, last[row] - back]
+    return depth

@@ -1,0 +1,81 @@
+"""The compiled step against transformers' code: logits, hidden states, and more rows than a step has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model_manager.engine.cpu.compiled_runner import CompiledRunner
+from model_manager.engine.cpu.matrix_ops import Format
+from model_manager.engine.cpu.packed_matrix import can_multiply
+from model_manager.engine.loading import compiled_loader
+from model_manager.engine.loading.model_loader import load_model
+from model_manager.engine.model_runner import TorchModelRunner
+from model_manager.wire.config import ModelConfig
+from tests.model_manager.engine import random_checkpoints, tested_models
+from tests.model_manager.engine.batches import deal_blocks, make_step
+
+pytestmark = pytest.mark.skipif(
+    not all(can_multiply(fmt) for fmt in Format), reason="the processor lacks AVX-512 with VNNI and bfloat16"
+)
+
+_MAX_TOKENS = 64
+_MODELS = (
+    random_checkpoints.llama_gqa,
+    random_checkpoints.qwen2,
+    random_checkpoints.opt,
+    tested_models.gemma,
+    tested_models.starcoder2,
+)
+
+
+def _runner(folder: Path, **settings: Any) -> Any:
+    fields = {"kv_cache_gib": 0.01, "num_threads": 2, "max_num_seqs": 8, "max_num_batched_tokens": _MAX_TOKENS}
+    return load_model(ModelConfig(model="small", **fields | settings), folder).runner
+
+
+@pytest.fixture(params=_MODELS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    random_checkpoints.write(tmp_path, request.param())
+    return tmp_path
+
+
+def _step() -> Any:
+    step = make_step([(0, 5), (0, 1), (0, 33), (0, 20)], deal_blocks([5, 1, 33, 20], 16, 16), 16)
+    tokens = torch.randint(2, random_checkpoints.VOCAB, (59,), generator=torch.Generator().manual_seed(1))
+    object.__setattr__(step, "token_ids", tokens.numpy())
+    object.__setattr__(step, "hidden_rows", step.logits_rows)
+    return step
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
+def test_logits_and_hidden_states_are_those_of_transformers_code(
+    folder: Path, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = _runner(folder, dtype=dtype)
+    monkeypatch.setattr(compiled_loader, "plan_decoder", lambda _architecture, _config: None)
+    plain = _runner(folder, dtype=dtype)
+    assert (type(compiled), type(plain)) == (CompiledRunner, TorchModelRunner)
+    got, wanted = compiled.execute(_step()), plain.execute(_step())
+    for name in ("logits", "hidden"):
+        one, other = getattr(got, name).float(), getattr(wanted, name).float()
+        assert (one - other).abs().max() < tolerance * other.abs().max(), name
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}])
+def test_the_head_alone_takes_more_rows_than_a_step_and_gives_the_same(folder: Path, settings: dict[str, str]) -> None:
+    runner = _runner(folder, **settings)
+    output = runner.execute(_step())
+    many = output.hidden.repeat(_MAX_TOKENS, 1)
+    again = runner.logits(many)
+    assert len(again) > _MAX_TOKENS
+    torch.testing.assert_close(again, output.logits.repeat(_MAX_TOKENS, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_int8_is_near_the_model_that_it_rounds(folder: Path) -> None:
+    exact, rounded = (_runner(folder, quantization=name).execute(_step()).hidden for name in ("none", "int8"))
+    difference = (exact - rounded).norm() / exact.norm()
+    assert 0 < difference < 0.25

@@ -1,0 +1,188 @@
+"""Each kind of call of a step's program, against the same computed by torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+from model_manager.engine.cpu.cpu_team import Team
+from model_manager.engine.cpu.matrix_ops import Epilogue, Format
+from model_manager.engine.cpu.packed_matrix import PackedMatrix, can_multiply
+from model_manager.engine.cpu.row_ops import Norm
+from model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rotation, Rows
+from model_manager.engine.cpu.step_program import Kernels
+from model_manager.engine.paged_attention import CacheShape
+
+_DTYPES = {Format.FLOAT32: torch.float32, Format.BFLOAT16: torch.bfloat16, Format.INT8: torch.uint8}
+_TOLERANCE = {Format.FLOAT32: 2e-6, Format.BFLOAT16: 1e-2, Format.INT8: 2e-2}
+_EPILOGUES: dict[Epilogue, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    Epilogue.STORE: lambda product, _there: product,
+    Epilogue.RELU: lambda product, _there: product.relu(),
+    Epilogue.GELU_TANH: lambda product, _there: functional.gelu(product, approximate="tanh"),
+    Epilogue.ADD: lambda product, there: there + product,
+}
+_GATED: dict[Epilogue, Callable[[torch.Tensor], torch.Tensor]] = {
+    Epilogue.SWIGLU: functional.silu,
+    Epilogue.GEGLU_TANH: lambda gate: functional.gelu(gate, approximate="tanh"),
+}
+
+pytestmark = pytest.mark.skipif(
+    not all(can_multiply(fmt) for fmt in Format), reason="the processor lacks AVX-512 with VNNI and bfloat16"
+)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return Kernels()
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def emitter(kernels: Kernels, request: pytest.FixtureRequest) -> Emitter:
+    return Emitter(Team(request.param), kernels)
+
+
+def _filled(values: torch.Tensor, dtype: torch.dtype) -> Rows:
+    """Rows of these values; what lies beyond them is not finite, and must not matter."""
+    rows = Rows(len(values), values.shape[1], dtype, exact=True)
+    if dtype.is_floating_point:
+        rows.tensor.fill_(float("nan"))
+    rows.tensor[: len(values)] = values.to(dtype)
+    return rows
+
+
+def _factors(emitter: Emitter, values: torch.Tensor, fmt: Format) -> Rows:
+    """The left side of a product, in its format."""
+    if fmt != Format.INT8:
+        return _filled(values, _DTYPES[fmt])
+    target = Rows(len(values), values.shape[1], torch.uint8, exact=True)
+    return emitter.quantize(_filled(values, torch.float32), values.shape[1], target)
+
+
+def _deviation(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got.float() - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("fmt", Format)
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 8, 13, 16, 24, 61, 130, 300])
+def test_products_of_any_number_of_rows(emitter: Emitter, fmt: Format, rows: int) -> None:
+    torch.manual_seed(rows)
+    x, weight, bias = torch.randn(rows, 64), torch.randn(200, 64), torch.randn(200)
+    out = Rows(rows, 200, torch.float32)
+    out.tensor.zero_()
+    emitter.multiply(_factors(emitter, x, fmt), PackedMatrix([weight], [bias], fmt), out, Epilogue.STORE)
+    emitter.run(rows)
+    assert _deviation(out.tensor[:rows, :200], x @ weight.T + bias) < _TOLERANCE[fmt]
+    assert not out.tensor[:rows, 200:].any()
+    assert not out.tensor[rows:].any()
+
+
+@pytest.mark.parametrize("fmt", Format)
+@pytest.mark.parametrize("epilogue", _EPILOGUES)
+def test_what_becomes_of_products(emitter: Emitter, fmt: Format, epilogue: Epilogue) -> None:
+    torch.manual_seed(epilogue)
+    x, weight, there = torch.randn(21, 96), torch.randn(96, 96) / 10, torch.randn(21, 96)
+    out = _filled(there, torch.float32)
+    emitter.multiply(_factors(emitter, x, fmt), PackedMatrix([weight], [None], fmt), out, epilogue)
+    emitter.run(21)
+    assert _deviation(out.tensor[:21], _EPILOGUES[epilogue](x @ weight.T, there)) < _TOLERANCE[fmt]
+
+
+@pytest.mark.parametrize("fmt", Format)
+@pytest.mark.parametrize("epilogue", _GATED)
+def test_gated_pairs_of_products(emitter: Emitter, fmt: Format, epilogue: Epilogue) -> None:
+    torch.manual_seed(epilogue)
+    x, gate, up = torch.randn(30, 64), torch.randn(112, 64) / 4, torch.randn(112, 64) / 4
+    out = Rows(30, 112, torch.float32)
+    biases = [torch.randn(112), torch.randn(112)]
+    emitter.multiply(_factors(emitter, x, fmt), PackedMatrix([gate, up], biases, fmt), out, epilogue)
+    emitter.run(30)
+    expected = _GATED[epilogue](x @ gate.T + biases[0]) * (x @ up.T + biases[1])
+    assert _deviation(out.tensor[:30, :112], expected) < 2 * _TOLERANCE[fmt]
+
+
+def test_bfloat16_results_are_rounded_to_nearest(emitter: Emitter) -> None:
+    x, weight = torch.randn(9, 32), torch.randn(48, 32)
+    out = Rows(9, 48, torch.bfloat16)
+    emitter.multiply(_filled(x, torch.float32), PackedMatrix([weight], [None], Format.FLOAT32), out, Epilogue.STORE)
+    emitter.run(9)
+    torch.testing.assert_close(out.tensor[:9], (x @ weight.T).bfloat16(), rtol=1e-2, atol=1e-6)
+
+
+def test_a_runtime_that_gives_fewer_threads_than_asked_for_holds_nothing_up() -> None:
+    code = """
+import torch
+from model_manager.engine.cpu.cpu_team import Team
+from model_manager.engine.cpu.matrix_ops import Format
+from model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rows
+from model_manager.engine.cpu.step_program import Kernels
+
+source, target = Rows(5, 48, torch.float32, exact=True), Rows(5, 48, torch.uint8, exact=True)
+source.tensor.fill_(1.0)
+emitter = Emitter(Team(2), Kernels())
+emitter.quantize(source, 48, target)
+emitter.run(5)
+print(int(target.tensor[:5].sum()))
+"""
+    environment = os.environ | {"OMP_THREAD_LIMIT": "1"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, timeout=100, capture_output=True, check=True)
+    assert int(ran.stdout) == 5 * 48 * 255
+
+
+@pytest.mark.parametrize("kind", Norm)
+@pytest.mark.parametrize("fmt", Format)
+def test_norms(emitter: Emitter, kind: Norm, fmt: Format) -> None:
+    x, weight, bias = torch.randn(19, 80) * 3 + 1, torch.randn(80), torch.randn(80)
+    expected = (
+        functional.layer_norm(x, (80,), weight, bias, 1e-5)
+        if kind == Norm.LAYER
+        else functional.rms_norm(x, (80,), weight, 1e-5) + bias
+    )
+    out = Rows(19, 80, _DTYPES[fmt], exact=True)
+    emitter.normalize(_filled(x, torch.float32), NormWeights(kind, weight, bias, 1e-5), out)
+    emitter.run(19)
+    got = out.tensor[:19].float()
+    if fmt == Format.INT8:
+        got = (got - 128) * out.scales[:19, None]
+    assert _deviation(got, expected) < _TOLERANCE[fmt]
+
+
+def test_a_row_that_is_not_finite_stays_so_in_int8_and_harms_no_other(emitter: Emitter) -> None:
+    x, weight = torch.randn(12, 64), torch.randn(48, 64)
+    broken = x.clone()
+    broken[3, 5], broken[7, 63] = float("nan"), float("inf")
+    out = Rows(12, 48, torch.float32)
+    factors = _factors(emitter, broken, Format.INT8)
+    emitter.multiply(factors, PackedMatrix([weight], [None], Format.INT8), out, Epilogue.STORE)
+    emitter.run(12)
+    finite = out.tensor[:12].isfinite().all(dim=1)
+    assert finite.tolist() == [row not in (3, 7) for row in range(12)]
+    assert _deviation(out.tensor[:12][finite], (x @ weight.T)[finite]) < _TOLERANCE[Format.INT8]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dim", "half"), [(32, 16), (64, 8), (32, 0)])
+def test_heads_are_normalised_and_rotated(emitter: Emitter, dtype: torch.dtype, dim: int, half: int) -> None:
+    shape = CacheShape(1, 3, 2, dim, 1, 16, dtype)
+    heads = torch.randn(7, 7, dim).to(dtype)
+    norms = tuple(NormWeights(Norm.RMS, torch.rand(dim) + 0.5, torch.zeros(dim), 1e-6) for _ in range(2))
+    angles = Rotation(7, half)
+    turn = torch.rand(7, half)
+    angles.cos[:], angles.sin[:] = turn.cos(), turn.sin()
+    rows = _filled(heads.flatten(1), dtype)
+    emitter.rotate(rows, (norms[0], norms[1]), shape, angles)
+    emitter.run(7)
+    expected = heads.float()
+    for part, norm in ((slice(0, 3), norms[0]), (slice(3, 5), norms[1])):
+        normed = functional.rms_norm(expected[:, part], (dim,), norm.weight, 1e-6)
+        first, second = normed[..., :half].clone(), normed[..., half : 2 * half].clone()
+        cos, sin = angles.cos[:, None], angles.sin[:, None]
+        normed[..., :half], normed[..., half : 2 * half] = first * cos - second * sin, second * cos + first * sin
+        expected[:, part] = normed
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(rows.tensor[:7].float(), expected.flatten(1), rtol=tolerance, atol=tolerance)

@@ -1,0 +1,113 @@
+"""The KV cache's size: from the setting, from the memory there is, never more than can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_manager.engine.loading.kv_memory import CachePlan, check_weights, free_memory, plan_cache
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ModelDoesNotFit
+
+_MIB, _GIB = 2**20, 2**30
+
+
+def _plan(*, free: float = 8, reserve: float = 0, positions: int = 2048, **settings: Any) -> CachePlan:
+    """With blocks of 16 tokens that take a MiB each; `free` and `reserve` in GiB."""
+    return plan_cache(
+        ModelConfig(**settings),
+        bytes_per_block=_MIB,
+        max_model_len=positions,
+        free=int(free * _GIB),
+        reserve=int(reserve * _GIB),
+    )
+
+
+def test_the_setting_decides_where_there_is_one() -> None:
+    assert _plan(kv_cache_gib=0.5) == CachePlan(num_blocks=512, max_model_len=2048)
+
+
+def test_without_a_setting_it_takes_a_share_of_what_activations_leave() -> None:
+    assert _plan(free=6, reserve=1).num_blocks == 5 * 1024 * 6 // 10
+
+
+def test_it_is_never_larger_than_all_sequences_at_full_length() -> None:
+    assert _plan(max_num_seqs=2, free=100).num_blocks == 2 * 2048 // 16
+
+
+def test_a_cache_below_the_models_length_lowers_that_length(caplog: pytest.LogCaptureFixture) -> None:
+    assert _plan(kv_cache_gib=0.0625) == CachePlan(num_blocks=64, max_model_len=1024)
+    assert "max_model_len is 1024, not 2048" in caplog.text
+
+
+def test_a_length_that_was_asked_for_is_kept_or_refused() -> None:
+    with pytest.raises(ModelDoesNotFit, match=r"2048 tokens takes 0\.125 GiB and 0\.062.*kv_cache_gib.*max_model_len"):
+        _plan(kv_cache_gib=0.0625, max_model_len=2048)
+
+
+def test_a_cache_without_room_for_one_useful_sequence_is_refused() -> None:
+    with pytest.raises(ModelDoesNotFit, match=r"one sequence of 256 tokens takes 0\.016 GiB and 0\.006 GiB"):
+        _plan(free=0.01)
+    with pytest.raises(ModelDoesNotFit, match=r"0\.000 GiB are set aside"):
+        _plan(free=1, reserve=2)
+
+
+def test_a_model_of_few_positions_needs_no_more_than_those() -> None:
+    assert _plan(free=0.01, positions=64) == CachePlan(num_blocks=6, max_model_len=64)
+
+
+def test_weights_that_exceed_the_memory_are_refused_with_the_numbers() -> None:
+    check_weights(_GIB, _GIB)
+    with pytest.raises(ModelDoesNotFit, match=r"take 2\.00 GiB and 1\.00 GiB of memory are free"):
+        check_weights(2 * _GIB, _GIB)
+
+
+def test_a_version_2_control_group_limits_what_is_free(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "job"
+    _write(group, {"memory.max": "max\n", "memory.current": "5"})
+    _write(
+        group / "task", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 1\ninactive_file 60"}
+    )
+    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/job/task\n")) == 1000 - 700 + 60
+
+
+def test_a_parent_groups_limit_counts(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "job"
+    _write(group, {"memory.max": "100\n", "memory.current": "90\n"})
+    _write(group / "task", {"memory.max": "1000\n", "memory.current": "700\n"})
+    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/job/task\n")) == 10
+
+
+def test_in_a_container_the_groups_own_path_is_not_there_and_the_root_counts(tmp_path: Path) -> None:
+    _write(tmp_path / "fs", {"memory.max": "4096\n", "memory.current": "96\n"})
+    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/somewhere/outside\n")) == 4000
+
+
+def test_a_version_1_control_group_limits_what_is_free(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "memory" / "job"
+    usage = {
+        "memory.limit_in_bytes": "1000\n",
+        "memory.usage_in_bytes": "400\n",
+        "memory.stat": "total_inactive_file 7",
+    }
+    _write(group, usage)
+    own = _own(tmp_path, "12:cpu,cpuacct:/x\n3:memory:/job\n")
+    assert free_memory(tmp_path / "fs", own) == 607
+
+
+def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
+    assert free_memory(tmp_path, tmp_path / "nothing") > 100 * _MIB
+
+
+def _own(folder: Path, text: str) -> Path:
+    file = folder / "cgroup"
+    file.write_text(text)
+    return file
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)

@@ -1,0 +1,341 @@
+"""Loading: what is loaded, what it says of itself, and one sentence for whatever is wrong with a folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from model_manager.engine.cpu.cpu_attention import CpuAttention
+from model_manager.engine.cpu.parameters import StoredParameters
+from model_manager.engine.loading import device
+from model_manager.engine.loading.model_loader import load_model
+from model_manager.engine.paged_attention import GatheringAttention
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit, ModelNotFound, ModelUnsupported
+from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine.random_checkpoints import POSITIONS, VOCAB
+
+
+def _config(**settings: Any) -> ModelConfig:
+    defaults: dict[str, Any] = {"model": "small", "kv_cache_gib": 0.01, "num_threads": 1}
+    return ModelConfig(**defaults | settings)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random_checkpoints.write(tmp_path, random_checkpoints.qwen2())
+    return tmp_path
+
+
+def _edit(file: Path, **fields: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def test_a_loaded_model_says_what_it_is(folder: Path) -> None:
+    info = load_model(_config(max_num_seqs=7, block_size=32), folder).info
+    assert (info.name, info.folder, info.architecture) == ("small", str(folder), "Qwen2ForCausalLM")
+    assert (info.dtype, info.device, info.vocab_size) == ("float32", "cpu", VOCAB)
+    assert (info.max_model_len, info.max_num_seqs, info.block_size) == (POSITIONS, 7, 32)
+    assert info.num_blocks == 7 * POSITIONS // 32
+    assert info.load_seconds > 0
+
+
+def test_the_runner_agrees_with_its_description(folder: Path) -> None:
+    loaded = load_model(_config(), folder)
+    runner, info = loaded.runner, loaded.info
+    assert (runner.vocab_size, runner.max_model_len, runner.eos_token_ids) == (VOCAB, POSITIONS, info.eos_token_ids)
+    assert (runner.num_blocks, runner.block_size) == (info.num_blocks, info.block_size)
+
+
+def test_the_setting_shortens_the_models_length_and_never_lengthens_it(folder: Path) -> None:
+    assert load_model(_config(max_model_len=100), folder).info.max_model_len == 100
+    with pytest.raises(ConfigError, match=f"max_model_len={POSITIONS + 1}: this model takes at most {POSITIONS}"):
+        load_model(_config(max_model_len=POSITIONS + 1), folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "wanted"),
+    [
+        (5, None, [5]),
+        ([5, 6], None, [5, 6]),
+        (None, None, []),
+        (5, [7, 8], [7, 8]),
+        (5, 9, [9]),
+        (5, 0, [0]),
+        (5, "no file", [5]),
+    ],
+)
+def test_end_of_sequence_tokens_come_from_the_generation_config_first(
+    folder: Path, config: Any, generation: Any, wanted: list[int]
+) -> None:
+    _edit(folder / "config.json", eos_token_id=config)
+    if generation == "no file":
+        (folder / "generation_config.json").unlink()
+    else:
+        _edit(folder / "generation_config.json", eos_token_id=generation)
+    assert load_model(_config(), folder).info.eos_token_ids == wanted
+
+
+def test_shards_are_put_together(tmp_path: Path) -> None:
+    random_checkpoints.write(tmp_path, random_checkpoints.llama_gqa(), shard="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert load_model(_config(), tmp_path).info.architecture == "LlamaForCausalLM"
+
+
+# ── formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("fast", "wanted"), [(True, "bfloat16"), (False, "float32")])
+def test_half_precision_is_computed_in_what_the_processor_is_fast_in(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stored: torch.dtype,
+    fast: bool,
+    wanted: str,
+) -> None:
+    monkeypatch.setattr(device, "computes_bfloat16_fast", lambda: fast)
+    random_checkpoints.write(tmp_path, random_checkpoints.opt(), dtype=stored)
+    assert load_model(_config(), tmp_path).info.dtype == wanted
+    assert (f"instead of the checkpoint's {stored}" in caplog.text) == (str(stored) != f"torch.{wanted}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_format_that_is_asked_for_is_taken(folder: Path, dtype: str) -> None:
+    assert load_model(_config(dtype=dtype), folder).info.dtype == dtype
+
+
+def test_float16_is_refused_on_a_cpu(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="dtype='float16'"):
+        load_model(_config(dtype="float16", device="cpu"), folder)
+
+
+def test_cuda_is_refused_where_there_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device='cuda': this machine has no usable CUDA device"):
+        load_model(_config(device="cuda"), folder)
+
+
+# ── attention ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_heads_that_no_kernel_takes_are_attended_by_gathering_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = random_checkpoints.llama_gqa()
+    config.head_dim = 12
+    random_checkpoints.write(tmp_path, config)
+    runner: Any = load_model(_config(), tmp_path).runner
+    assert isinstance(runner._attention, GatheringAttention)
+    assert "no CPU kernel for heads of 12" in caplog.text
+
+
+def test_loading_a_usual_model_logs_no_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runner: Any = load_model(_config(), folder).runner
+    assert isinstance(runner._attention, CpuAttention)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_nothing_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load_model(_config(), folder)
+    assert capfd.readouterr() == ("", "")
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_cache_is_reserved_and_not_touched(folder: Path) -> None:
+    process = psutil.Process()
+    load_model(_config(kv_cache_gib=0.01), folder)  # whatever is loaded once
+    before = process.memory_info().rss
+    loaded = load_model(_config(kv_cache_gib=1.0, max_num_seqs=4096, max_num_batched_tokens=4096), folder)
+    cache_bytes = loaded.info.num_blocks * loaded.info.block_size * 2 * 3 * 2 * 16 * 4
+    assert cache_bytes > 700 * 2**20
+    assert process.memory_info().rss - before < cache_bytes / 4
+
+
+def test_weights_beyond_the_memory_are_refused_before_they_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_manager.engine.loading.kv_memory.free_memory", lambda: 1000)
+    with pytest.raises(ModelDoesNotFit, match="the weights take"):
+        load_model(_config(), folder)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+@pytest.mark.parametrize("max_loras", [0, 1])
+def test_memory_that_runs_out_while_weights_are_loaded_is_not_the_checkpoints_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, max_loras: int
+) -> None:
+    """Of a model that is compiled, and of one that is not."""
+
+    def run_out(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(transformers.Qwen2ForCausalLM, "from_pretrained", run_out)
+    monkeypatch.setattr(StoredParameters, "take", run_out)
+    with pytest.raises(ModelDoesNotFit, match="memory ran out"):
+        load_model(_config(max_loras=max_loras), folder)
+
+
+def test_a_cache_too_small_for_one_sequence_is_refused(folder: Path) -> None:
+    with pytest.raises(ModelDoesNotFit, match="kv_cache_gib"):
+        load_model(_config(kv_cache_gib=1e-5), folder)
+
+
+# ── what is wrong with a folder ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def _config_cut_short(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "qw')
+
+
+def _config_of_nothing(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def _config_with_odd_sizes(folder: Path) -> None:
+    _edit(folder / "config.json", hidden_size="many")
+
+
+def _generation_config_cut_short(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("{")
+
+
+def _unknown_model_type(folder: Path) -> None:
+    _edit(folder / "config.json", model_type="perpetuum", architectures=["PerpetuumForCausalLM"])
+
+
+def _other_architecture(folder: Path) -> None:
+    _edit(folder / "config.json", architectures=["Qwen2ForSequenceClassification"])
+
+
+def _no_architecture(folder: Path) -> None:
+    _edit(folder / "config.json", architectures=None)
+
+
+def _remote_code(folder: Path) -> None:
+    code = "raise SystemExit('it ran')\n"
+    (folder / "modeling.py").write_text(code)
+    auto_map = {"AutoConfig": "modeling.Config", "AutoModelForCausalLM": "modeling.Model"}
+    _edit(folder / "config.json", model_type="own", architectures=["Model"], auto_map=auto_map)
+
+
+def _quantized(folder: Path) -> None:
+    _edit(folder / "config.json", quantization_config={"quant_method": "hqq", "bits": 4})
+
+
+def _no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def _pickled_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _weights_of_another_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+
+
+def _weights_cut_short(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _weights_of_noise(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
+
+
+def _weight_missing(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _weight_too_many(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors") | {"model.layers.0.adapter.weight": torch.zeros(3)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _weight_misshapen(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors") | {"model.norm.weight": torch.zeros(3)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _weight_of_integers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors") | {"model.norm.weight": torch.zeros(64, dtype=torch.int8)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _index(folder: Path, text: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+def _index_cut_short(folder: Path) -> None:
+    _index(folder, '{"weight_map"')
+
+
+def _shard_missing(folder: Path) -> None:
+    _index(folder, json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}}))
+
+
+def _shard_elsewhere(folder: Path) -> None:
+    _index(folder, json.dumps({"weight_map": {"a": "../other.safetensors"}}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        (_no_config, ModelNotFound, "holds no config.json"),
+        (_config_cut_short, ModelCorrupt, "config.json is not readable"),
+        (_config_of_nothing, ModelCorrupt, "config.json is not readable"),
+        (_config_with_odd_sizes, ModelCorrupt, "hidden_size"),
+        (_generation_config_cut_short, ModelCorrupt, "generation_config.json is not readable"),
+        (_unknown_model_type, ModelUnsupported, "knows no such model type"),
+        (_other_architecture, ModelUnsupported, "Qwen2ForSequenceClassification is not served: transformers"),
+        (_no_architecture, ModelUnsupported, "architecture unnamed"),
+        (_remote_code, ModelUnsupported, "no code of a model's own is run"),
+        (_quantized, ModelUnsupported, "weights quantized by hqq are not read; takes gptq, awq,"),
+        (_no_weights, ModelUnsupported, "no weights in safetensors format"),
+        (_pickled_weights, ModelUnsupported, "only pytorch_model.bin"),
+        (_weights_of_another_name, ModelUnsupported, "only other.safetensors"),
+        (_weights_cut_short, ModelCorrupt, "model.safetensors is damaged"),
+        (_weights_of_noise, ModelCorrupt, "model.safetensors is damaged"),
+        (_weight_missing, ModelCorrupt, "1 weights are missing: model.layers.1.mlp.up_proj.weight"),
+        (_weight_too_many, ModelCorrupt, "1 weights are unexpected: model.layers.0.adapter.weight"),
+        (_weight_misshapen, ModelCorrupt, "model.norm.weight"),
+        (_weight_of_integers, ModelUnsupported, "model.norm.weight is stored as I8"),
+        (_index_cut_short, ModelCorrupt, "index.json is not an index of weights"),
+        (_shard_missing, ModelCorrupt, "00001-of-00002.safetensors is missing"),
+        (_shard_elsewhere, ModelCorrupt, "no file of this folder"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said_in_one_sentence(
+    folder: Path, damage: Callable[[Path], None], error: type[Exception], words: str
+) -> None:
+    damage(folder)
+    with pytest.raises(error) as raised:
+        load_model(_config(), folder)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,67 @@
+"""An untested architecture is served when its packed answers are its own, and refused when they are not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.llama import modeling_llama
+
+from model_manager.engine.loading import architectures, compiled_loader, transformers_loader
+from model_manager.engine.loading.model_loader import load_model
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ModelUnsupported
+from tests.model_manager.engine import random_checkpoints, tested_models
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor known to the compiled step, which does without the code that is checked."""
+    monkeypatch.setattr(compiled_loader, "plan_decoder", lambda _architecture, _config: None)
+    for module in (architectures, transformers_loader):
+        monkeypatch.setattr(module, "TESTED", ())
+
+
+def _load(folder: Path, **settings: Any) -> None:
+    load_model(ModelConfig(model="small", kv_cache_gib=0.01, num_threads=1, **settings), folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("make", [random_checkpoints.llama_gqa, tested_models.gemma2, tested_models.gpt_oss])
+def test_what_answers_the_same_in_a_batch_is_served(
+    tmp_path: Path, make: Any, dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    random_checkpoints.write(tmp_path, make())
+    with caplog.at_level(logging.WARNING):
+        _load(tmp_path, dtype=dtype)
+    assert "is not among the tested architectures" in caplog.text
+
+
+def test_code_that_ignores_the_positions_it_is_given_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_checkpoints.write(tmp_path, random_checkpoints.llama_gqa())
+    rotary: Any = modeling_llama.LlamaRotaryEmbedding.forward
+
+    def by_place(self: Any, x: torch.Tensor, **_positions: torch.Tensor) -> Any:
+        return rotary(self, x, position_ids=torch.arange(x.shape[1]).unsqueeze(0))
+
+    monkeypatch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", by_place)
+    with pytest.raises(ModelUnsupported, match="LlamaForCausalLM is not served: in a batch it answers otherwise"):
+        _load(tmp_path)
+
+
+def test_code_that_mixes_what_shares_a_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_checkpoints.write(tmp_path, random_checkpoints.llama_gqa())
+    feed_forward: Any = modeling_llama.LlamaMLP.forward
+
+    def with_neighbour(self: Any, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = feed_forward(self, x) + x.roll(1, dims=1)
+        return mixed
+
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", with_neighbour)
+    with pytest.raises(ModelUnsupported, match="in a batch it answers otherwise than alone"):
+        _load(tmp_path)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_manager.engine.lora.loaded_adapters import LoadedAdapters
+from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.engine.scheduling.stopping import StopConditions, StopRules
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.messages import Adapter, Request
+from model_manager.wire.sampling import SamplingParams
+
+
+class Slots:
+    """Remembers what is where; an adapter named "bad" is refused."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.held: dict[int, str] = {}
+        self.loads: list[str] = []
+
+    def load(self, slot: int, adapter: Adapter) -> None:
+        assert 0 <= slot < self.num_slots
+        self.loads.append(adapter.name)
+        if adapter.name == "bad":
+            raise InvalidRequest("is bad")
+        self.held[slot] = adapter.name
+
+
+def sequence(name: str) -> Sequence:
+    params = SamplingParams()
+    adapter = Adapter(name, f"/{name}", name) if name else None
+    conditions: StopConditions = StopRules(frozenset(), None).conditions(params, 5)
+    return Sequence(Request("x", [1], params, adapter=adapter), conditions, now=0.0)
+
+
+def sequences(names: Iterable[str]) -> list[Sequence]:
+    return [sequence(name) for name in names]
+
+
+def test_who_stands_ahead_gets_a_slot_and_others_wait() -> None:
+    slots = Slots(2)
+    waiting = sequences(["a", "", "b", "c", "a"])
+    assert LoadedAdapters(slots).load(waiting, []) == []
+    assert slots.loads == ["a", "b"]
+    assert [each.lacks_adapter for each in waiting] == [False, False, False, True, False]
+    assert waiting[0].adapter_slot == waiting[4].adapter_slot != waiting[2].adapter_slot
+
+
+def test_the_least_recently_used_that_nobody_runs_with_makes_room() -> None:
+    slots = Slots(3)
+    loaded = LoadedAdapters(slots)
+    a, b, c = sequences("abc")
+    loaded.load([a, b, c], [])
+    loaded.load(sequences("a"), [])
+    (d,) = sequences("d")
+    loaded.load([d], [b])
+    assert d.adapter_slot == c.adapter_slot
+    e, f = sequences("ef")
+    loaded.load([e, f], [b, d])
+    assert e.adapter_slot == a.adapter_slot
+    assert f.lacks_adapter
+
+
+def test_a_bad_one_is_tried_once_and_costs_no_slot() -> None:
+    slots = Slots(1)
+    loaded = LoadedAdapters(slots)
+    waiting = sequences(["bad", "a", "bad"])
+    failed = loaded.load(waiting, [])
+    assert [each for each, _ in failed] == [waiting[0], waiting[2]]
+    assert {str(error) for _, error in failed} == {"adapter bad: is bad"}
+    assert slots.loads == ["bad", "a"]
+    assert not waiting[1].lacks_adapter
+
+
+def test_a_model_without_slots_refuses() -> None:
+    loaded = LoadedAdapters(None)
+    loaded.check(Request("x", [1], SamplingParams()))
+    with pytest.raises(InvalidRequest, match="max_loras of 1"):
+        loaded.check(Request("x", [1], SamplingParams(), adapter=Adapter("a", "/a", "a")))
+
+
+@given(
+    num_slots=st.integers(1, 3),
+    steps=st.lists(
+        st.tuples(st.lists(st.sampled_from(["", "a", "b", "c", "d", "bad"]), max_size=6), st.integers(0, 6))
+    ),
+)
+def test_whoever_runs_has_its_own_adapter_and_the_first_in_line_is_never_stuck(
+    num_slots: int, steps: list[tuple[list[str], int]]
+) -> None:
+    slots = Slots(num_slots)
+    loaded = LoadedAdapters(slots)
+    running: list[Sequence] = []
+    for names, ending in steps:
+        waiting = sequences(names)
+        failed = [each for each, _ in loaded.load(waiting, running)]
+        assert all(each.adapter is not None and each.adapter.name == "bad" for each in failed)
+        left = [each for each in waiting if each not in failed]
+        assert running or not left or not left[0].lacks_adapter
+        running += [each for each in left if not each.lacks_adapter]
+        for each in running:
+            assert each.adapter is None or slots.held[each.adapter_slot] == each.adapter.name
+        del running[:ending]

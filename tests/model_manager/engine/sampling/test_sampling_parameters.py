@@ -1,0 +1,297 @@
+"""Every sampling parameter through the compiled kernel and through torch, and against transformers' processors.
+
+Traps that engines have fallen into, and the tests that show that this one has not:
+
+2 resuming after preemption: test_engine.test_a_preempted_sequence_gets_the_same_tokens and
+  test_penalties_and_log_probabilities_survive_preemption_and_another_engine here · 3 what penalties cover:
+  test_repetition_covers_the_prompt_and_the_others_the_output_alone · 4 stop strings across tokens and 5 partial UTF-8:
+  test_stopping.py · 7 raw log-probabilities: test_log_probabilities_are_those_of_the_untouched_logits · 8 company:
+  test_sampler.test_a_rows_token_does_not_depend_on_its_company · 9 min_tokens against the end of sequence:
+  test_min_tokens_keeps_endings_away_and_then_no_more, test_a_stop_string_before_min_tokens_is_passed_over · 11 NaN:
+  test_sampler.test_rows_that_are_not_finite_are_told_apart_and_disturb_no_other, test_nan_at_a_banned_token_is_found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+import model_manager.store
+from model_manager.engine.sampling.sampler import Sampler, Samples, sample_by_torch
+from model_manager.engine.sampling.sampling_rows import SamplingRows
+from model_manager.engine.sampling.token_rules import bad_word_tokens, token_rules
+from model_manager.engine.sampling.torch_sampling import kept_weights, processed
+from model_manager.engine.scheduling.stopping import StopRules
+from model_manager.wire.config import EMBEDDED_MODEL
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.logprobs import Logprobs
+from model_manager.wire.messages import FinishReason, Request
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.history_runner import EOS, EngineUnderTest, HistoryRunner, reference_tokens
+from tests.model_manager.engine.sampling_cases import case, indexed, rows_of
+
+FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+VOCAB = 3000
+EITHER = pytest.mark.parametrize("sample", [Sampler().sample, sample_by_torch], ids=["compiled", "torch"])
+Sample = Callable[[torch.Tensor, SamplingRows], Samples]
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+
+
+def random_logits(count: int, scale: float = 2.0, vocab: int = VOCAB) -> torch.Tensor:
+    values = np.random.default_rng(count).normal(size=(count, vocab)) * scale
+    return torch.from_numpy(values.astype(np.float32))
+
+
+WARPERS: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "top_k": ({"top_k": 40}, [transformers.TopKLogitsWarper(40)]),
+    "top_p": ({"top_p": 0.8}, [transformers.TopPLogitsWarper(0.8)]),
+    "min_p": ({"min_p": 0.05}, [transformers.MinPLogitsWarper(0.05)]),
+    "typical_p": ({"typical_p": 0.7}, [transformers.TypicalLogitsWarper(0.7)]),
+    "all": (
+        {"top_k": 300, "top_p": 0.95, "min_p": 0.002, "typical_p": 0.9},
+        [
+            transformers.TopKLogitsWarper(300),
+            transformers.TopPLogitsWarper(0.95),
+            transformers.MinPLogitsWarper(0.002),
+            transformers.TypicalLogitsWarper(0.9),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARPERS)
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_what_is_kept_and_how_likely_it_is_equals_transformers(name: str, scale: float) -> None:
+    params, warpers = WARPERS[name]
+    logits = random_logits(6, scale)
+    ids = torch.zeros((6, 1), dtype=torch.int64)
+    scores = transformers.TemperatureLogitsWarper(0.7)(ids, logits.clone())
+    for warper in warpers:
+        scores = warper(ids, scores)
+    expected = scores.softmax(dim=-1)
+    rows = rows_of([case(temperature=0.7, **params)] * 6)
+    weights = kept_weights(logits, logits.max(dim=-1).values, rows.settings)
+    found = weights / weights.sum(dim=-1, keepdim=True)
+    assert ((found > 0) == (expected > 0)).all()
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", WARPERS)
+@pytest.mark.parametrize(("scale", "vocab"), [(0.0, 100), (0.5, 20_000), (4.0, 20_000), (4.0, 700)])
+def test_the_compiled_kernel_draws_what_torch_draws(name: str, scale: float, vocab: int) -> None:
+    logits = random_logits(24, scale, vocab)
+    history = np.random.default_rng(1).integers(0, vocab, 40).tolist()
+    cases = [
+        case(history[:20], history[20:], n, temperature=1.0, repetition_penalty=1.0 + 0.1 * n, **WARPERS[name][0])
+        for n in range(24)
+    ]
+    compiled, plain = Sampler().sample(logits, rows_of(cases)), sample_by_torch(logits, rows_of(cases))
+    differing = sum(one != other for one, other in zip(compiled.token_ids, plain.token_ids, strict=True))
+    assert differing <= 1  # sums in another order may move a limit
+
+
+def test_repetition_covers_the_prompt_and_the_others_the_output_alone() -> None:
+    logits = random_logits(1)
+    prompt, output = [5, 6, 6], [7, 8, 8, 8]
+    expected = transformers.RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), logits.clone())
+    given = processed(logits, rows_of([case(prompt, output, repetition_penalty=1.3)]))
+    assert torch.allclose(given, expected)
+    changed = processed(logits, rows_of([case(prompt, output, presence_penalty=0.5, frequency_penalty=0.25)])) - logits
+    assert changed[0].nonzero().flatten().tolist() == [7, 8]
+    assert changed[0, [7, 8]].tolist() == pytest.approx([-0.75, -1.25], abs=1e-5)
+
+
+@EITHER
+def test_penalties_count_what_was_generated(sample: Sample) -> None:
+    logits = torch.zeros(1, 8)
+    logits[0, 2], logits[0, 3] = 3.0, 2.0
+    cases: list[tuple[dict[str, Any], list[int], int]] = [
+        ({"frequency_penalty": 0.4}, [2, 2], 2),
+        ({"frequency_penalty": 0.4}, [2, 2, 2], 3),
+        ({"presence_penalty": 1.5}, [2], 3),
+        ({"repetition_penalty": 1.4}, [2], 2),
+        ({"repetition_penalty": 1.6}, [2], 3),
+    ]
+    for params, output, token in cases:
+        assert sample(logits, rows_of([case([], output, **params)])).token_ids == [token]
+    assert sample(logits, rows_of([case([2], [], presence_penalty=2.0, frequency_penalty=2.0)])).token_ids == [2]
+
+
+@EITHER
+def test_a_bias_is_added_after_penalties_and_masks_come_last(sample: Sample) -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"logit_bias": {0: 3.5}}, 0),
+        ({"logit_bias": {3: -100}}, 2),
+        ({"allowed_token_ids": [0, 1]}, 1),
+        ({"allowed_token_ids": [0, 1], "logit_bias": {0: 1.5, 2: 100}}, 0),
+        ({"repetition_penalty": 2.0, "logit_bias": {3: 0.5}}, 2),
+    ]
+    for params, token in cases:
+        assert sample(logits, rows_of([case([3], [], **params)])).token_ids == [token]
+
+
+@EITHER
+def test_min_tokens_keeps_endings_away_and_then_no_more(sample: Sample) -> None:
+    logits = torch.tensor([[1.0, 4.0, 3.0, 2.0]])
+    params: dict[str, Any] = {"min_tokens": 2, "stop_token_ids": [2]}
+    for output, token in (([], 3), ([3], 3), ([3, 3], 1)):
+        assert sample(logits, rows_of([case([0], output, **params)], eos=[1])).token_ids == [token]
+    assert sample(logits, rows_of([case([0], [], ignore_eos=True, **params)], eos=[1])).token_ids == [1]
+
+
+def test_a_stop_string_before_min_tokens_is_passed_over() -> None:
+    ids = tokenizer().encode("one two three two four").ids
+    rules = StopRules(frozenset(), tokenizer())
+    first, again = (
+        next(n for n in range(1, len(ids) + 1) if tokenizer().decode(ids[:n]).count("two") == times) for times in (1, 2)
+    )
+    for min_tokens, end in ((0, first), (first, first), (first + 1, again)):
+        conditions = rules.conditions(SamplingParams(stop=("two",), min_tokens=min_tokens), 99)
+        endings = [conditions.after(token, n + 1) for n, token in enumerate(ids)]
+        assert next(n for n, ending in enumerate(endings, 1) if ending is not None) == end
+
+
+def test_bad_words_are_banned_where_they_would_end() -> None:
+    words = bad_word_tokens(("capital", "Mexico City"), tokenizer())
+    texts = {tokenizer().decode(list(word)) for word in words}
+    assert {"capital", " capital", "Mexico City", " Mexico City"} == texts
+    rules = token_rules(SamplingParams(bad_words=("Mexico City",)), (), 10**6, tokenizer())
+    assert rules is not None
+    for word in bad_word_tokens(("Mexico City",), tokenizer()):
+        assert word[-1] in rules.banned(np.array([3, *word[:-1]], np.int32)).tolist()
+        assert word[-1] not in rules.banned(np.array([*word[:-1], 3], np.int32)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"logit_bias": {24: 1.0}}, "logit_bias: has token id 24"),
+        ({"allowed_token_ids": [3, 99]}, "allowed_token_ids: has token id 99"),
+        ({"bad_words": ["x"]}, r"bad_words: .*tokenizer\.json"),
+    ],
+)
+def test_what_the_model_cannot_serve_is_refused_by_name(params: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        EngineUnderTest().engine.add(Request("a", [1], SamplingParams.parse(params)))
+
+
+def test_rules_that_leave_no_token_fail_that_request_alone() -> None:
+    under_test = EngineUnderTest()
+    impossible = SamplingParams(allowed_token_ids=(EOS,), min_tokens=2, max_tokens=5)
+    under_test.engine.add(Request("impossible", [1, 2], impossible))
+    under_test.engine.add(Request("fine", [1, 2], SamplingParams(max_tokens=5, ignore_eos=True)))
+    under_test.finish()
+    assert under_test.failures == {"impossible": "InvalidRequest"}
+    assert len(under_test.outputs["fine"].token_ids) == 5
+
+
+@EITHER
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("nan")])
+def test_nan_at_a_banned_token_is_found(sample: Sample, bad: float) -> None:
+    logits = torch.tensor([[1.0, bad, 2.0], [1.0, 5.0, 2.0]])
+    samples = sample(logits, rows_of([case(allowed_token_ids=[0, 2])] * 2))
+    assert samples.finite == [False, True]
+    assert samples.token_ids[1] == 2
+
+
+@EITHER
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_log_probabilities_are_those_of_the_untouched_logits(sample: Sample, temperature: float) -> None:
+    logits = random_logits(3)
+    logits[2, 5:] = -torch.inf
+    before = logits.clone()
+    edits: dict[str, Any] = {"repetition_penalty": 2.0, "logit_bias": {9: 50.0}, "top_k": 3, "temperature": temperature}
+    cases = [case([1], [2], n, logprobs=count, **edits) for n, count in enumerate([4, 0])]
+    samples = sample(logits, rows_of([*cases, case(logprobs=8)]))
+    assert torch.equal(logits, before)
+    scores = logits.log_softmax(dim=-1)
+    assert samples.token_ids[0] == 9
+    first, second, third = (samples.logprobs[row] for row in range(3))
+    assert first.logprobs == pytest.approx([float(scores[0, 9])], abs=1e-4)
+    assert first.greedy == [False]
+    assert first.top_token_ids == [scores[0].topk(4).indices.tolist()]
+    assert first.top_logprobs[0] == pytest.approx(scores[0].topk(4).values.tolist(), abs=1e-4)
+    assert (len(second), second.top_token_ids, second.top_logprobs) == (1, [], [])
+    assert third.greedy == [True]
+    assert third.top_logprobs[0][5:] == [-9999.0] * 3
+    assert len(set(third.top_token_ids[0])) == 8
+
+
+def test_frequencies_follow_the_processed_distribution() -> None:
+    logits = random_logits(1, 1.0, 40)
+    params: dict[str, Any] = {"temperature": 0.9, "top_k": 25, "top_p": 0.95, "min_p": 0.02, "logit_bias": {3: 1.0}}
+    row = rows_of([case(**params)])
+    edited = processed(logits, row)
+    weights = kept_weights(edited, edited.max(dim=-1).values, row.settings)[0].double().numpy()
+    count = 20_000
+    plain = case(**{name: value for name, value in params.items() if name != "logit_bias"})
+    drawn = Sampler().sample(edited.expand(count, -1).contiguous(), indexed(plain, np.arange(count))).token_ids
+    found, expected = np.bincount(drawn, minlength=40), weights / weights.sum() * count
+    assert not found[expected == 0].any()
+    kept = expected > 0
+    chi_square = ((found[kept] - expected[kept]) ** 2 / expected[kept]).sum()
+    assert chi_square < kept.sum() + 6 * np.sqrt(2 * kept.sum())
+
+
+PROCESSED: dict[str, Any] = {
+    "max_tokens": 20,
+    "temperature": 0.8,
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.5,
+    "min_p": 0.01,
+    "ignore_eos": True,
+    "logprobs": 2,
+}
+
+
+def test_penalties_and_log_probabilities_survive_preemption_and_another_engine() -> None:
+    asked = [Request(str(n), [n + 1] * 4, SamplingParams.parse(PROCESSED)) for n in range(3)]
+    alone = [EngineUnderTest().run(request)[0] for request in asked]
+    crowded = EngineUnderTest(HistoryRunner(num_blocks=6, block_size=8))
+    outputs = crowded.run(*asked)
+    assert crowded.engine.stats().preemptions > 0
+    assert [output.token_ids for output in outputs] == [reference_tokens(request, 256) for request in asked]
+    assert [output.logprobs for output in outputs] == [output.logprobs for output in alone]
+    before = alone[0]
+    assert before.logprobs is not None
+    assert len(before.logprobs) == len(before.token_ids) == 20
+    resumed = Request(
+        "0",
+        asked[0].prompt_token_ids,
+        asked[0].params,
+        output_token_ids=before.token_ids[:7],
+        output_logprobs=before.logprobs.first(7),
+    )
+    (after,) = EngineUnderTest().run(resumed)
+    assert (after.token_ids, after.logprobs) == (before.token_ids, before.logprobs)
+
+
+def test_progress_carries_log_probabilities_for_a_successor() -> None:
+    engine = EngineUnderTest().engine
+    engine.add(Request("a", [1, 2], SamplingParams.parse(PROCESSED | {"max_tokens": 3})))
+    parts = []
+    while engine.has_work():
+        result = engine.step()
+        parts += [result.new_logprobs["a"]] if result.new_token_ids else []
+    (output,) = result.outputs
+    assert output.finish_reason is FinishReason.LENGTH
+    assert output.logprobs is not None
+    assert Logprobs.join(parts) == output.logprobs.first(2)
+
+
+def test_tokens_without_the_log_probabilities_that_are_asked_for_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="log-probabilities"):
+        EngineUnderTest().engine.add(Request("a", [1], SamplingParams(logprobs=1), output_token_ids=[2]))

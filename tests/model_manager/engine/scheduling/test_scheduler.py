@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import pytest
+
+from model_manager.engine.scheduling.batch_table import BatchTable
+from model_manager.engine.scheduling.block_manager import BlockManager
+from model_manager.engine.scheduling.scheduler import MOST_OVERTAKES, Scheduler
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from model_manager.engine.scheduling.stopping import StopConditions
+from model_manager.wire.messages import Request
+from model_manager.wire.sampling import SamplingParams
+
+SIZE = 4
+
+
+class Driver:
+    """A scheduler, with steps that compute what is scheduled and sample token 1."""
+
+    def __init__(
+        self,
+        num_blocks: int = 32,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 8,
+        block_size: int = SIZE,
+        checks: bool = True,
+    ) -> None:
+        """`checks`: whether every step ends with a look at all invariants, which takes longer the more there are."""
+        self._checks = checks
+        self.blocks = BlockManager(num_blocks, block_size)
+        self.table = BatchTable(max_num_seqs, num_blocks * block_size, block_size)
+        self.scheduler = Scheduler(
+            self.blocks, self.table, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+        )
+        self.arrivals = 0
+
+    def add(
+        self, name: str, length: int, max_tokens: int = 99, prefix: tuple[int, ...] = (), **options: object
+    ) -> Sequence:
+        """A sequence of `length` tokens of its own after the prefix."""
+        self.arrivals += 1
+        params = SamplingParams.parse({"max_tokens": max_tokens, **options})
+        prompt = [*prefix, *[-self.arrivals] * length]
+        conditions = StopConditions(params, max_tokens, (), None)
+        sequence = Sequence(Request(name, prompt, params), conditions, now=0.0, order=self.arrivals)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> dict[str, int]:
+        """What each sequence was given."""
+        batch = self.scheduler.schedule()
+        given = {scheduled.sequence.request_id: scheduled.num_tokens for scheduled in batch}
+        sampling = [scheduled.sequence for scheduled in batch if scheduled.samples]
+        self.scheduler.computed(batch)
+        for sequence in sampling:
+            sequence.append(1)
+            self.scheduler.sampled(sequence)
+        if self._checks:
+            self.scheduler.check_integrity()
+        return given
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
+    driver = Driver()
+    driver.add("a", 2)
+    assert driver.step() == {"a": 2}
+    driver.add("b", 16)
+    assert [driver.step() for _ in range(4)] == [{"a": 1, "b": 7}, {"a": 1, "b": 7}, {"a": 1, "b": 2}, {"a": 1, "b": 1}]
+
+
+def test_what_a_chunk_leaves_of_the_budget_goes_to_the_next_in_line() -> None:
+    driver = Driver()
+    for name in "abc":
+        driver.add(name, 5)
+    assert driver.step() == {"a": 5, "b": 3}
+    assert driver.step() == {"a": 1, "b": 2, "c": 5}
+
+
+def test_no_more_than_max_num_seqs_run_and_arrival_decides() -> None:
+    driver = Driver(max_num_seqs=2)
+    for name in "abc":
+        driver.add(name, 1, max_tokens=2)
+    assert [sorted(driver.step()) for _ in range(3)] == [["a", "b"], ["a", "b"], ["c"]]
+
+
+def test_a_prompt_that_finds_no_blocks_waits_and_nobody_overtakes_it() -> None:
+    driver = Driver(num_blocks=4)
+    driver.add("a", 6, max_tokens=3)
+    driver.add("b", 12)
+    driver.add("c", 1)
+    assert [driver.step() for _ in range(4)] == [{"a": 6}, {"a": 1}, {"a": 1}, {"b": 8}]
+
+
+def test_the_last_arrival_is_preempted_and_runs_again_before_any_other() -> None:
+    driver = Driver(num_blocks=5)
+    a = driver.add("a", 4, max_tokens=6)
+    b = driver.add("b", 4)
+    assert driver.step() == {"a": 4, "b": 4}
+    driver.add("c", 1)
+    for _ in range(4):
+        driver.step()
+    assert driver.step() == {"a": 1}
+    assert driver.scheduler.num_preemptions == 1
+    assert (a.status, b.status) == (SequenceStatus.FINISHED, SequenceStatus.WAITING)
+    assert list(driver.scheduler.waiting) == ["b", "c"]
+    assert b.num_output_tokens == 5
+    assert driver.step() == {"b": 1, "c": 1}  # its first blocks were still in the cache
+
+
+def test_a_finished_sequence_leaves_everything_free() -> None:
+    driver = Driver()
+    sequence = driver.add("a", 5, max_tokens=2)
+    driver.step()
+    driver.step()
+    assert sequence.status is SequenceStatus.FINISHED
+    assert driver.blocks.num_free == 32
+    assert driver.scheduler.schedule() == []
+
+
+def test_a_waiting_or_running_sequence_can_be_ended_at_any_time() -> None:
+    driver = Driver(max_num_seqs=1)
+    running, waiting = driver.add("a", 20), driver.add("b", 2)
+    driver.step()
+    for sequence in (running, waiting):
+        assert driver.scheduler.find(sequence.request_id) is sequence
+        driver.scheduler.finish(sequence)
+        driver.scheduler.check_integrity()
+        assert driver.scheduler.find(sequence.request_id) is None
+    assert driver.blocks.num_free == 32
+
+
+def test_an_id_is_queued_once() -> None:
+    driver = Driver()
+    driver.add("a", 2)
+    with pytest.raises(AssertionError):
+        driver.add("a", 2)
+
+
+def test_the_lower_number_runs_first_and_arrival_decides_among_equals() -> None:
+    driver = Driver(max_num_seqs=1)
+    for name, priority in (("late", 5), ("usual", 0), ("urgent", -1), ("usual too", 0)):
+        driver.add(name, 2, max_tokens=1, priority=priority)
+    assert [next(iter(driver.step())) for _ in range(4)] == ["urgent", "usual", "usual too", "late"]
+
+
+def test_a_cached_beginning_does_not_pass_a_more_urgent_request() -> None:
+    driver = Driver(max_num_seqs=1, max_num_batched_tokens=32)
+    driver.add("a", 2, max_tokens=1, prefix=SHARED)
+    driver.step()
+    driver.add("cached", 2, max_tokens=1, prefix=SHARED, priority=1)
+    driver.add("urgent", 2, max_tokens=1)
+    assert [next(iter(driver.step())) for _ in range(2)] == ["urgent", "cached"]
+
+
+def test_the_least_urgent_is_preempted_though_it_came_first() -> None:
+    driver = Driver(num_blocks=5)
+    first = driver.add("least", 4, max_tokens=8, priority=1)
+    driver.step()
+    second = driver.add("usual", 4, max_tokens=8)
+    while not driver.scheduler.num_preemptions:
+        driver.step()
+    assert (first.status, second.status) == (SequenceStatus.WAITING, SequenceStatus.RUNNING)
+
+
+SHARED = (7, 7, 7, 7, 8, 8, 8, 8)
+
+
+def test_a_common_beginning_is_computed_once_though_all_came_at_once() -> None:
+    driver = Driver(max_num_batched_tokens=32)
+    for name in "abc":
+        driver.add(name, 2, prefix=SHARED)
+    driver.add("other", 3)
+    assert driver.step() == {"a": 10, "other": 3}
+    assert driver.step() == {"a": 1, "other": 1, "b": 2, "c": 2}
+
+
+def test_who_waits_for_a_beginning_waits_through_all_its_chunks() -> None:
+    driver = Driver(max_num_batched_tokens=6)
+    driver.add("a", 2, prefix=SHARED)
+    driver.add("b", 2, prefix=SHARED)
+    assert [driver.step() for _ in range(3)] == [{"a": 6}, {"a": 4}, {"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize("how", ["finish", "distrust"])
+def test_who_waits_for_a_beginning_computes_it_when_the_other_is_gone(how: str) -> None:
+    driver = Driver(max_num_batched_tokens=6)
+    first = driver.add("a", 2, prefix=SHARED)
+    driver.add("b", 2, prefix=SHARED)
+    driver.add("c", 2, prefix=SHARED)
+    driver.step()
+    getattr(driver.scheduler, how)(first)
+    assert [driver.step() for _ in range(3)] == [{"b": 6}, {"b": 4}, {"b": 1, "c": 2}]
+
+
+def test_who_waits_for_a_beginning_goes_on_when_the_other_is_preempted() -> None:
+    driver = Driver(num_blocks=6, max_num_batched_tokens=6)
+    driver.add("old", 4, max_tokens=9)
+    driver.step()
+    driver.add("a", 2, max_tokens=9, prefix=SHARED)
+    assert driver.step() == {"old": 1, "a": 5}
+    driver.add("b", 2, max_tokens=9, prefix=SHARED)
+    for _ in range(40):
+        driver.step()
+    assert driver.scheduler.num_preemptions > 0
+    assert not driver.scheduler.waiting
+    assert not driver.scheduler.running
+
+
+def test_whose_beginning_is_cached_goes_first_the_longest_of_all() -> None:
+    driver = Driver(max_num_seqs=1, max_num_batched_tokens=32)
+    driver.add("a", 2, max_tokens=1, prefix=SHARED)
+    driver.step()
+    for name, prefix in (("none", ()), ("half", SHARED[:4]), ("whole", SHARED), ("whole too", SHARED)):
+        driver.add(name, 2, max_tokens=1, prefix=prefix)
+    order = [next(iter(driver.step())) for _ in range(4)]
+    assert order == ["whole", "whole too", "half", "none"]
+
+
+def test_nobody_is_overtaken_for_ever() -> None:
+    driver = Driver(num_blocks=400, max_num_seqs=1, max_num_batched_tokens=32)
+    driver.add("first", 2, max_tokens=1, prefix=SHARED)
+    driver.step()
+    driver.add("patient", 2, max_tokens=1)
+    ran: list[str] = []
+    for n in range(2 * MOST_OVERTAKES):
+        driver.add(f"cached {n}", 2, max_tokens=1, prefix=SHARED)
+        ran += driver.step()
+    assert ran.index("patient") == MOST_OVERTAKES
+
+
+def test_what_finds_no_blocks_is_not_passed_by_its_equals() -> None:
+    driver = Driver(num_blocks=6, max_num_batched_tokens=32)
+    driver.add("a", 2, max_tokens=4, prefix=SHARED)
+    driver.step()
+    driver.add("long", 9, max_tokens=2, prefix=SHARED)
+    driver.add("short", 1, max_tokens=2, prefix=SHARED)
+    assert [sorted(driver.step()) for _ in range(4)] == [["a"], ["a"], ["a"], ["long"]]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from model_manager.engine.scheduling.stopping import StopConditions
+from model_manager.engine.scheduling.waiting_queue import WaitingQueue
+from model_manager.wire.messages import Request
+from model_manager.wire.sampling import SamplingParams
+
+
+def sequence(name: str, place: int) -> Sequence:
+    params = SamplingParams()
+    return Sequence(Request(name, [1], params), StopConditions(params, 9, (), None), now=0.0, order=place)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=60), st.integers(1, 8))
+def test_the_window_is_the_beginning_of_the_line_whatever_comes_and_goes(
+    events: list[tuple[int, bool]], look_ahead: int
+) -> None:
+    """Catches: a window that is not refilled from the heap, a heap that gives back what is over, an id left behind."""
+    queue, expected = WaitingQueue(look_ahead), dict[int, Sequence]()
+    for arrival, (place, leaves) in enumerate(events):
+        if place not in expected:
+            expected[place] = sequence(f"{place}", 1000 * place + arrival)
+            queue.add(expected[place])
+        elif leaves:
+            gone = expected.pop(place)
+            queue.remove(gone)
+            gone.status = SequenceStatus.FINISHED
+        queue.check_integrity()
+        in_line = [expected[place] for place in sorted(expected)]
+        assert queue.values() == in_line
+        assert queue.window == in_line[:look_ahead]
+        for place, each in enumerate(queue.window):
+            assert queue.ahead_of(each) == in_line[:place]
+
+
+def test_an_id_is_found_wherever_it_stands() -> None:
+    queue = WaitingQueue(2)
+    sequences = [sequence(str(n), n) for n in range(5)]
+    for each in sequences:
+        queue.add(each)
+    assert [queue.get(str(n)) for n in range(5)] == sequences
+    assert list(queue) == ["0", "1", "2", "3", "4"]
+    assert "4" in queue
+    assert queue.get("5") is None
