@@ -31,7 +31,8 @@ def main() -> None:
         _contest_for_gpus(parser, rehearsal=given.rehearse)
     else:
         default = f"millrace,{GEMM_BOUND},openvino-genai,ctranslate2,transformers-cb-sdpa,static-8"
-        report(run(parse_arguments(parser, tuple(ENGINES), default)), baseline="static-8")
+        on_cpus = tuple(name for name in ENGINES if "-cuda" not in name)
+        report(run(parse_arguments(parser, on_cpus, default)), baseline="static-8")
 
 
 def _contest_for_gpus(parser: argparse.ArgumentParser, *, rehearsal: bool) -> None:

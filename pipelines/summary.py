@@ -127,7 +127,7 @@ def _nothing_done(outcome: Outcome) -> list[str]:
     if not outcome.earlier_files:
         return ["nothing to do: the input has no rows"]
     return [
-        "nothing to do: every row of the input is completed already",
+        "nothing to do: the input has no row that is not completed already",
         f"completions:  {_places(outcome.earlier_files)}",
     ]
 

@@ -104,8 +104,7 @@ class Session:
 
     def cancel(self, request_id: str) -> None:
         """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
-        if os.getpid() != self._pid:
-            raise RuntimeError(_FORKED.format(self._pid))
+        self._check_process()
         self._cancel(request_id, only=None)
 
     def close(self) -> None:
@@ -129,9 +128,12 @@ class Session:
 
     # ── on the callers' threads ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _check_caller(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(_FORKED.format(self._pid))
+
+    def _check_caller(self) -> None:
+        self._check_process()
         if threading.current_thread() is self._threads[0]:
             raise RuntimeError("a future's callback may not submit: it runs on the thread that gives the credits")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MADV_DONTNEED = 4
+_END = "0-0 ---p 0 0:0 0 "
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+ +(/.*)?")
 
 
@@ -24,20 +25,23 @@ def give_back(smaps: Path = Path("/proc/self/smaps")) -> int:
         libc.malloc_trim(0)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     offered = 0
-    for start, size in _unchanged_files(smaps.read_text()):
+    for start, size in unchanged_libraries(smaps.read_text()):
         if libc.madvise(start, size, _MADV_DONTNEED) == 0:
             offered += size
     return offered
 
 
-def _unchanged_files(smaps: str) -> Iterator[tuple[int, int]]:
-    """Address and bytes of mappings that nobody may write and nobody has written: their pages equal their file's."""
-    start = size = 0
-    for line in smaps.splitlines():
+def unchanged_libraries(smaps: str) -> Iterator[tuple[int, int]]:
+    """Address and bytes of libraries' parts that nobody may write and nobody has written: their pages equal their
+    file's. What was written, as the linker does before it forbids it, is anonymous, in memory or swapped out.
+    """
+    start = end = 0
+    for line in [*smaps.splitlines(), _END]:
         mapping = _MAPPING.match(line)
         if mapping:
-            is_file = mapping[4] is not None and "w" not in mapping[3]
-            start, end = (int(mapping[part], 16) for part in (1, 2))
-            size = end - start if is_file else 0
-        elif size and line.startswith("Anonymous:") and int(line.split()[1]) == 0:
-            yield start, size
+            if end:
+                yield start, end - start
+            is_library = ".so" in (mapping[4] or "") and "w" not in mapping[3]
+            start, end = (int(mapping[part], 16) for part in (1, 2)) if is_library else (0, 0)
+        elif line.startswith(("Anonymous:", "Swap:")) and int(line.split()[1]):
+            end = 0

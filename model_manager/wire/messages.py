@@ -22,7 +22,7 @@ from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""

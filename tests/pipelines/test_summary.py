@@ -90,6 +90,6 @@ def test_it_says_that_there_was_nothing_to_do() -> None:
     assert summary_lines(outcome(0)) == ["nothing to do: the input has no rows"]
     resumed = dataclasses.replace(outcome(0), earlier_files=["c-0.jsonl"])
     assert summary_lines(resumed) == [
-        "nothing to do: every row of the input is completed already",
+        "nothing to do: the input has no row that is not completed already",
         "completions:  c-0.jsonl",
     ]

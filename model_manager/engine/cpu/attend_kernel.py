@@ -72,17 +72,7 @@ def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any
     position = load_int32(get(record, Field.CONTEXT_LENS), sequence) - (rows_end - first_row)
     table = get(record, Field.BLOCK_TABLES) + sequence * get(record, Field.TABLE_STRIDE)
 
-    for index in range(heads):
-        _start_rows(
-            record,
-            first_row,
-            rows,
-            first_head + index,
-            q + 4 * index * rows * dim,
-            states + 8 * index * rows,
-            literally(lanes),
-            literally(itemsize),
-        )
+    _start_heads(record, first_row, rows, first_head, heads, q, states, literally(lanes), literally(itemsize))
     clear_row(out, heads * rows * dim, literally(lanes))
 
     stop = position + num_rows
@@ -111,18 +101,7 @@ def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any
                 literally(stored),
             )
 
-    for index in range(heads):
-        first = index * rows
-        _finish_rows(
-            record,
-            first_row,
-            rows,
-            first_head + index,
-            out + 4 * first * dim,
-            states + 8 * first,
-            literally(lanes),
-            literally(itemsize),
-        )
+    _finish_heads(record, first_row, rows, first_head, heads, out, states, literally(lanes), literally(itemsize))
 
 
 @njit(nogil=True)
@@ -160,33 +139,43 @@ def _attend_stretch(
 
 
 @njit(nogil=True)
-def _start_rows(
-    record: int, first_row: int, rows: int, head: int, q: int, states: int, lanes: Any, itemsize: Any
+def _start_heads(
+    record: int, first_row: int, rows: int, first_head: int, heads: int, q: int, states: int, lanes: Any, itemsize: Any
 ) -> None:
-    """Scale the queries of a KV head, and begin their softmax."""
-    dim = get(record, Field.HEAD_DIM)
+    """Scale the queries of some KV heads, and begin their softmax."""
+    dim, scale = get(record, Field.HEAD_DIM), record + 8 * Field.SCALE
     group = get(record, Field.NUM_HEADS) // get(record, Field.NUM_KV_HEADS)
-    scale = record + 8 * Field.SCALE
-    for r in range(rows):
+    for index in range(heads * rows):
+        r, head = index % rows, first_head + index // rows
+        query_head = head * group + r % group
         row = get(record, Field.QUERY) + (first_row + r // group) * get(record, Field.QUERY_STRIDE)
-        place = row + (head * group + r % group) * dim * itemsize
-        scale_row(place, q + 4 * r * dim, dim, scale, literally(lanes), literally(itemsize))
-        start_state(states + 8 * r)
+        place = row + query_head * dim * itemsize
+        scale_row(place, q + 4 * index * dim, dim, scale, literally(lanes), literally(itemsize))
+        start_state(states + 8 * index)
         if get(record, Field.SINKS) != 0:
-            start_state_with(states + 8 * r, get(record, Field.SINKS), head * group + r % group)
+            start_state_with(states + 8 * index, get(record, Field.SINKS), query_head)
 
 
 @njit(nogil=True)
-def _finish_rows(
-    record: int, first_row: int, rows: int, head: int, out: int, states: int, lanes: Any, itemsize: Any
+def _finish_heads(
+    record: int,
+    first_row: int,
+    rows: int,
+    first_head: int,
+    heads: int,
+    out: int,
+    states: int,
+    lanes: Any,
+    itemsize: Any,
 ) -> None:
-    """Write what a KV head's rows have accumulated, divided by the sums of their weights."""
-    dim, heads = get(record, Field.HEAD_DIM), get(record, Field.NUM_HEADS)
-    group = heads // get(record, Field.NUM_KV_HEADS)
-    for r in range(rows):
-        row = (first_row + r // group) * heads + head * group + r % group
+    """Write what the rows of some KV heads have accumulated, divided by the sums of their weights."""
+    dim, query_heads = get(record, Field.HEAD_DIM), get(record, Field.NUM_HEADS)
+    group = query_heads // get(record, Field.NUM_KV_HEADS)
+    for index in range(heads * rows):
+        r, head = index % rows, first_head + index // rows
+        row = (first_row + r // group) * query_heads + head * group + r % group
         place = get(record, Field.OUTPUT) + row * dim * itemsize
-        divide_row(out + 4 * r * dim, place, dim, states + 8 * r + 4, literally(lanes), literally(itemsize))
+        divide_row(out + 4 * index * dim, place, dim, states + 8 * index + 4, literally(lanes), literally(itemsize))
 
 
 @njit(nogil=True)

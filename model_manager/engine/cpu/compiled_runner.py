@@ -13,7 +13,7 @@ import torch
 
 from model_manager.engine.cpu.cpu_attention import CpuAttention
 from model_manager.engine.cpu.cpu_team import Team
-from model_manager.engine.cpu.decoder_inputs import Embedding, angles
+from model_manager.engine.cpu.decoder_inputs import angles
 from model_manager.engine.cpu.decoder_plan import DecoderPlan, LayerPlan
 from model_manager.engine.cpu.decoder_weights import DecoderWeights
 from model_manager.engine.cpu.matrix_ops import LANES, Epilogue, Format
@@ -62,15 +62,14 @@ class CompiledRunner:
         self.eos_token_ids = eos_token_ids
         self._plan = plan
         self._attention = attention
-        self._weights = DecoderWeights(parameters, fmt, shape.dtype)
-        self._embed_rows = Embedding(plan, parameters, shape.dtype)
         self._buffers = _Buffers(plan, shape, fmt, max_tokens)
         self._max_tokens = max_tokens
         team, kernels = Team(num_threads), Kernels()
         self._body, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(4))
+        weights = DecoderWeights(parameters, fmt, shape.dtype)
         for index, layer in enumerate(plan.layers):
-            self._emit_layer(index, layer, shape)
-        self._emit_head()
+            self._emit_layer(index, layer, weights, shape)
+        self._emit_head(weights)
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:
@@ -124,8 +123,8 @@ class CompiledRunner:
         program.run(count)
         return logits[:, : self.vocab_size]
 
-    def _emit_layer(self, index: int, layer: LayerPlan, shape: CacheShape) -> None:
-        emit, to, weights = self._body, self._buffers, self._weights
+    def _emit_layer(self, index: int, layer: LayerPlan, weights: DecoderWeights, shape: CacheShape) -> None:
+        emit, to = self._body, self._buffers
         weights.take(layer)
         emit.normalize(to.stream, weights.norm(layer.attention_norm), to.normed)
         emit.multiply(to.normed, weights.pack_joined(layer.inputs), to.heads, Epilogue.STORE)
@@ -142,16 +141,12 @@ class CompiledRunner:
         middle = emit.quantize(to.middle, layer.down.in_features, to.middle_int8)
         emit.multiply(middle, weights.pack([layer.down]), to.stream, Epilogue.ADD)
 
-    def _emit_head(self) -> None:
+    def _emit_head(self, weights: DecoderWeights) -> None:
         """The head after a step's norm, the norm alone, and the head alone."""
-        plan, to, weights = self._plan, self._buffers, self._weights
+        plan, to = self._plan, self._buffers
         weights.take(plan.norm)
         norm = weights.norm(plan.norm)
-        if plan.head.weight == plan.tokens:
-            weights.give(plan.tokens, self._embed_rows.tokens)
-        else:
-            weights.take(plan.head)
-        matrix = weights.pack([plan.head])
+        matrix, self._embed_rows = weights.head_and_embedding(plan)
         self._head_columns = matrix.columns[0]
         self._head_norm = self._head.normalize(to.stream, norm, to.normed)
         self._head_product = self._head.multiply(to.normed, matrix, to.logits, Epilogue.STORE)

@@ -56,7 +56,7 @@ class CpuAttention:
         # not zeroed: the kernel then maps a page of it only when a block there is first written
         self._cache = torch.empty((shape.num_layers, bytes_per_layer), dtype=torch.uint8)
         self._layers = [self._cache[layer].data_ptr() for layer in range(shape.num_layers)]
-        max_rows = max(_TILE_ROWS, shape.num_heads)
+        max_rows = max(_TILE_ROWS, self._heads_per_group, _NARROW * shape.num_kv_heads)
         stride = -(-attend_kernel.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
         self._scratch = torch.empty(stride * self._team.size, dtype=torch.uint8)
         self._record = np.zeros(len(Field), np.int64)

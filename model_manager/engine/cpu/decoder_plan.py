@@ -114,6 +114,11 @@ class DecoderPlan:
     embedding_scale: float = 1.0
 
     @property
+    def is_tied(self) -> bool:
+        """Whether the head is the embedding."""
+        return self.head.weight == self.tokens
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all parameters, by name."""
         hidden = self.head.in_features

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
+from torch.nn.functional import embedding
 
-from model_manager.engine.cpu.decoder_plan import LayerPlan, LinearPlan, NormPlan
+from model_manager.engine.cpu.decoder_inputs import Embedding
+from model_manager.engine.cpu.decoder_plan import DecoderPlan, LayerPlan, LinearPlan, NormPlan
 from model_manager.engine.cpu.matrix_ops import Format
 from model_manager.engine.cpu.packed_matrix import PackedMatrix
 from model_manager.engine.cpu.parameters import Parameters
@@ -24,12 +26,18 @@ class DecoderWeights:
 
     def take(self, part: LayerPlan | LinearPlan | NormPlan) -> None:
         """Have the parameters of `part`, and no others."""
-        self._taken = {}
-        self._taken = self._parameters.take([name for name, _ in part.shapes])
+        self._have([name for name, _ in part.shapes])
 
-    def give(self, name: str, tensor: torch.Tensor) -> None:
-        """Have that parameter, and no others."""
-        self._taken = {name: tensor}
+    def head_and_embedding(self, plan: DecoderPlan) -> tuple[PackedMatrix, Embedding]:
+        """The head packed, and what embeds tokens: from the head's own panels where it is tied and not rounded."""
+        names = {plan.tokens, plan.head.weight, *([plan.positions.weight] if plan.positions else [])}
+        self._have(names)
+        head = self.pack([plan.head])
+        positions = self._copy(plan.positions.weight) if plan.positions else None
+        if plan.is_tied and self._fmt != Format.INT8:
+            return head, Embedding(plan, head.rows, positions, self._dtype)
+        table = self._copy(plan.tokens)
+        return head, Embedding(plan, lambda token_ids: embedding(token_ids, table), positions, self._dtype)
 
     def norm(self, plan: NormPlan) -> NormWeights:
         weight = self._float(plan.weight) + plan.stored_less
@@ -52,6 +60,14 @@ class DecoderWeights:
         weight = torch.cat([self._in_dtype(linear.weight) for linear in linears])
         biases = [self._float(linear.bias) if linear.bias else torch.zeros(linear.out_features) for linear in linears]
         return PackedMatrix([weight], [torch.cat(biases)], self._fmt)
+
+    def _have(self, names: Collection[str]) -> None:
+        self._taken = {}
+        self._taken = self._parameters.take(names)
+
+    def _copy(self, name: str) -> torch.Tensor:
+        """That holds no file."""
+        return self._taken[name].to(self._dtype, copy=True)
 
     def _in_dtype(self, name: str) -> torch.Tensor:
         return self._taken[name].to(self._dtype)

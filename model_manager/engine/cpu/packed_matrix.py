@@ -53,6 +53,12 @@ class PackedMatrix:
         """Of all parts together."""
         return sum(self.columns) // PANEL
 
+    def rows(self, outputs: torch.Tensor) -> torch.Tensor:
+        """[N] outputs of a matrix that is not in int8 to their weights [N, in_features]."""
+        assert self.fmt != Format.INT8
+        steps = self.data.view(torch.int32).view(-1, self.steps, PANEL)[outputs // PANEL, :, outputs % PANEL]
+        return steps.view(torch.bfloat16 if self.fmt == Format.BFLOAT16 else torch.float32)
+
     def _place(self, weight: torch.Tensor, first: int) -> None:
         """Put the weights of outputs from `first` on, which begins a panel, where they belong."""
         if self.fmt == Format.INT8:

@@ -128,6 +128,7 @@ def padded(step: StepInput, size: int) -> StepInput:
     """A decoding step with rows added up to `size`: of sequences without context, whose tokens are stored nowhere."""
     more = size - len(step.token_ids)
     assert more >= 0, "a step larger than the graph"
+    sources = step.sources if len(step.sources) else np.full(len(step.token_ids), -1, np.int64)
     return StepInput(
         token_ids=np.pad(step.token_ids, (0, more)),
         positions=np.pad(step.positions, (0, more)),
@@ -137,7 +138,7 @@ def padded(step: StepInput, size: int) -> StepInput:
         block_tables=np.pad(step.block_tables, ((0, more), (0, 0))),
         logits_rows=np.arange(size, dtype=np.int64),
         sampled=step.sampled,
-        sources=np.pad(step.sources, (0, more), constant_values=-1) if len(step.sources) else step.sources,
+        sources=np.pad(sources, (0, more), constant_values=-1),  # always: what follows them lies where it was captured
     )
 
 

@@ -30,10 +30,10 @@ def compiled_plan(placement: Placement) -> DecoderPlan | None:
     return plan
 
 
-def compiled_runner(placement: Placement, plan: DecoderPlan, parameters: Parameters) -> CompiledRunner:
-    """Takes and packs the parameters."""
+def compiled_runner(placement: Placement, plan: DecoderPlan, parameters: Parameters, *, reserve: int) -> CompiledRunner:
+    """Takes and packs the parameters, for which `reserve` bytes are still to be taken."""
     config = placement.config
-    cache = placement.plan_cache(plan.layout, reserve=placement.weight_bytes)
+    cache = placement.plan_cache(plan.layout, reserve)
     log.info("KV cache: %d blocks of %d tokens", cache.num_blocks, config.block_size)
     shape = placement.cache_shape(plan.layout, cache.num_blocks)
     return CompiledRunner(

@@ -59,8 +59,9 @@ def load_model(
     placement = Placement.choose(config, read_checkpoint(folder), rank, beside, num_blocks)
     torch.set_num_threads(placement.num_threads)
     placement.check_weights()
-    runner, quantization = _load(placement)
-    runner.warm_up()
+    with damage_named(folder, SafetensorError, OSError):
+        runner, quantization = _load(placement)
+        runner.warm_up()
     return LoadedModel(
         runner,
         _info(placement, runner, quantization, time.monotonic() - started),
@@ -91,14 +92,14 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
     if plan and checkpoint.quantization is None:
         stored = stored_parameters(plan.shapes, checkpoint.parameters)
         if stored:
-            with damage_named(checkpoint.folder, SafetensorError, OSError):
-                return compiled_runner(placement, plan, stored), placement.config.quantization
+            runner = compiled_runner(placement, plan, stored, reserve=placement.weight_bytes)
+            return runner, placement.config.quantization
     from model_manager.engine.loading.transformers_loader import TransformersModel
 
     model = TransformersModel(placement)
     loaded = model.give_parameters(plan) if plan else None
     if plan and loaded:
-        return compiled_runner(placement, plan, loaded), model.quantization
+        return compiled_runner(placement, plan, loaded, reserve=placement.unpacked_bytes), model.quantization
     return model.runner(), model.quantization
 
 

@@ -80,6 +80,14 @@ class Placement:
             return int(checkpoint.stored_bytes + packed_again * self.dtype.itemsize)
         return int(checkpoint.num_parameters + packed_again) * self.dtype.itemsize
 
+    @property
+    def unpacked_bytes(self) -> int:
+        """What packing a model that is loaded takes on a CPU: weights in their file's own format are mapped until then,
+        and count as free.
+        """
+        is_mapped = self.dtype == self.checkpoint.stored_dtype and self.checkpoint.quantization is None
+        return self.weight_bytes if self.device.type == "cpu" and is_mapped else 0
+
     def check_weights(self) -> None:
         """Raise ModelDoesNotFit if the weights exceed the memory there is."""
         kv_memory.check_weights(self.weight_bytes // self.world, self._free_memory())

@@ -57,9 +57,11 @@ class TransformersModel:
     def give_parameters(self, plan: DecoderPlan) -> LoadedParameters | None:
         """The parameters of `plan`, and with them this model; None, changing nothing, if it differs from the plan."""
         state: dict[str, torch.Tensor] = self._model.state_dict()
-        has_shapes = all(name in state and state[name].shape == shape for name, shape in plan.shapes.items())
+        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         head = self._model.get_output_embeddings().weight
-        if not (self._is_plain and has_shapes and head.data_ptr() == state[plan.head.weight].data_ptr()):
+        if plan.is_tied and head.data_ptr() == state[plan.tokens].data_ptr():
+            del found["lm_head.weight"]
+        if not (self._is_plain and found == plan.shapes):
             log.info("%s runs through transformers' code, as its weights came", self._placement.checkpoint.architecture)
             return None
         del self._model
@@ -165,7 +167,7 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
 def _runner(model: Any, placement: Placement, layout: AttentionLayout) -> TorchModelRunner:
     config, device, dtype = placement.config, placement.device, placement.dtype
     adapters = LoraLayers(model, config, dtype, device) if config.max_loras else None
-    reserve = (adapters.most_bytes if adapters else 0) + _unpacked_bytes(placement)
+    reserve = (adapters.most_bytes if adapters else 0) + placement.unpacked_bytes
     cache = placement.plan_cache(layout, reserve)
     log.info("KV cache: %d blocks of %d tokens", cache.num_blocks, config.block_size)
     round_linears(model, config.quantization)
@@ -188,13 +190,6 @@ def _runner(model: Any, placement: Placement, layout: AttentionLayout) -> TorchM
     if device.type == "cuda":
         return cuda_runner(model, config, shape, captures=placement.rank is None, **sizes)
     return TorchModelRunner(model, _attention(shape, device), **sizes)
-
-
-def _unpacked_bytes(placement: Placement) -> int:
-    """What packing will take on a CPU: weights in their file's own format are mapped until then, and count as free."""
-    checkpoint = placement.checkpoint
-    is_mapped = placement.dtype == checkpoint.stored_dtype and checkpoint.quantization is None
-    return placement.weight_bytes if placement.device.type == "cpu" and is_mapped else 0
 
 
 def _let_go_of_files(model: torch.nn.Module) -> None:

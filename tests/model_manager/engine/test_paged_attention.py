@@ -84,6 +84,13 @@ def test_sequences_that_decode_are_attended_several_heads_at_a_time(
     )
 
 
+@_kept_and_rounded
+def test_pieces_of_two_rows_are_attended_with_all_of_many_heads(rounded: torch.dtype | None) -> None:
+    """The last of a prompt's pieces, and drafts of one token, among sequences that decode."""
+    shape = _shape(heads=40, kv_heads=40, rounded=rounded)
+    _check(CpuAttention, shape, [(n, n + 2) for n in range(20, 30)] + [(0, 34), (50, 51)])
+
+
 @pytest.mark.parametrize("softcap", [0.5, 2.0, 50.0])
 @pytest.mark.parametrize("implementation", [CpuAttention, GatheringAttention])
 def test_a_soft_cap_bounds_the_scores(implementation: _Implementation, softcap: float) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.engine.resident_memory import give_back
+from model_manager.engine.resident_memory import give_back, unchanged_libraries
 
 _PROGRAM = """
 import json, torch, psutil
-from model_manager.engine.resident_memory import give_back
+from model_manager.engine.resident_memory import give_back, unchanged_libraries
 model = torch.nn.Linear(300, 300)
 x = torch.randn(4, 300)
 wanted, before = model(x), psutil.Process().memory_info().rss
@@ -32,17 +32,20 @@ def test_pages_of_libraries_are_given_back_and_read_again_where_needed() -> None
     assert offered >= before - after
 
 
-def test_mappings_that_were_written_are_left_alone(tmp_path: Path) -> None:
-    smaps = tmp_path / "smaps"
-    smaps.write_text(
-        "7f0000000000-7f0000001000 r--p 00000000 08:01 12                         /lib/changed.so\n"
-        "Rss:                   4 kB\nAnonymous:             4 kB\n"
-        "7f0000001000-7f0000002000 rw-p 00001000 08:01 12                         /lib/writable.so\n"
-        "Rss:                   4 kB\nAnonymous:             0 kB\n"
-        "7f0000002000-7f0000003000 r--p 00000000 00:00 0 \n"
-        "Rss:                   4 kB\nAnonymous:             0 kB\n"
+def test_only_parts_of_libraries_that_nobody_wrote_are_offered() -> None:
+    untouched = "Rss:                   4 kB\nAnonymous:             0 kB\nSwap:                  0 kB\n"
+    changed = untouched.replace("Anonymous:             0 kB", "Anonymous:             4 kB")
+    swapped = untouched.replace("Swap:                  0 kB", "Swap:                  4 kB")
+    smaps = (
+        f"7f0000000000-7f0000001000 r--p 00000000 08:01 12  /lib/changed.so\n{changed}"
+        f"7f0000001000-7f0000002000 r--p 00000000 08:01 12  /lib/swapped.so.1\n{swapped}"
+        f"7f0000002000-7f0000004000 r-xp 00001000 08:01 12  /lib/untouched.so.13\n{untouched}"
+        f"7f0000004000-7f0000005000 rw-p 00001000 08:01 12  /lib/writable.so\n{untouched}"
+        f"7f0000005000-7f0000006000 r--p 00000000 08:01 12  /models/model.safetensors\n{untouched}"
+        f"7f0000006000-7f0000007000 r--p 00000000 00:00 0 \n{untouched}"
+        f"7f0000007000-7f0000008000 r--p 00000000 08:01 12  /lib/last.so\n{untouched}"
     )
-    assert give_back(smaps) == 0
+    assert [*unchanged_libraries(smaps)] == [(0x7F0000002000, 0x2000), (0x7F0000007000, 0x1000)]
 
 
 def test_nothing_is_done_where_mappings_cannot_be_looked_at(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +159,20 @@ def test_a_padded_step_keeps_what_it_was_and_adds_sequences_of_nothing() -> None
     tiles = cut_tiles(more, narrow=8, wide=16)
     assert tiles.fields.tolist() == [[1, 1, 1], [0, 0, 1], [2, 2, 0], [3, 3, 0]]
     assert tiles.num_narrow == 4
+
+
+def test_a_graph_finds_everything_where_it_was_captured() -> None:
+    """A captured kernel reads the addresses of its capture, whatever step is replayed."""
+    buffer = StepBuffer(CPU, max_tokens=64, max_seqs=16, max_blocks=NUM_BLOCKS)
+    plain = make_step([(4, 5), (9, 10), (0, 1)], deal_blocks([5, 10, 1], BLOCK, NUM_BLOCKS), BLOCK)
+    ahead = dataclasses.replace(plain, sampled=torch.tensor([7, 8, 9]), sources=np.array([2, -1, 0]))
+    places = [
+        [tensor.data_ptr() for tensor in vars(placed).values() if isinstance(tensor, torch.Tensor) and len(tensor)]
+        for step in (make_step([(0, 1)], np.zeros((1, 1), np.int32), BLOCK), plain, ahead)
+        for placed in [buffer.place(padded(step, 4), cut_tiles(padded(step, 4), narrow=8, wide=16))]
+    ]
+    assert places[0] == places[1] == places[2]
+    assert padded(ahead, 4).sources.tolist() == [2, -1, 0, -1]
 
 
 def test_a_step_larger_than_every_graph_runs_without() -> None:
