@@ -30,13 +30,16 @@ class DecoderWeights:
 
     def head_and_embedding(self, plan: DecoderPlan) -> tuple[PackedMatrix, Embedding]:
         """The head packed, and what embeds tokens: from the head's own panels where it is tied and not rounded."""
-        names = {plan.tokens, plan.head.weight, *([plan.positions.weight] if plan.positions else [])}
-        self._have(names)
-        head = self.pack([plan.head])
-        positions = self._copy(plan.positions.weight) if plan.positions else None
+        positions = self._copy_of(plan.positions.weight) if plan.positions else None
         if plan.is_tied and self._fmt != Format.INT8:
+            self.take(plan.head)
+            head = self.pack([plan.head])
             return head, Embedding(plan, head.rows, positions, self._dtype)
-        table = self._copy(plan.tokens)
+        table = self._copy_of(plan.tokens)
+        self._taken = {plan.tokens: table}
+        if not plan.is_tied:
+            self.take(plan.head)
+        head = self.pack([plan.head])
         return head, Embedding(plan, lambda token_ids: embedding(token_ids, table), positions, self._dtype)
 
     def norm(self, plan: NormPlan) -> NormWeights:
@@ -53,25 +56,23 @@ class DecoderWeights:
     def pack(self, linears: Sequence[LinearPlan]) -> PackedMatrix:
         """Linears that read the same rows, each padded to whole panels."""
         biases = [self._float(linear.bias) if linear.bias else None for linear in linears]
-        return PackedMatrix([self._in_dtype(linear.weight) for linear in linears], biases, self._fmt)
+        return PackedMatrix([self._taken[linear.weight] for linear in linears], biases, self._fmt, self._dtype)
 
     def pack_joined(self, linears: Sequence[LinearPlan]) -> PackedMatrix:
         """The same without padding between them."""
-        weight = torch.cat([self._in_dtype(linear.weight) for linear in linears])
+        weight = torch.cat([self._taken[linear.weight] for linear in linears])
         biases = [self._float(linear.bias) if linear.bias else torch.zeros(linear.out_features) for linear in linears]
-        return PackedMatrix([weight], [torch.cat(biases)], self._fmt)
+        return PackedMatrix([weight], [torch.cat(biases)], self._fmt, self._dtype)
 
     def _have(self, names: Collection[str]) -> None:
         self._taken = {}
         self._taken = self._parameters.take(names)
 
-    def _copy(self, name: str) -> torch.Tensor:
-        """That holds no file."""
+    def _copy_of(self, name: str) -> torch.Tensor:
+        """That parameter, which alone is taken, in memory of its own."""
+        self._have([name])
         return self._taken[name].to(self._dtype, copy=True)
-
-    def _in_dtype(self, name: str) -> torch.Tensor:
-        return self._taken[name].to(self._dtype)
 
     def _float(self, name: str) -> torch.Tensor:
         """A copy, of what the model's dtype makes of it."""
-        return self._in_dtype(name).to(torch.float32, copy=True)
+        return self._taken[name].to(self._dtype).to(torch.float32, copy=True)

@@ -31,11 +31,20 @@ class PackedMatrix:
     steps, of a size that each output has for itself.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], fmt: Format) -> None:
-        """`weights` are float32 or bfloat16, in_features a multiple of 4."""
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        biases: Sequence[torch.Tensor | None],
+        fmt: Format,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`weights` have in_features that are a multiple of 4; they are taken as they would be in `dtype`, by default
+        their own.
+        """
         self.in_features = weights[0].shape[1]
         assert self.in_features % 4 == 0
         self.fmt = fmt
+        self._dtype = dtype or weights[0].dtype
         self.steps = self.in_features * fmt // 4
         self.columns = [-(-weight.shape[0] // PANEL) * PANEL for weight in weights]
         self.bias = torch.cat([_padded_bias(weight, bias) for weight, bias in zip(weights, biases, strict=True)])
@@ -61,6 +70,7 @@ class PackedMatrix:
 
     def _place(self, weight: torch.Tensor, first: int) -> None:
         """Put the weights of outputs from `first` on, which begins a panel, where they belong."""
+        weight = weight.to(self._dtype)
         if self.fmt == Format.INT8:
             weight = self._rounded(weight.float(), slice(first, first + len(weight)))
         else:

@@ -28,7 +28,6 @@ from model_manager.engine.cpu.vector_ops import fetch_add, load_int64
 
 TILE_ROWS = 8
 """Rows of a tile; buffers have as many rows to spare, which are read but not used."""
-HALF_TILE = 4
 TILE_BYTES = 2 * 4 * PANEL * TILE_ROWS
 """Two tiles, for products that come in pairs."""
 _CHUNK_ROWS = 128
@@ -224,7 +223,7 @@ def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any) -> None:
 
 @njit(nogil=True)
 def _panel(record: int, panel: int, first: int, end: int, tile: int, fmt: Any, epilogue: Any, itemsize: Any) -> None:
-    """One panel of columns for the rows first .. end - 1, 8 or 4 rows at a time."""
+    """One panel of columns for the rows first .. end - 1, 8 at a time."""
     size = 4 * PANEL * _get(record, Linear.STEPS)
     right = _get(record, Linear.WEIGHT) + panel * size
     gap = _get(record, Linear.GATED) * _get(record, Linear.PANELS) * size  # bytes from a gate to its product
@@ -245,20 +244,28 @@ def _panel(record: int, panel: int, first: int, end: int, tile: int, fmt: Any, e
 
 @njit(nogil=True)
 def _multiply(record: int, row: int, rows: int, right: int, tile: int, ahead: int, many: bool, fmt: Any) -> None:
-    """One tile. The next panel is asked for meanwhile: by the first tile, or a third by each of the first three."""
+    """One tile. The next panel is asked for meanwhile: by the first tile, or a third by each of the first three.
+
+    A last tile with nothing to ask for computes hardly more rows than there are; where it is the only one, reading the
+    weights takes longer than any number of rows.
+    """
     stride, steps = _get(record, Linear.INPUT_STRIDE), _get(record, Linear.STEPS)
     left = _get(record, Linear.INPUT) + row * stride
-    if rows > HALF_TILE:
-        if not ahead:
+    if not ahead:
+        if rows > 6:
             multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, 0, literally(fmt))
-        elif many:
-            multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, 1, literally(fmt))
+        elif rows > 4:
+            multiply_tile(left, stride, right, steps, tile, ahead, 6, 0, literally(fmt))
+        elif rows > 2:
+            multiply_tile(left, stride, right, steps, tile, ahead, 4, 0, literally(fmt))
         else:
-            multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, _SHARES, literally(fmt))
-    elif ahead:
-        multiply_tile(left, stride, right, steps, tile, ahead, HALF_TILE, _SHARES, literally(fmt))
+            multiply_tile(left, stride, right, steps, tile, ahead, 2, 0, literally(fmt))
+    elif rows <= 4:
+        multiply_tile(left, stride, right, steps, tile, ahead, 4, _SHARES, literally(fmt))
+    elif many:
+        multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, 1, literally(fmt))
     else:
-        multiply_tile(left, stride, right, steps, tile, ahead, HALF_TILE, 0, literally(fmt))
+        multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, _SHARES, literally(fmt))
 
 
 @njit(nogil=True)
