@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import torch
 
 from benchmarks.command_line import command_line
-from benchmarks.results import describe_machine
+from benchmarks.results import conclude
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.scheduling.stopping import StopRules
@@ -114,14 +112,8 @@ def main() -> None:
         "rss_mb": {waiting: _in_a_process(waiting, options) for waiting in lengths},
         "shared": options.shared,
         "steps": options.steps * options.rounds,
-        "machine": describe_machine(),
-        "taken": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    line = json.dumps(figures)
-    if options.results:
-        options.results.parent.mkdir(parents=True, exist_ok=True)
-        options.results.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    conclude(figures, options.results)
 
 
 def _in_a_process(waiting: int, options: argparse.Namespace) -> dict[str, float]:

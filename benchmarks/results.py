@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -73,3 +75,12 @@ def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     gib = psutil.virtual_memory().total / 2**30
     cores = len(os.sched_getaffinity(0))
     return f"{fields.get('model name', 'unknown')}, {cores} cores, {gib:.0f} GiB, {' '.join(features)}"
+
+
+def conclude(figures: dict[str, Any], path: Path | None) -> None:
+    """The last line of a benchmark: figures, machine and day as JSON; kept in `path` too, if there is one."""
+    line = json.dumps(figures | {"machine": describe_machine(), "taken": f"{datetime.now(UTC):%Y-%m-%d}"})
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(line + "\n", encoding="utf-8")
+    print(line)

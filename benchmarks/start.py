@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, ENGINES
 from benchmarks.contest import Contestant, started
 from benchmarks.environments import cache_folder
-from benchmarks.results import Match, describe_machine
+from benchmarks.results import Match, conclude
 from benchmarks.sides import Unsupported
 from benchmarks.workload import SHAPES, write_checkpoints
 
@@ -119,16 +117,7 @@ def main() -> None:
 
     starts = measure(list(_matches(arguments)), arguments.rounds, start)
     print(*starts, sep="\n")
-    figures = {
-        "starts": [asdict(each) for each in starts],
-        "machine": describe_machine(),
-        "taken": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
-    line = json.dumps(figures)
-    if arguments.results:
-        arguments.results.parent.mkdir(parents=True, exist_ok=True)
-        arguments.results.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    conclude({"starts": [asdict(each) for each in starts]}, arguments.results)
 
 
 if __name__ == "__main__":
