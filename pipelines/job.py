@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam.runners.runner import PipelineState
 from rich.console import Console
 
+from model_manager.client.engine_client import EngineClient
 from model_manager.client.status import read_status
 from model_manager.store import resolve
 from model_manager.wire.errors import MillraceError
@@ -32,6 +33,8 @@ def run_job(options: JobOptions, build: Callable[[beam.Pipeline], Any]) -> int:
         here = runs_here(options.beam)
         if here:
             resolve(options.model.model, options.model.revision)
+            if options.if_exists == "overwrite":
+                _check_model(options)
         pipeline = beam.Pipeline(runner=local_runner(options.beam) if here else None, options=options.beam)
         try:
             build(pipeline)
@@ -39,6 +42,16 @@ def run_job(options: JobOptions, build: Callable[[beam.Pipeline], Any]) -> int:
             shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # running it would have removed it
             raise
         return _run_here(pipeline, options, stderr) if here else _run_elsewhere(pipeline)
+
+
+def _check_model(options: JobOptions) -> None:
+    """Load the model first where earlier output is to be replaced: one that cannot be loaded must not cost that.
+
+    It stays loaded for the job, as between any two jobs.
+    """
+    files = OutputFiles(output_and_format(options.output, options.output_format)[0])
+    if files.existing("completions") or files.interrupted("completions"):
+        EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
 
 
 def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> int:

@@ -70,6 +70,20 @@ def test_a_second_run_is_refused_and_a_resumed_one_only_tries_what_failed(
 
 
 @pytest.mark.usefixtures("runtime")
+def test_an_overwriting_run_whose_model_cannot_be_loaded_leaves_everything_as_it_was(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(prompts, tmp_path, "--quiet") == 0
+    unfinished = tmp_path / "out/c.tmp/earlier/completions-a.jsonl"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text("{}\n")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert run(prompts, tmp_path, "--overwrite", "--backend", "torch", "--max_model_len", "999999") == 2
+    assert "max_model_len=999999" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("runtime")
 def test_a_job_that_is_to_fail_fast_ends_with_the_row_and_its_place(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,7 +148,7 @@ def test_what_is_not_finite_is_found_wherever_it_is(place: int, bad: float) -> N
 
 _AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+popcnt,+bmi,+bmi2,+sse4.2"}
 _CHECK = """
-from tests.model_manager.engine import test_sampling_shapes as tests
+from tests.model_manager.engine.sampling import test_sampling_shapes as tests
 for name in tests.CUTS:
     for scale in (0.5, 4.0):
         tests.test_logits_of_any_scale_are_cut_as_torch_cuts_them(name, scale)
