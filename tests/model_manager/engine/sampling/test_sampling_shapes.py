@@ -160,7 +160,7 @@ for name in tests.CUTS:
 @pytest.mark.skipif("+avx2" not in get_host_cpu_features().flatten(), reason="needs a processor with AVX2")
 def test_the_kernel_of_a_processor_without_avx512_cuts_the_same(tmp_path: Path) -> None:
     environment = os.environ | _AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", _CHECK], env=environment, cwd=Path(__file__).parents[3], check=True)
+    subprocess.run([sys.executable, "-c", _CHECK], env=environment, cwd=Path(__file__).parents[4], check=True)
 
 
 def tokens_by(threads: int, logits: npt.NDArray[np.float32], sampled: SamplingRows) -> list[int]:
