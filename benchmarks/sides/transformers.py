@@ -44,13 +44,7 @@ class TransformersContinuousBatching:
         with self._model.continuous_batching_context_manager(
             generation_config=generation, continuous_batching_config=settings, block=True, timeout=5
         ) as manager:
-            for i, item in enumerate(items):
-                manager.add_request(
-                    item.prompt_token_ids, request_id=str(i), max_new_tokens=item.num_output, eos_token_id=-1
-                )
-            results = [manager.get_result(timeout=600) for _ in items]
-        counts = {result.request_id: len(result.generated_tokens) for result in results}
-        return [counts[str(i)] for i in range(len(items))]
+            return _answered(manager, items)
 
 
 class CudaContinuousBatching:
@@ -78,13 +72,16 @@ class CudaContinuousBatching:
             block=True,
             timeout=5,
         ) as manager:
-            for i, item in enumerate(items):
-                manager.add_request(
-                    item.prompt_token_ids, request_id=str(i), max_new_tokens=item.num_output, eos_token_id=-1
-                )
-            results = [manager.get_result(timeout=600) for _ in items]
-        counts = {result.request_id: len(result.generated_tokens) for result in results}
-        return [counts[str(i)] for i in range(len(items))]
+            return _answered(manager, items)
+
+
+def _answered(manager: Any, items: list[Item]) -> list[int]:
+    """How many tokens continuous batching generated for each item."""
+    for i, item in enumerate(items):
+        manager.add_request(item.prompt_token_ids, request_id=str(i), max_new_tokens=item.num_output, eos_token_id=-1)
+    results = [manager.get_result(timeout=600) for _ in items]
+    counts = {result.request_id: len(result.generated_tokens) for result in results}
+    return [counts[str(i)] for i in range(len(items))]
 
 
 def load_transformers(folder: Path, dtype: str, **options: Any) -> Any:

@@ -261,33 +261,22 @@ def _weigh_rows(
     at, to = weights + 4 * r * STRETCH, out + 4 * r * dim
     d = 0
     while d + 4 * lanes <= dim:
-        add_weighted_rows(
-            at,
-            STRETCH,
-            values + d * stored,
-            dim,
-            tokens,
-            to + 4 * d,
-            literally(count),
-            4,
-            literally(lanes),
-            literally(stored),
-        )
+        _weigh_columns(at, values, d, dim, tokens, to, literally(count), 4, literally(lanes), literally(stored))
         d += 4 * lanes
     while d < dim:
-        add_weighted_rows(
-            at,
-            STRETCH,
-            values + d * stored,
-            dim,
-            tokens,
-            to + 4 * d,
-            literally(count),
-            1,
-            literally(lanes),
-            literally(stored),
-        )
+        _weigh_columns(at, values, d, dim, tokens, to, literally(count), 1, literally(lanes), literally(stored))
         d += lanes
+
+
+@njit(nogil=True)
+def _weigh_columns(
+    at: int, values: int, d: int, dim: int, tokens: int, to: int, count: Any, width: Any, lanes: Any, stored: Any
+) -> None:
+    """Of these, `width` vectors from column d on."""
+    v, out = values + d * stored, to + 4 * d
+    add_weighted_rows(
+        at, STRETCH, v, dim, tokens, out, literally(count), literally(width), literally(lanes), literally(stored)
+    )
 
 
 def attend_kernel(lanes: int, itemsize: int, stored: int) -> Callable[[int], None]:
