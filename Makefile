@@ -1,6 +1,7 @@
 # Everything runs in .venv, which is made when it is missing or when what it holds has changed.
 #   make demo    the main job on the prompts in examples/, with the embedded model
-#   make test    the tests (make test-slow: the long ones too)
+#   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
+#                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #   make lint    style, types and the import rule
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
@@ -10,19 +11,26 @@ READY := $(VENV)/ready
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+# A file's tests stay together: what they share is made once.
+WORKERS ?= 2
+PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadfile
+
 RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 
-.PHONY: demo test test-slow lint format figures clean
+.PHONY: demo test test-slow test-runners lint format figures clean
 
 demo: $(READY)
 	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
 
 test: $(READY)
-	$(VENV)/bin/pytest -q -m "not slow"
+	$(PYTEST) -m "not slow and not runners"
 
 test-slow: $(READY)
-	$(VENV)/bin/pytest -q -m slow
+	$(PYTEST) -m "slow and not runners"
+
+test-runners: $(READY)
+	$(VENV)/bin/pytest -q -m runners $(if $(RUNNER),tests/runners)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
@@ -39,6 +47,7 @@ figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.pipeline --dtype all --results $(RESULTS)/pipeline.json --keep_since $(SINCE)
 	$(VENV)/bin/python -m benchmarks.queue --results $(RESULTS)/queue.json
 	$(VENV)/bin/python -m benchmarks.start --shape opt-125m,qwen-0.5b --results $(RESULTS)/start.json
+	$(VENV)/bin/python -m benchmarks.latency --rate 1.5 --rounds 3 --results $(RESULTS)/latency.json
 	$(VENV)/bin/python -m benchmarks.timeline --rate 6 --output $(RESULTS)/timeline.json
 	$(VENV)/bin/python -m benchmarks.draw
 	$(VENV)/bin/python -m benchmarks.table

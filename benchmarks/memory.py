@@ -15,7 +15,12 @@ def peak_rss_mb(pid: int, mark: str) -> float:
     `mark` (NAME=value) finds processes that have left the tree, as millrace's manager has. Pages that several
     processes share count once for each, and peaks at different times add up: never less than what was really held.
     """
-    return sum(_peak_kb(process.pid) for process in _family(pid, mark)) / 1024
+    return sum(_kb(process.pid, "VmHWM:") for process in _family(pid, mark)) / 1024
+
+
+def rss_mb(pid: int, mark: str) -> float:
+    """As peak_rss_mb, of what is resident now."""
+    return sum(_kb(process.pid, "VmRSS:") for process in _family(pid, mark)) / 1024
 
 
 def _family(pid: int, mark: str) -> Iterator[psutil.Process]:
@@ -26,9 +31,9 @@ def _family(pid: int, mark: str) -> Iterator[psutil.Process]:
             yield process
 
 
-def _peak_kb(pid: int) -> int:
+def _kb(pid: int, name: str) -> int:
     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name):
                 return int(line.split()[1])
     return 0

@@ -1,4 +1,6 @@
-"""Tables of what is no contest of throughput: engines' starts (benchmarks.start) and long queues (benchmarks.queue)."""
+"""Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue) and
+what each element waits in a pipeline (benchmarks.latency).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,15 @@ from typing import Any
 
 def small_table(figures: dict[str, Any]) -> str:
     """The table of a file's contents, and what it was taken on; ends with a line break."""
-    lines = _starts(figures["starts"]) if "starts" in figures else _queues(figures)
+    lines = _lines(figures)
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return f"{table}\nOn {figures['machine']}; taken {figures['taken']}.\n"
+
+
+def _lines(figures: dict[str, Any]) -> list[list[str]]:
+    if "starts" in figures:
+        return _starts(figures["starts"])
+    return _latencies(figures) if "barrier" in figures else _queues(figures)
 
 
 def _starts(starts: list[dict[str, Any]]) -> list[list[str]]:
@@ -35,5 +43,15 @@ def _queues(figures: dict[str, Any]) -> list[list[str]]:
     rows = [
         [f"{int(waiting):,}", f"{rate:,.0f}", *(f"{mb:,.1f}" for mb in figures["rss_mb"][waiting].values())]
         for waiting, rate in figures["tokens_per_s"].items()
+    ]
+    return [head, ["---"] * len(head), *rows]
+
+
+def _latencies(figures: dict[str, Any]) -> list[list[str]]:
+    head = [f"{figures['shape']}, {figures['dtype']}, {figures['rate']} elements/s", "p50, s", "p99, s", "mean, s"]
+    sides = {"asynchronous": "`Generate`", "barrier": f"batches of {figures['batch']}"}
+    rows = [
+        [name, *(f"{figures[side][figure]:.2f}" for figure in ("p50_s", "p99_s", "mean_s"))]
+        for side, name in sides.items()
     ]
     return [head, ["---"] * len(head), *rows]

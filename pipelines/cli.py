@@ -16,9 +16,15 @@ commands:
   run           complete the prompts of files (millrace run --help)
   score         score given continuations of the prompts of files
   embed         turn the prompts of files into vectors
+  extract       find in documents what a schema asks for, as rows of its types
+  classify      give documents labels, and a probability to each
+  plan          estimate workers, hours and money of a job
+  yaml FILE     run a pipeline in Apache Beam's YAML that uses Generate, Score, Embed, Extract or Classify
+  expansion     serve these transforms to Beam pipelines in Java and other languages
   show PLACE    the row at a place that an id or a dead letter names, such as prompts.jsonl@1234
   ps [--json]   what runs on this machine: models, jobs, processes
   stop [MODEL]  end a model's engine, or everything
+  worker-pool   start worker processes when a Beam runner asks for them
 
   --version     print the version
   --help        print this
@@ -62,6 +68,36 @@ def _embed(arguments: Sequence[str]) -> int:
     return embed(arguments)
 
 
+def _extract(arguments: Sequence[str]) -> int:
+    from pipelines.extract import main as extract
+
+    return extract(arguments)
+
+
+def _classify(arguments: Sequence[str]) -> int:
+    from pipelines.classify import main as classify
+
+    return classify(arguments)
+
+
+def _plan(arguments: Sequence[str]) -> int:
+    from pipelines.plan.command import main as plan
+
+    return plan(arguments)
+
+
+def _yaml(arguments: Sequence[str]) -> int:
+    from pipelines.yaml_job import main as yaml
+
+    return yaml(arguments)
+
+
+def _expansion(arguments: Sequence[str]) -> int:
+    from pipelines.expansion import main as expansion
+
+    return expansion(arguments)
+
+
 def _show(arguments: Sequence[str]) -> int:
     from pipelines.show import main as show
 
@@ -80,13 +116,25 @@ def _stop(arguments: Sequence[str]) -> int:
     return stop(arguments)
 
 
+def _worker_pool(arguments: Sequence[str]) -> int:
+    from pipelines.worker_pool import main as worker_pool
+
+    return worker_pool(arguments)
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "score": _score,
     "embed": _embed,
+    "extract": _extract,
+    "classify": _classify,
+    "plan": _plan,
+    "yaml": _yaml,
+    "expansion": _expansion,
     "show": _show,
     "ps": _ps,
     "stop": _stop,
+    "worker-pool": _worker_pool,
 }
 
 

@@ -3,7 +3,7 @@
 0    done; rows that failed are dead letters
 1    the job failed while it ran, or its whole output, with what a resumed one had before, holds no completion
 2    what was asked for cannot be: a flag, the input, the output, the model
-130  interrupted
+130  interrupted, by Ctrl-C; a stream also by SIGTERM
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def interruptible(what_is_kept: Callable[[], str]) -> Iterator[None]:
-    """Raise Interrupted at Ctrl-C, whatever Beam, in whose code it arrives, makes of that. In the main thread only."""
+def interruptible(what_is_kept: Callable[[], str], *, also: tuple[signal.Signals, ...] = ()) -> Iterator[None]:
+    """Raise Interrupted at Ctrl-C, whatever Beam, in whose code it arrives, makes of that. In the main thread only.
+
+    `also`: further signals that mean the same.
+    """
     seen = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         seen.set()
         signal.default_int_handler(number, frame)
 
-    before = signal.signal(signal.SIGINT, on_signal)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, *also)}
     try:
         yield
     except BaseException:
@@ -50,7 +53,8 @@ def interruptible(what_is_kept: Callable[[], str]) -> Iterator[None]:
             raise Interrupted(f"interrupted; {what_is_kept()}") from None
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
@@ -72,7 +76,8 @@ def _sentence_and_status(error: Exception) -> tuple[str, int]:
     if ours is not None:
         return f"the job failed: {ours}", 1
     kind, message = _last_of_trace(error)
-    return f"the job failed: {kind}: {message}; --verbose shows where", 1
+    notes = getattr(error, "__notes__", [])
+    return "; ".join([f"the job failed: {kind}: {message}", *notes, "--verbose shows where"]), 1
 
 
 def unwrapped(error: BaseException | None) -> MillraceError | None:

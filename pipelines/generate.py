@@ -5,7 +5,7 @@ python -m pipelines.generate --input 'prompts/*.jsonl' --output out/completions 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -18,13 +18,12 @@ from transforms.generate import Generate
 
 def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
     """Files ─► prompts ─► completions ─► files, and from each step the dead letters; returns the written files."""
-    generate = Generate(options.model, options.sampling, **common_settings(options))
+    generate = Generate(options.model, options.sampling, stateful=options.stateful, **common_settings(options))
     return build_file_job(pipeline, options, generate)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job that the flags (default: the command line's) describe; returns the exit status."""
-    return run_command(arguments, "generate", build)
+main = partial(run_command, "generate", build)
+"""Run the job that the flags (default: the command line's) describe; returns the exit status."""
 
 
 if __name__ == "__main__":

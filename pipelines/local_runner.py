@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
-_LOCAL = ("DirectRunner", "FnApiRunner", "SwitchingDirectRunner")
+from pipelines.beam_flags import runner_name
+
+_LOCAL = ("", "directrunner", "fnapirunner", "switchingdirectrunner")
 
 
 def runs_here(options: PipelineOptions) -> bool:
     """Whether the job runs on this machine, in this process or those that it starts."""
-    runner = options.view_as(StandardOptions).runner
-    return runner is None or runner.rsplit(".", 1)[-1] in _LOCAL
+    return runner_name(options) in _LOCAL
 
 
 def local_runner(options: PipelineOptions) -> Any:

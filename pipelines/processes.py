@@ -13,6 +13,9 @@ from model_manager.wire.messages import ModelStatus, Status
 from pipelines.edge import at_the_edge
 from pipelines.flag_parser import FlagParser
 
+_REVISION_SHOWN = 23
+"""Characters of a revision, for people; `--json` has all."""
+
 
 def ps(arguments: Sequence[str]) -> int:
     """Print the status; returns the exit status."""
@@ -32,7 +35,12 @@ def _parse_ps(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
     parser = FlagParser(prog="millrace stop", description="End a model's engine, or everything and the manager too.")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="A model's name or key, as millrace ps shows them.")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="A model's name, with or without @revision, or its key, as millrace ps shows them.",
+    )
     return parser.parse_args(list(arguments))
 
 
@@ -52,9 +60,9 @@ def _stop(flags: argparse.Namespace) -> int:
         return 0
     keys: list[str | None] = [None]
     if flags.model is not None:
-        keys = [model.key for model in status.models if flags.model in (model.model, model.key)]
+        keys = [model.key for model in status.models if flags.model in _names(model)]
         if not keys:
-            loaded = ", ".join(model.model for model in status.models) or "none"
+            loaded = ", ".join(map(_name, status.models)) or "none"
             raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")
     for key in keys:
         stop_models(key=key)
@@ -81,9 +89,29 @@ def _model_line(model: ModelStatus) -> str:
     stats = model.stats
     pids = ", ".join(map(str, model.pids)) or "-"
     return (
-        f"model    {model.model}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
+        f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
         f"{model.clients} clients, "
         f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
         f"cache {stats.blocks_used}/{stats.blocks_total} blocks, {stats.rss_mb:,.0f} MB, {model.restarts} restarts "
         f"({model.key})"
     )
+
+
+def _name(model: ModelStatus) -> str:
+    """With the beginning of its revision: two of one name may run side by side."""
+    return f"{model.model}@{model.revision[:_REVISION_SHOWN]}" if model.revision else model.model
+
+
+def _names(model: ModelStatus) -> tuple[str, ...]:
+    """All that it is called by."""
+    return model.model, _name(model), f"{model.model}@{model.revision}", model.key
+
+
+def _formats(model: ModelStatus) -> str:
+    """What weights and KV cache are held in, once the model is loaded."""
+    if model.info is None:
+        return ""
+    info = model.info
+    cache = f"KV {info.kv_cache_dtype}" if info.kv_cache_dtype not in ("", info.dtype) else ""
+    quantization = info.quantization if info.quantization != "none" else ""
+    return f" ({', '.join(filter(None, (info.dtype, quantization, cache)))})"

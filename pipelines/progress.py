@@ -5,6 +5,7 @@ Counts come from the manager, polled from a thread; the job itself knows nothing
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ _PLAIN_EVERY = 10.0
 _SPEED_OVER = 10.0
 """Seconds that speeds are averaged over."""
 
+_READING = "reading "
+
 ReadStatus = Callable[[], Status | None]
 Clock = Callable[[], float]
 
@@ -38,8 +41,10 @@ class Sample(NamedTuple):
 class Speed:
     """Prompts and tokens a second, lately, and the seconds that are left at this speed."""
 
-    def __init__(self, total: RowCount | None) -> None:
+    def __init__(self, total: RowCount | None, reading: Callable[[], str] = str) -> None:
+        """`reading`: what a stream reads, once it does."""
         self.total = total
+        self.reading = reading
         self._samples: deque[Sample] = deque()
         self._counted = self._before = (0, 0)
 
@@ -92,10 +97,37 @@ def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
     """The line for what the manager says now."""
     found = job_status(status, job)
     loading = [model.model for model in status.models if model.state == "loading"] if status else []
-    if found is None or (loading and not found.finished + found.failed):
-        return f"loading {loading[0]}" if loading else "starting"
+    if loading and (found is None or not found.finished + found.failed):
+        return f"loading {loading[0]}"
+    if found is None:
+        return f"{_READING}{source}" if (source := speed.reading()) else "starting"
     speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
     return speed.line()
+
+
+class _Ear(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        self.heard.set()
+
+
+@contextmanager
+def heard(logger: str) -> Iterator[Callable[[], bool]]:
+    """Tells whether anybody in this process has logged there, at whatever level, since the block began."""
+    place, ear = logging.getLogger(logger), _Ear()
+    before = place.level, place.propagate
+    place.addHandler(ear)
+    place.setLevel(logging.DEBUG)
+    place.propagate = False
+    try:
+        yield ear.heard.is_set
+    finally:
+        place.removeHandler(ear)
+        place.setLevel(before[0])
+        place.propagate = before[1]
 
 
 @contextmanager
@@ -129,7 +161,8 @@ def _show_plain(
     printed_at, printed = clock(), ""
     while not stop.wait(POLL_SECONDS):
         line = describe(read(), job, speed, clock())
-        if clock() - printed_at >= _PLAIN_EVERY and line != printed:
+        is_due = clock() - printed_at >= _PLAIN_EVERY or line.startswith(_READING)
+        if is_due and line != printed:
             console.print(line, highlight=False, soft_wrap=True)
             printed_at, printed = clock(), line
 

@@ -5,7 +5,7 @@ python -m pipelines.score --input 'questions/*.jsonl' --output out/scores --mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -24,9 +24,8 @@ def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
     return build_file_job(pipeline, options, score)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job that the flags (default: the command line's) describe; returns the exit status."""
-    return run_command(arguments, "score", build)
+main = partial(run_command, "score", build)
+"""Run the job that the flags (default: the command line's) describe; returns the exit status."""
 
 
 if __name__ == "__main__":

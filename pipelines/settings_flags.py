@@ -38,7 +38,7 @@ def _reader(field: types.Field) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if isinstance(kind, types.LiteralType):
         return {"choices": list(kind.values)}
-    if isinstance(kind, types.DictType):
+    if isinstance(kind, types.DictType | types.StructType):
         return {"type": _json_object, "metavar": "JSON"}
     if isinstance(kind, types.VarTupleType):
         return {"nargs": "+", "type": _PLAIN[type(kind.item_type)], "metavar": field.name.upper()}

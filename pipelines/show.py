@@ -13,7 +13,7 @@ import msgspec
 from pipelines.edge import at_the_edge
 from pipelines.flag_parser import FlagParser
 from transforms.elements import DeadLetter, Prompt
-from transforms.formats import InputFormat, input_format
+from transforms.formats import NamedFormat, input_format
 from transforms.positions import Position, find_row
 from transforms.rows import RowShape
 
@@ -28,7 +28,7 @@ def _show(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "places", nargs="+", metavar="PLACE", help="<path>@<first byte> of a line, <path>#<number> of a row."
     )
-    parser.add_argument("--input_format", choices=list(get_args(InputFormat)), help="Default: by the file's extension.")
+    parser.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the file's extension.")
     flags = parser.parse_args(list(arguments))
     for place in flags.places:
         position = Position.parse(place)

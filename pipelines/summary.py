@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import MetricsFilter
 
 from model_manager.wire.shared_settings import UnmetSetting, sentence
+from pipelines.endpoints import are_same_files, is_topic
 from pipelines.progress import duration
 from transforms.metrics import ACTIVE, NAMESPACE
+from transforms.model_changes import failed_changes
 from transforms.near_misses import NearMiss, counted_near_misses
-from transforms.output_files import OutputFiles
+from transforms.object_reads import open_file
+from transforms.output_files import OutputFiles, output_and_format
+from transforms.typed_rows import fields_of
 from transforms.unmet_settings import counted_unmet
 
 _EXAMPLES = 3
@@ -41,11 +45,17 @@ class Outcome:
     earlier_files: list[str] = field(default_factory=list)
     """Of the output that this job resumed."""
     dead_letter_files: list[str] = field(default_factory=list)
+    sent_to: str = ""
+    """The topic of the completions, if they went to one."""
+    letters_to: str = ""
+    """The topic of the dead letters, if they went to one."""
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
     """Rows by what may be a misspelt parameter of theirs."""
 
     unmet_settings: list[UnmetSetting] = field(default_factory=list)
     """Of engine or manager: asked for, and not in force."""
+    failed_changes: list[str] = field(default_factory=list)
+    """Why updates of the model were not made, a sentence for each class of errors."""
 
     @property
     def dead_letters(self) -> int:
@@ -55,19 +65,25 @@ class Outcome:
     @property
     def status(self) -> int:
         """1 where there were rows and the whole output, with what it had before, holds a completion of none."""
-        return 1 if self.dead_letters and not self.completions and not self.earlier_files else 0
+        none = not (self.completions or self.files or self.earlier_files)
+        return 1 if self.dead_letters and none else 0
 
 
-def outcome_of(result: Any, files: OutputFiles, kept: list[str]) -> Outcome:
-    """From the result of a pipeline that ran here; `kept` are the files of earlier runs."""
+def outcome_of(
+    result: Any, files: OutputFiles | None, kept: list[str], *, sent_to: str = "", letters_to: str | None = None
+) -> Outcome:
+    """From the result of a pipeline that is done; `kept` are the files of earlier runs.
+
+    Without files all was `sent_to` a topic. `letters_to` is where dead letters went, if not with the completions.
+    """
     metrics = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
-    active = [each.committed for each in metrics["distributions"] if each.key.metric.name == ACTIVE]
+    active = [_value(each) for each in metrics["distributions"] if each.key.metric.name == ACTIVE]
     first = min((each.min for each in active), default=0)
     last = max((each.max for each in active), default=0)
     counts: dict[str, int] = {}
     for counter in metrics["counters"]:
         name = counter.key.metric.name
-        counts[name] = counts.get(name, 0) + counter.committed
+        counts[name] = counts.get(name, 0) + _value(counter)
     return Outcome(
         completions=counts.get("requests", 0) - counts.get("failures", 0),
         failed_requests=counts.get("failures", 0),
@@ -77,18 +93,43 @@ def outcome_of(result: Any, files: OutputFiles, kept: list[str]) -> Outcome:
         generated_tokens=counts.get("generated_tokens", 0),
         seconds=(last - first) / 1000,
         startup=first / 1000,
-        files=[path for path in files.existing("completions") if path not in kept],
+        files=[path for path in files.existing("completions") if path not in kept] if files else [],
         earlier_files=kept,
-        dead_letter_files=files.existing("dead_letters"),
+        dead_letter_files=_letter_files(files, letters_to),
+        sent_to="" if files else sent_to,
+        letters_to=_letters_topic(files, letters_to, sent_to),
         near_misses=counted_near_misses(counts),
         unmet_settings=counted_unmet(counts),
+        failed_changes=failed_changes(counts),
     )
 
 
-def print_summary(outcome: Outcome) -> None:
-    """On stdout."""
-    for line in summary_lines(outcome):
-        print(line)
+def _letter_files(files: OutputFiles | None, letters_to: str | None) -> list[str]:
+    if files is not None and (not letters_to or are_same_files(files.prefix, letters_to)):
+        return files.existing("dead_letters")
+    if not letters_to or is_topic(letters_to):
+        return []
+    return OutputFiles(output_and_format(letters_to, None)[0]).existing("completions")
+
+
+def _letters_topic(files: OutputFiles | None, letters_to: str | None, sent_to: str) -> str:
+    if letters_to:
+        return letters_to if is_topic(letters_to) else ""
+    return "" if files else sent_to
+
+
+def _value(metric: Any) -> Any:
+    """What was committed, or, on runners that do not tell, attempted."""
+    return metric.committed if metric.committed is not None else metric.attempted
+
+
+def print_summary(outcome: Outcome, *, quiet: bool = False) -> None:
+    """On stdout; `quiet`: only that every row failed, in one line on stderr."""
+    if not quiet:
+        print("\n".join(summary_lines(outcome)))
+    elif outcome.status:
+        told = f"every row failed; dead letters: {_dead_letters(outcome)}"
+        print(f"millrace: {' '.join(told.split())}", file=sys.stderr, flush=True)
 
 
 def summary_lines(outcome: Outcome) -> list[str]:
@@ -100,11 +141,11 @@ def summary_lines(outcome: Outcome) -> list[str]:
         return [f"no completions{kept}: every row failed", *_output(outcome)]
     seconds = max(outcome.seconds, 1e-3)
     return [
-        f"{outcome.completions:,} completions in {_span(seconds)}, first request to last result: "
+        f"{outcome.completions:,} completions in {span(seconds)}, first request to last result: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
         f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
         f"{outcome.generated_tokens:,} generated",
-        *([f"before:       {_span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
+        *([f"before:       {span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
         *_output(outcome),
         *_examples(outcome.files),
     ]
@@ -112,14 +153,16 @@ def summary_lines(outcome: Outcome) -> list[str]:
 
 def _output(outcome: Outcome) -> list[str]:
     return [
-        f"completions:  {_places(outcome.files or outcome.earlier_files)}",
+        f"completions:  {outcome.sent_to or places(outcome.files or outcome.earlier_files)}",
         f"dead letters: {_dead_letters(outcome)}",
         *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
+        *(f"warning:      {change}" for change in outcome.failed_changes),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
     ]
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A time, with tenths where it is short."""
     return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
 
 
@@ -128,11 +171,12 @@ def _nothing_done(outcome: Outcome) -> list[str]:
         return ["nothing to do: the input has no rows"]
     return [
         "nothing to do: the input has no row that is not completed already",
-        f"completions:  {_places(outcome.earlier_files)}",
+        f"completions:  {places(outcome.earlier_files)}",
     ]
 
 
-def _places(files: list[str]) -> str:
+def places(files: list[str]) -> str:
+    """Files of one beginning, as they are shown."""
     if not files:
         return "none"
     return files[0] if len(files) == 1 else f"{files[0]} … {files[-1].rsplit('/', 1)[-1]} ({len(files)} files)"
@@ -141,15 +185,27 @@ def _places(files: list[str]) -> str:
 def _dead_letters(outcome: Outcome) -> str:
     if not outcome.dead_letters:
         return "none"
+    if outcome.letters_to:
+        return f"{outcome.dead_letters:,} rows in {outcome.letters_to}"
     first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
     return (
-        f"{outcome.dead_letters:,} rows in {_places(outcome.dead_letter_files)}, "
+        f"{outcome.dead_letters:,} rows in {places(outcome.dead_letter_files)}, "
         f"the first: {first['error']}: {first['reason']}"
     )
 
 
 def _examples(files: list[str]) -> list[str]:
-    return [f"  {row['id']}: {_short(row['text'])}" for row in _rows(files, _EXAMPLES) if row.get("text") is not None]
+    shown = [(row["id"], _shown(row)) for row in _rows(files, _EXAMPLES)]
+    return [f"  {identity}: {_short(text)}" for identity, text in shown if text is not None]
+
+
+def _shown(row: dict[str, Any]) -> str | None:
+    if "confidences" in row:
+        return json.dumps(fields_of(row), ensure_ascii=False, default=str)
+    if "probabilities" in row:
+        likeliest = max(dict(row["probabilities"]).values(), default=0.0)
+        return f"{', '.join(row['labels']) or 'none'} ({likeliest:.2f})"
+    return row.get("text")
 
 
 def _short(text: str) -> str:
@@ -161,10 +217,16 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
     """The first rows of the first file."""
     if not files:
         return []
-    with FileSystems.open(files[0], compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+    with open_file(files[0]) as stream:
         if files[0].endswith(".parquet"):
             file = pq.ParquetFile(stream)
-            shown = [name for name in ("id", "text") if name in file.schema_arrow.names]
-            batch = next(file.iter_batches(batch_size=count, columns=shown), None)
+            batch = next(file.iter_batches(batch_size=count, columns=_columns(file.schema_arrow.names)), None)
             return list(batch.to_pylist()) if batch is not None else []
         return [msgspec.json.decode(line) for line in islice(stream, count)]
+
+
+def _columns(names: list[str]) -> list[str] | None:
+    """Those that are shown; None is all."""
+    if {"confidences", "probabilities"} & {*names}:
+        return None
+    return [name for name in ("id", "text") if name in names]

@@ -5,13 +5,11 @@ Knows what a client does, not how; model_manager.client.EngineClient is the one 
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Event
 from typing import Any, Protocol
-
-from apache_beam.utils.shared import Shared
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.logprobs import TokenLogprob
@@ -20,19 +18,26 @@ from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
 
 
-class Generation(Protocol):
+class Answered(Protocol):
+    """What is known of every request that was answered."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    latency: float
+
+
+class Generation(Answered, Protocol):
     """What a request came to."""
 
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
     stop_reason: str | int | None
-    prompt_tokens: int
-    cached_tokens: int
-    timings: Timings
-    latency: float
     logprobs: list[TokenLogprob] | None
     prompt_logprobs: list[TokenLogprob] | None
+    forced: list[int]
+    """Positions in `token_ids` of tokens that were the only ones that a constraint allowed."""
 
     @property
     def choices(self) -> Sequence[Generation]:
@@ -49,26 +54,18 @@ def num_generated_tokens(generation: Generation) -> int:
     return sum(len(answer.token_ids) for answer in answers_of(generation))
 
 
-class ContinuationResult(Protocol):
+class ContinuationResult(Answered, Protocol):
     """The score of one continuation, a value a token."""
 
     token_ids: list[int]
     logprobs: list[float]
     greedy: list[bool]
-    prompt_tokens: int
-    cached_tokens: int
-    timings: Timings
-    latency: float
 
 
-class EmbeddingResult(Protocol):
+class EmbeddingResult(Answered, Protocol):
     """A prompt's vector."""
 
     vector: Iterable[Any]
-    prompt_tokens: int
-    cached_tokens: int
-    timings: Timings
-    latency: float
 
 
 Content = str | list[dict[str, Any]] | list[int]
@@ -82,6 +79,10 @@ class Client(Protocol):
         """The loaded model."""
 
     @property
+    def key(self) -> str:
+        """The same for equal contents and settings of a model."""
+
+    @property
     def unmet(self) -> Sequence[UnmetSetting]:
         """Settings of engine or manager that were asked for and do not hold."""
 
@@ -89,6 +90,7 @@ class Client(Protocol):
         """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.
 
         The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
+        ModelReplaced, raised or the future's, asks for another try with the model that takes this one's place.
         """
 
     def score(
@@ -101,20 +103,31 @@ class Client(Protocol):
     ) -> Future[Any]:
         """As `submit`; a future of an EmbeddingResult."""
 
+    def retire(self) -> None:
+        """Whoever waits for a credit, or comes later, gets ModelReplaced; what is outstanding goes on."""
+
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model."""
 
 
+@dataclass(frozen=True)
 class ClientOptions:
-    """Everything that a worker needs to open its client; pickled into the pipeline."""
+    """Everything that a worker needs to open a client; pickled into the pipeline, but for what concerns a change."""
 
-    def __init__(
-        self, model: ModelConfig, *, manager: ManagerConfig | None = None, job: str = "", chat: bool | None = None
-    ) -> None:
-        self.model = model
-        self.manager = manager or ManagerConfig()
-        self.job = job
-        self.chat = chat
+    model: ModelConfig
+    manager: ManagerConfig = field(default_factory=ManagerConfig)
+    job: str = ""
+    chat: bool | None = None
+    changes: bool = False
+    """The job's model may change while it runs."""
+    replaces: str = ""
+    """The key of the model that is left for this one."""
+    follow: Callable[[ModelConfig], None] | None = None
+    """To be told where others of the job have gone."""
+    abandoned: Event | None = None
+    """Set when nobody waits for this client any more."""
+    retry_within: float = 0.0
+    """Seconds that requests of a failed bundle go on after teardown, for its retry to find them."""
 
 
 Opener = Callable[[ClientOptions], Client]
@@ -122,70 +135,14 @@ Opener = Callable[[ClientOptions], Client]
 
 def open_engine_client(options: ClientOptions) -> Client:
     """A client of this machine's model manager, which it starts if there is none; waits until the model is loaded."""
-    from model_manager.client import EngineClient  # here, because a graph is built where no model is ever run
+    # here, because a graph is built where no model is ever run
+    from model_manager.client import EngineClient, Succession
 
-    return EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat)
-
-
-class SharedClient:
-    """One client a worker process for all the DoFns of a transform: opened by the first, closed by the last.
-
-    Not opened before an element comes: a worker, or a bundle, without any starts nothing.
-    """
-
-    def __init__(self, options: ClientOptions, opener: Opener) -> None:
-        self._options = options
-        self._opener = opener
-        self._shared = Shared()
-
-    @property
-    def model_name(self) -> str:
-        """The model that answers, as it was asked for."""
-        return self._options.model.model
-
-    def lease(self, holder: object) -> Lease:
-        """Use the client for as long as `holder` lives, or until the lease is ended."""
-        users = self._shared.acquire(lambda: _Users(self._options, self._opener), tag=self._options.model.key)
-        return Lease(users, holder)
-
-
-class Lease:
-    """One DoFn's use of the shared client."""
-
-    def __init__(self, users: _Users, holder: object) -> None:
-        self.client = users.enter()
-        self._leave = weakref.finalize(holder, users.leave)
-
-    def end(self) -> None:
-        """Let go of the client; once is enough, more does no harm."""
-        self._leave()
-
-
-class _Users:
-    """Who uses the client of this process; it is open while anyone does."""
-
-    def __init__(self, options: ClientOptions, opener: Opener) -> None:
-        self._options = options
-        self._opener = opener
-        self._lock = threading.RLock()  # the collector may end a lease in the thread that opens
-        self._count = 0
-        self._client: Client | None = None
-
-    def enter(self) -> Client:
-        with self._lock:
-            self._count += 1  # first, so that no lease that ends meanwhile is the last
-            try:
-                self._client = self._client or self._opener(self._options)
-            except BaseException:
-                self._count -= 1
-                raise
-            return self._client
-
-    def leave(self) -> None:
-        with self._lock:
-            self._count -= 1
-            client = self._client if not self._count else None
-            if client is not None:
-                self._client = None
-        if client is not None:
-            client.close()
+    group = options.job if options.changes else ""
+    return EngineClient.open(
+        options.model,
+        manager=options.manager,
+        job=options.job,
+        chat=options.chat,
+        succession=Succession(group, options.replaces, options.follow, options.abandoned),
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import apache_beam as beam
 import msgspec
@@ -98,6 +98,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_reason: str | int | None = None
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
+    forced: list[int] = []
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,11 +118,16 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     latency: float = 0.0
     """Seconds from submission to result, as the worker saw them."""
     model: str = ""
+    """Which answered, as it was asked for."""
+    revision: str = ""
+    """Which contents of that name: a hub's commit, or a hash of what a folder or a bucket holds."""
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
     """Of each of `token_ids`, where the parameters ask for them: the model's own, before any parameter changed them."""
     prompt_logprobs: list[TokenLogprob] | None = None
     """Likewise of the prompt's tokens but the first."""
+    forced: list[int] = []
+    """Positions in `token_ids` whose token was the only one that the constraint allowed."""
     choices: list[Choice] = []
     """For n > 1 all answers, the first among them."""
     columns: dict[str, Any] = {}
@@ -140,54 +146,53 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     row: Any = None
     """The original row: its JSON value, or its text where it is no JSON."""
     source: str = ""
+    model: str = ""
+    """Whose request failed; empty where no model was asked."""
+    revision: str = ""
+    """As a Completion's."""
 
     @classmethod
-    def of(cls, prompt: Prompt, error: ErrorInfo) -> Self:
+    def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "") -> Self:
         """The letter of a prompt whose request failed."""
-        return cls(id=prompt.id, error=error.kind, reason=error.message, row=prompt.row(), source=prompt.source)
+        return cls(
+            id=prompt.id,
+            error=error.kind,
+            reason=error.message,
+            row=prompt.row(),
+            source=prompt.source,
+            model=model,
+            revision=revision,
+        )
 
 
 class StructCoder(beam.coders.Coder):
-    """JSON with sorted keys: equal values have equal bytes, so they may also be keys; no pickle."""
+    """Of a Struct: JSON with sorted keys, no pickle. Equal values have equal bytes, so they may also be keys."""
 
-    struct: ClassVar[type[msgspec.Struct]]
+    def __init__(self, struct: type[msgspec.Struct]) -> None:
+        self._struct = struct
+
+    @classmethod
+    def from_type_hint(cls, typehint: Any, registry: Any) -> Self:  # noqa: ARG003
+        return cls(typehint)
 
     def encode(self, value: msgspec.Struct) -> bytes:
         return canonical(value)
 
     def decode(self, encoded: bytes) -> Any:
-        return msgspec.json.decode(encoded, type=self.struct)
+        return msgspec.json.decode(encoded, type=self._struct)
 
     def is_deterministic(self) -> bool:
         return True
 
     def to_type_hint(self) -> Any:
-        return self.struct
+        return self._struct
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
+        return isinstance(other, StructCoder) and self._struct is other._struct
 
     def __hash__(self) -> int:
-        return hash(type(self))
+        return hash(self._struct)
 
 
-class PromptCoder(StructCoder):
-    """Deterministic coder of Prompt."""
-
-    struct = Prompt
-
-
-class CompletionCoder(StructCoder):
-    """Deterministic coder of Completion."""
-
-    struct = Completion
-
-
-class DeadLetterCoder(StructCoder):
-    """Deterministic coder of DeadLetter."""
-
-    struct = DeadLetter
-
-
-for _coder in (PromptCoder, CompletionCoder, DeadLetterCoder):
-    beam.coders.registry.register_coder(_coder.struct, _coder)
+for _struct in (Prompt, Completion, DeadLetter):
+    beam.coders.registry.register_coder(_struct, StructCoder)

@@ -6,16 +6,17 @@ embedded = prompts | Embed("org/model", pooling="mean")
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ConfigError
 from model_manager.wire.messages import Pooling
 from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, EmbeddingResult, Opener, open_engine_client
-from transforms.elements import Prompt, Usage
-from transforms.model_transform import ModelTransform
-from transforms.task_elements import Embedded
+from transforms.client import Client, EmbeddingResult
+from transforms.elements import Prompt
+from transforms.model_transform import ModelSettings, ModelTransform
+from transforms.rows import RowShape
+from transforms.task_elements import Embedded, spent
 
 
 class Embed(ModelTransform):
@@ -31,32 +32,20 @@ class Embed(ModelTransform):
         *,
         pooling: Pooling = "last",
         normalize: bool = True,
-        manager: ManagerConfig | None = None,
-        chat: bool | None = False,
-        fail_fast: bool = False,
-        job: str | None = None,
-        open_client: Opener = open_engine_client,
+        **settings: Unpack[ModelSettings],
     ) -> None:
         """`pooling`: the last token's hidden state, or the mean of all. `normalize`: to length 1.
 
-        The others as for Generate, but that text goes through no chat template unless told to.
+        `settings`: as transforms.model_transform.ModelSettings explains them.
         """
         if pooling not in get_args(Pooling):
             raise ConfigError(f"pooling={pooling!r}: takes {' or '.join(get_args(Pooling))}")
-        super().__init__(
-            _Embedding(pooling, normalize),
-            model,
-            params,
-            manager=manager,
-            chat=chat,
-            fail_fast=fail_fast,
-            job=job,
-            open_client=open_client,
-        )
+        super().__init__(_Embedding(pooling, normalize), model, params, {"chat": False, **settings})
 
 
 class _Embedding:
     result = Embedded
+    rows = RowShape()
 
     def __init__(self, pooling: Pooling, normalize: bool) -> None:
         self._pooling = pooling
@@ -70,13 +59,12 @@ class _Embedding:
             prompt.content, params, request_id=request_id, pooling=self._pooling, normalize=self._normalize
         )
 
-    def element(self, prompt: Prompt, result: EmbeddingResult, model: str) -> Embedded:
+    def element(self, prompt: Prompt, result: EmbeddingResult, model: str, revision: str) -> Embedded:
         return Embedded(
             id=prompt.id,
             embedding=[float(value) for value in result.vector],
-            usage=Usage(result.prompt_tokens, result.cached_tokens),
-            timings=result.timings,
-            latency=result.latency,
             model=model,
+            revision=revision,
             columns=prompt.columns,
+            **spent([result]),
         )

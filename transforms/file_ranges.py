@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import FileMetadata
-from apache_beam.io.filesystems import FileSystems
+from msgspec.structs import replace
 
 from model_manager.wire.errors import ConfigError
 from transforms.files import match
 from transforms.formats import InputFormat, format_extension, input_format, is_compressed
+from transforms.object_reads import Fingerprint, open_file, take_fingerprint
+from transforms.object_stores import is_local
 
 MAX_RANGE_BYTES = 16 * 2**20
 _MIN_RANGE_BYTES = 64 * 2**10
@@ -30,6 +33,8 @@ class FileRange(msgspec.Struct, frozen=True):
     """One past the last; None is the end."""
     first_row: int = 0
     """Parquet: how many rows of the file are before the range."""
+    fingerprint: Fingerprint | None = None
+    """What the file's bytes are, where that is known."""
 
 
 def match_files(patterns: list[str]) -> list[FileMetadata]:
@@ -45,33 +50,37 @@ def match_files(patterns: list[str]) -> list[FileMetadata]:
 
 def _why_none(pattern: str) -> str:
     folder = pattern.rstrip("/")
-    inside = [extension for file in match(f"{folder}/*") if (extension := format_extension(file.path))]
+    inside = match(f"{folder}/*")
     if inside:
-        return f"is a folder; takes files or globs, for example '{folder}/*{inside[0]}'"
+        known = next(filter(None, (format_extension(file.path) for file in inside)), "")
+        return f"is a folder; takes files or globs, for example '{folder}/*{known}'"
+    if is_local(folder) and Path(folder).is_dir():
+        return "is an empty folder" if not any(Path(folder).iterdir()) else "is a folder without files; takes globs"
     return "no such file"
 
 
 def split_file(file: FileMetadata, named_format: str | None = None) -> Iterator[FileRange]:
     """The ranges of a file; together they hold each of its rows once."""
     form = input_format(file.path, named_format)
-    if is_compressed(file.path) or form == "csv":
-        yield FileRange(file.path, form)
+    whole = FileRange(file.path, form, fingerprint=take_fingerprint(file.path))
+    if is_compressed(file.path) or form in ("csv", "file"):
+        yield whole
     elif form == "parquet":
-        yield from _row_groups(file.path)
+        yield from _row_groups(whole)
     else:
         size = min(max(file.size_in_bytes // _RANGES_PER_FILE, _MIN_RANGE_BYTES), MAX_RANGE_BYTES)
         for start in range(0, file.size_in_bytes, size):
-            yield FileRange(file.path, form, start, start + size)
+            yield replace(whole, start=start, stop=start + size)
 
 
-def _row_groups(path: str) -> Iterator[FileRange]:
-    with FileSystems.open(path) as stream:
+def _row_groups(whole: FileRange) -> Iterator[FileRange]:
+    with open_file(whole.path, whole.fingerprint) as stream:
         try:
             metadata = pq.ParquetFile(stream).metadata
         except pa.ArrowInvalid:
-            yield FileRange(path, "parquet")  # who reads it meets the same error, and has a place to report it
+            yield whole  # who reads it meets the same error, and has a place to report it
             return
         first_row = 0
         for group in range(metadata.num_row_groups):
-            yield FileRange(path, "parquet", group, group + 1, first_row)
+            yield replace(whole, start=group, stop=group + 1, first_row=first_row)
             first_row += metadata.row_group(group).num_rows

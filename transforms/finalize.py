@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 import apache_beam as beam
 import msgspec
-from apache_beam.io.filesystem import CompressionTypes
+import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
-from transforms.files import remove, rename
-from transforms.formats import OutputFormat
-from transforms.output_files import IfExists, Kind, OutputFiles, extension_of, window_label
+from transforms.files import create, exists, remove, rename
+from transforms.object_reads import open_file
+from transforms.output_files import IfExists, Kind, OutputFiles, RunFiles
 from transforms.output_rows import write_parquet
 from transforms.shards import Shard
 
@@ -46,10 +46,8 @@ class WrittenFile(msgspec.Struct, frozen=True):
 class Plan(beam.DoFn):
     """(kind, all its shards of a window) → the files that they become: small shards together, up to 256 MiB."""
 
-    def __init__(self, files: OutputFiles, output_format: OutputFormat, label: str, num_shards: int | None) -> None:
+    def __init__(self, files: RunFiles, num_shards: int | None) -> None:
         self._files = files
-        self._format = output_format
-        self._label = label
         self._num_shards = num_shards
 
     def process(
@@ -60,16 +58,9 @@ class Plan(beam.DoFn):
     ) -> Iterator[PlannedFile]:
         kind, shards = element
         groups = grouped(sorted(shards, key=lambda shard: shard.path), self._num_shards)
-        labels = [self._label, window_label(window), _pane_label(pane)]
-        extension = extension_of(kind, self._format)
         for index, group in enumerate(groups):
-            path = self._files.shard(kind, labels, index, len(groups), extension)
+            path = self._files.path(kind, window, pane, index, len(groups))
             yield PlannedFile(kind, path, [shard.path for shard in group], sum(shard.rows for shard in group))
-
-
-def _pane_label(pane: Any) -> str:
-    """Later panes of a window stand beside the first."""
-    return f"pane{pane.index}" if pane.index > 0 else ""
 
 
 def grouped(shards: list[Shard], num_shards: int | None) -> list[list[Shard]]:
@@ -91,14 +82,16 @@ def grouped(shards: list[Shard], num_shards: int | None) -> list[list[Shard]]:
 class MakeFile(beam.DoFn):
     """Builds a planned file beside the shards and renames it into its place."""
 
-    def __init__(self, files: OutputFiles) -> None:
+    def __init__(self, files: OutputFiles, schema: pa.Schema | None = None) -> None:
+        """`schema`: as write_parquet takes it."""
         self._files = files
+        self._schema = schema
 
     def process(self, planned: PlannedFile) -> Iterator[WrittenFile]:
-        there = [path for path in planned.sources if FileSystems.exists(path)]
+        there = [path for path in planned.sources if exists(path)]
         if len(there) == len(planned.sources):
             self._make(planned)
-        elif not FileSystems.exists(planned.path) or planned.path in self._files.superseded():
+        elif not exists(planned.path) or planned.path in self._files.superseded():
             raise FileNotFoundError(f"{planned.path}: {len(planned.sources) - len(there)} of its shards are gone")
         # otherwise an earlier attempt got as far as removing them: the file is in its place
         remove(there)
@@ -110,14 +103,17 @@ class MakeFile(beam.DoFn):
             rename(planned.sources[0], planned.path)
             return
         built = FileSystems.join(self._files.temporary, f"building-{uuid.uuid4().hex}")  # attempts may overlap
-        with FileSystems.create(built, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
-            write_parquet(shard_lines(planned.sources), stream) if parquet else _concatenate(planned.sources, stream)
+        with create(built) as stream:
+            if parquet:
+                write_parquet(shard_lines(planned.sources), stream, self._schema)
+            else:
+                _concatenate(planned.sources, stream)
         rename(built, planned.path)
 
 
 def _concatenate(sources: list[str], target: BinaryIO) -> None:
     for source in sources:
-        with FileSystems.open(source, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with open_file(source) as stream:
             while chunk := stream.read(_CHUNK):
                 target.write(chunk)
 
@@ -125,7 +121,7 @@ def _concatenate(sources: list[str], target: BinaryIO) -> None:
 def shard_lines(sources: list[str]) -> Iterator[bytes]:
     """The lines of temporary shards, one after the other."""
     for source in sources:
-        with FileSystems.open(source, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with open_file(source) as stream:
             yield from stream
 
 
@@ -136,8 +132,9 @@ class CleanUp(beam.DoFn):
         self._files = files
         self._if_exists = if_exists
 
-    def process(self, _trigger: None, written: list[WrittenFile]) -> None:
-        ours = {file.path for file in written}
+    def process(self, written: tuple[str, Iterable[str]]) -> None:
+        """All files' paths together, and an empty one, so that there is something to wait for where there are none."""
+        ours = {path for path in written[1] if path}
         remove([path for path in self._files.superseded() if path not in ours])
         for kind in _SUPERSEDED[self._if_exists]:
             remove([path for path in self._files.existing(kind) if path not in ours])

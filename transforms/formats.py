@@ -8,7 +8,10 @@ from apache_beam.io.filesystem import CompressionTypes
 
 from model_manager.wire.errors import ConfigError
 
-InputFormat = Literal["jsonl", "text", "csv", "parquet"]
+InputFormat = Literal["jsonl", "text", "csv", "parquet", "file"]
+"""How a file is read; `file`: whole, as one row."""
+NamedFormat = Literal[InputFormat, "documents"]
+"""What a user can name; `documents`: tables by their extensions, everything else whole."""
 OutputFormat = Literal["jsonl", "parquet"]
 
 _EXTENSIONS: dict[str, InputFormat] = {
@@ -32,9 +35,12 @@ def is_compressed(path: str) -> bool:
 
 def input_format(path: str, named: str | None = None) -> InputFormat:
     """The format `named`, else that of the extension, also under a compression's; ConfigError where neither tells."""
-    if named is not None:
-        return checked_input_format(named)
     extension = _extension(path)
+    if named is not None and checked_input_format(named) == "documents":
+        table = _EXTENSIONS.get(extension, "text")
+        return "file" if table == "text" else table
+    if named is not None:
+        return cast(InputFormat, named)
     if extension not in _EXTENSIONS:
         known = ", ".join(sorted(_EXTENSIONS))
         raise ConfigError(f"{path}: no format is known by this extension ({known}); name one with input_format")
@@ -47,11 +53,11 @@ def format_extension(path: str) -> str:
     return path[path.lower().rindex(extension) :] if extension in _EXTENSIONS else ""
 
 
-def checked_input_format(named: str) -> InputFormat:
+def checked_input_format(named: str) -> NamedFormat:
     """`named`, if it is a format; else ConfigError."""
-    if named not in get_args(InputFormat):
-        raise ConfigError(f"input_format={named!r}: takes {', '.join(get_args(InputFormat))}")
-    return cast(InputFormat, named)
+    if named not in get_args(NamedFormat):
+        raise ConfigError(f"input_format={named!r}: takes {', '.join(get_args(NamedFormat))}")
+    return cast(NamedFormat, named)
 
 
 def delimiter(path: str) -> str:

@@ -6,13 +6,14 @@ completions = prompts | Generate("org/model", SamplingParams(max_tokens=128))
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Unpack
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.config import ModelConfig
 from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, Generation, Opener, num_generated_tokens, open_engine_client
+from transforms.client import Client, Generation, num_generated_tokens
 from transforms.elements import Choice, Completion, Prompt, Usage
-from transforms.model_transform import ModelTransform
+from transforms.model_transform import ModelSettings, ModelTransform
+from transforms.rows import RowShape
 
 
 class Generate(ModelTransform):
@@ -34,31 +35,21 @@ class Generate(ModelTransform):
         model: str | ModelConfig,
         params: SamplingParams | None = None,
         *,
-        manager: ManagerConfig | None = None,
-        chat: bool | None = None,
-        fail_fast: bool = False,
-        job: str | None = None,
-        open_client: Opener = open_engine_client,
+        stateful: bool = False,
+        **settings: Unpack[ModelSettings],
     ) -> None:
-        """`chat`: whether text goes through the model's chat template, as one user turn; by default if there is one.
+        """`stateful` keeps what is in flight in the runner's state and emits it by timer, for long generations on
+        streams: no bundle waits for them. Takes an unbounded input, and a runner with timers of real time; raises
+        ConfigError, when applied, otherwise.
 
-        `job` names the requests in the manager, where progress is counted; by default a new name.
-        `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
+        `settings`: as transforms.model_transform.ModelSettings explains them.
         """
-        super().__init__(
-            _Generating(),
-            model,
-            params,
-            manager=manager,
-            chat=chat,
-            fail_fast=fail_fast,
-            job=job,
-            open_client=open_client,
-        )
+        super().__init__(_Generating(), model, params, settings, stateful=stateful)
 
 
 class _Generating:
     result = Completion
+    rows = RowShape()
 
     def asked(self, _prompt: Prompt) -> tuple[()]:
         return ()
@@ -66,11 +57,11 @@ class _Generating:
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
         return client.submit(prompt.content, params, request_id=request_id)
 
-    def element(self, prompt: Prompt, result: Any, model: str) -> Completion:
-        return completion_of(prompt, result, model)
+    def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Completion:
+        return completion_of(prompt, result, model, revision)
 
 
-def completion_of(prompt: Prompt, generation: Generation, model: str) -> Completion:
+def completion_of(prompt: Prompt, generation: Generation, model: str, revision: str) -> Completion:
     """What a request came to, as an element."""
     usage = Usage(generation.prompt_tokens, generation.cached_tokens, num_generated_tokens(generation))
     return Completion(
@@ -82,10 +73,12 @@ def completion_of(prompt: Prompt, generation: Generation, model: str) -> Complet
         timings=generation.timings,
         latency=generation.latency,
         model=model,
+        revision=revision,
         token_ids=list(generation.token_ids),
         choices=[_choice(answer) for answer in generation.choices],
         logprobs=generation.logprobs,
         prompt_logprobs=generation.prompt_logprobs,
+        forced=generation.forced,
         columns=prompt.columns,
     )
 
@@ -97,4 +90,5 @@ def _choice(answer: Generation) -> Choice:
         stop_reason=answer.stop_reason,
         token_ids=list(answer.token_ids),
         logprobs=answer.logprobs,
+        forced=answer.forced,
     )

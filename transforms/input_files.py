@@ -1,7 +1,7 @@
 """Opening input files on any Beam file system, decompressed.
 
 The standard library's decompressors and Arrow's stand here, not Beam's: those end quietly where a file was cut off,
-these say so.
+these say so. What comes from an object store is complete (object_reads.py), so damage that is found is the file's own.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.filesystem import CompressedFile, CompressionTypes
+
+from transforms.object_reads import Fingerprint, open_file
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     CompressionTypes.UNCOMPRESSED: contextlib.nullcontext,
@@ -29,14 +30,12 @@ _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
 
 
 @contextlib.contextmanager
-def open_input(path: str) -> Iterator[BinaryIO]:
+def open_input(path: str, fingerprint: Fingerprint | None = None) -> Iterator[BinaryIO]:
     """A readable stream of the decompressed file; seekable where it was not compressed."""
     compression = CompressionTypes.detect_compression_type(path)
-    by_beam = compression not in _OPENERS
-    with FileSystems.open(path, compression_type=compression if by_beam else CompressionTypes.UNCOMPRESSED) as raw:
-        opener = contextlib.nullcontext if by_beam else _OPENERS[compression]
-        with opener(raw) as stream:
-            yield cast(BinaryIO, stream)
+    opener = _OPENERS.get(compression, lambda raw: CompressedFile(raw, compression))
+    with open_file(path, fingerprint) as raw, opener(raw) as stream:
+        yield cast(BinaryIO, stream)
 
 
 def is_damage(error: Exception) -> bool:

@@ -7,7 +7,7 @@ from time import time as wall_clock
 from apache_beam.metrics import Metrics
 
 from transforms.elements import Completion
-from transforms.task_elements import Embedded, Scored
+from transforms.task_elements import Result
 
 NAMESPACE = "millrace"
 ACTIVE = "active_ms"
@@ -39,7 +39,7 @@ class RequestMetrics:
         self._requests.inc()
         self._failures.inc()
 
-    def finished(self, result: Completion | Scored | Embedded) -> None:
+    def finished(self, result: Completion | Result) -> None:
         """A request and what it took."""
         self._requests.inc()
         self._prompt_tokens.inc(result.usage.prompt_tokens)

@@ -57,7 +57,7 @@ class ManagedModelHandler(ModelHandler):
         super().__init__(min_batch_size=min_batch_size, max_batch_size=max_batch_size, **batching)
         self._model = ModelConfig(model=model) if isinstance(model, str) else model
         self._params = params or SamplingParams()
-        self._options = ClientOptions(self._model, manager=manager, job=uuid.uuid4().hex, chat=chat)
+        self._options = ClientOptions(self._model, manager=manager or ManagerConfig(), job=uuid.uuid4().hex, chat=chat)
         self._open_client = open_client
         self._near_misses = NearMisses()
 
@@ -76,7 +76,7 @@ class ManagedModelHandler(ModelHandler):
             for index, element in enumerate(batch):
                 requests.append(self._submit(element, params, model.client, f"{run}-{index}"))
             for element, (prompt, submitted) in zip(batch, requests, strict=True):
-                completion = self._completion(element, prompt, submitted)
+                completion = self._completion(element, prompt, submitted, model.client.info.revision)
                 yield PredictionResult(example=element, inference=completion, model_id=self._model.model)
         finally:
             for _, submitted in requests:
@@ -96,10 +96,12 @@ class ManagedModelHandler(ModelHandler):
             return prompt, error
         return prompt, future
 
-    def _completion(self, element: Any, prompt: Prompt | None, submitted: Future[Any] | RequestError) -> Completion:
+    def _completion(
+        self, element: Any, prompt: Prompt | None, submitted: Future[Any] | RequestError, revision: str
+    ) -> Completion:
         error = submitted if isinstance(submitted, RequestError) else submitted.exception()
         if prompt is not None and isinstance(submitted, Future) and error is None:
-            return completion_of(prompt, submitted.result(), self._model.model)
+            return completion_of(prompt, submitted.result(), self._model.model, revision)
         if not isinstance(error, RequestError):
             assert error is not None
             raise error
@@ -107,6 +109,7 @@ class ManagedModelHandler(ModelHandler):
             id=prompt.id if prompt else unusable_letter(element, error).id,
             finish_reason=FinishReason.ERROR,
             model=self._model.model,
+            revision=revision,
             columns=prompt.columns if prompt else {},
             error=ErrorInfo.of(error, RequestError),
         )

@@ -1,7 +1,8 @@
 """Rows in OpenAI's batch format, `{"custom_id", "method", "url", "body"}`, as plain rows.
 
 Source: https://platform.openai.com/docs/guides/batch. Chat completions (`messages`) and completions (`prompt`).
-The sampling parameters that vLLM's server adds are taken too, and `logprobs` and `top_logprobs` of both endpoints.
+The sampling parameters that vLLM's server adds are taken too, `logprobs` and `top_logprobs` of both endpoints, and
+`response_format`, whose schema is always enforced (`strict` or not).
 A body parameter that would change the answer and that is not supported raises InvalidRequest by its name: none is
 dropped silently. `model` is not used (the job's model answers) and rides along, as do `method`, `url` and the
 parameters that do not change the answer.
@@ -34,9 +35,11 @@ _SAMPLING = (
     "stop_token_ids",
     "include_stop_str_in_output",
     "ignore_eos",
+    "constraint",
 )
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 _LOGPROBS = ("logprobs", "top_logprobs")
+_FORMAT = "response_format"
 _SCHEDULING = ("priority", "deadline", "cache_salt", "adapter")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
@@ -48,7 +51,6 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "tools": ([],),
     "functions": ([],),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "suffix": ("",),
 }
@@ -65,13 +67,13 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
     body = row["body"]
     _check_endpoint(row)
-    supported = {*_CONTENT, *_SAMPLING, *_SCHEDULING, *_RIDE_ALONG, *_LENGTHS, *_LOGPROBS}
+    supported = {*_CONTENT, *_SAMPLING, *_SCHEDULING, *_RIDE_ALONG, *_LENGTHS, *_LOGPROBS, _FORMAT}
     for name in sorted(body.keys() - supported):
         _check_unsupported(name, body[name])
     rest = {name: value for name, value in row.items() if name != "body"}
     rest |= {name: body[name] for name in _RIDE_ALONG & body.keys()}
     params = {name: body[name] for name in (*_SAMPLING, *_SCHEDULING) if body.get(name) is not None}
-    params |= _max_tokens(body) | _logprobs(body)
+    params |= _max_tokens(body) | _logprobs(body) | _constraint(body)
     content = {name: body[name] for name in _CONTENT if name in body}
     return rest | content | ({"sampling_params": params} if params else {})
 
@@ -105,3 +107,27 @@ def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
     if asked is None or asked is False:
         return {}
     return {"logprobs": (most or 0) if asked is True else asked}
+
+
+def _constraint(body: dict[str, Any]) -> dict[str, Any]:
+    """What `response_format` says of the answer: any text, any JSON object, or JSON of a schema."""
+    asked = body.get(_FORMAT)
+    kind = asked.get("type") if isinstance(asked, dict) else None
+    if asked is None or (kind == "text" and len(asked) == 1):
+        return {}
+    if body.get("constraint") is not None:
+        raise InvalidRequest(f"body.{_FORMAT}: takes nothing beside body.constraint")
+    if kind == "json_object" and len(asked) == 1:
+        return {"constraint": {"json_schema": {"type": "object"}}}
+    if kind == "json_schema":
+        return {"constraint": {"json_schema": _schema(asked.get("json_schema"))}}
+    raise InvalidRequest(f"body.{_FORMAT}={asked!r}: takes type text, json_object, or json_schema with json_schema")
+
+
+def _schema(named: Any) -> Any:
+    """The schema itself, which OpenAI wraps with a name, a description and whether it is to be strict."""
+    if not isinstance(named, dict) or not isinstance(named.get("schema"), dict | bool):
+        raise InvalidRequest(f"body.{_FORMAT}.json_schema: takes an object with the schema as its schema")
+    for name in named.keys() - {"name", "description", "schema", "strict"}:
+        raise InvalidRequest(f"body.{_FORMAT}.json_schema.{name} is not supported")
+    return named["schema"]

@@ -6,21 +6,24 @@
 <output>.dead_letters-00000-of-00001.jsonl            rows without a completion; there is none when nothing failed
 <output>.tmp/…                                        of a run that goes on, or was interrupted
 <output>.tmp/superseded.json                          the files that an overwriting run is to replace
+.millrace/<name>.settings.json                        beside them, what the rows were made with: pipelines/provenance.py
 """
 
 from __future__ import annotations
 
 import re
-from typing import Literal, cast, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
 
 import msgspec
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 
 from model_manager.wire.errors import ConfigError
-from transforms.files import match, remove, remove_tree
+from transforms.files import create, exists, match, remove, remove_tree
 from transforms.formats import OutputFormat
+from transforms.object_reads import open_file
 
 Kind = Literal["completions", "dead_letters"]
 IfExists = Literal["refuse", "overwrite", "resume"]
@@ -42,6 +45,8 @@ class OutputFiles:
             raise ConfigError(f"output={output!r}: takes the beginning of the files' paths, without * ? [ ]")
         self.prefix = output + "completions" if output.endswith("/") else output
         self.temporary = f"{self.prefix}.tmp"
+        folder, slash, name = self.prefix.rpartition("/")
+        self.settings = f"{folder}{slash}.millrace/{name}.settings.json"
 
     def existing(self, kind: Kind) -> list[str]:
         """Finished shards of a kind."""
@@ -57,21 +62,21 @@ class OutputFiles:
         remove_tree(self.temporary)
         there = [_fingerprint(file) for kind in get_args(Kind) for file in self._found(kind)]
         if there:
-            with FileSystems.create(self._mark, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+            with create(self._mark) as stream:
                 stream.write(msgspec.json.encode(there))
 
     def superseded(self) -> set[str]:
         """Those marked files that are still there as they were: a file of the same name may have replaced one."""
-        if not FileSystems.exists(self._mark):
+        if not exists(self._mark):
             return set()
-        with FileSystems.open(self._mark, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with open_file(self._mark) as stream:
             marked = set(msgspec.json.decode(stream.read(), type=list[tuple[str, int, float]]))
         found = [file for kind in get_args(Kind) for file in self._found(kind)]
         return {str(file.path) for file in found if _fingerprint(file) in marked}
 
     def clear(self, *, keep_mark: bool = False) -> None:
         """Remove what is temporary; the mark first, or not at all, so that no mark outlives what it is about."""
-        if keep_mark and FileSystems.exists(self._mark):
+        if keep_mark and exists(self._mark):
             remove([str(file.path) for file in match(f"{self.temporary}/*/*")])
             remove([str(file.path) for file in match(f"{self.temporary}/building-*")])
             return
@@ -88,27 +93,33 @@ class OutputFiles:
 
     def next_label(self) -> str:
         """What sets the shards of a resumed run apart from those that are there."""
-        shards = [_SHARD.fullmatch(_after(path, self.prefix)) for path in self.existing("completions")]
+        shards = [
+            _SHARD.fullmatch(_after(path, self._stem(kind))) for kind in get_args(Kind) for path in self.existing(kind)
+        ]
         return f"resume{1 + max((int(shard['resume'] or 0) for shard in shards if shard), default=0)}"
 
     def shard(self, kind: Kind, labels: list[str], index: int, count: int, extension: str) -> str:
         """The path of a finished shard."""
         return "-".join([self._stem(kind), *filter(None, labels), f"{index:05d}-of-{count:05d}.{extension}"])
 
-    def check(self, if_exists: IfExists) -> None:
-        """Raises ConfigError where output is there that `if_exists` does not allow for."""
+    def check(self, if_exists: IfExists, *, endless: bool = False) -> None:
+        """Raises ConfigError where output is there that `if_exists` does not allow for. `endless`: of a stream."""
         if if_exists not in get_args(IfExists):
             raise ConfigError(f"if_exists={if_exists!r}: takes {', '.join(get_args(IfExists))}")
         if if_exists != "refuse":
             return
         if found := self.existing("completions") + self.existing("dead_letters"):
-            raise ConfigError(
-                f"output {found[0]} is already there: --resume adds what is missing, --overwrite replaces it"
-            )
+            ways = "--resume adds to it" if endless else "--resume adds what is missing, --overwrite replaces it"
+            raise ConfigError(f"output {found[0]} is already there: {ways}")
         if found := self.interrupted("completions"):
             raise ConfigError(
                 f"an interrupted run left {found[0]}: --resume goes on from there, --overwrite starts again"
             )
+
+    def check_finished(self) -> None:
+        """Raises ConfigError where finished shards are there, for a job whose graph may run more than once."""
+        if found := self.existing("completions") + self.existing("dead_letters"):
+            raise ConfigError(f"output {found[0]} is already there, and this job replaces nothing")
 
     @property
     def _mark(self) -> str:
@@ -120,6 +131,21 @@ class OutputFiles:
 
     def _stem(self, kind: Kind) -> str:
         return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The finished files of one run."""
+
+    files: OutputFiles
+    output_format: OutputFormat
+    label: str = ""
+    """What sets them apart from those that were there."""
+
+    def path(self, kind: Kind, window: object, pane: Any, index: int, count: int) -> str:
+        """Of a shard, one of so many that hold what a window's firing gave."""
+        labels = [self.label, window_label(window), _pane_label(pane)]
+        return self.files.shard(kind, labels, index, count, extension_of(kind, self.output_format))
 
 
 def output_and_format(output: str, output_format: str | None) -> tuple[str, OutputFormat]:
@@ -148,6 +174,11 @@ def window_label(window: object) -> str:
         bound.to_utc_datetime().strftime("%Y%m%dT%H%M%S%fZ").replace("000000Z", "Z")
         for bound in (window.start, window.end)
     )
+
+
+def _pane_label(pane: Any) -> str:
+    """Later panes of a window stand beside the first."""
+    return f"pane{pane.index}" if pane.index > 0 else ""
 
 
 def _fingerprint(file: FileMetadata) -> tuple[str, int, float]:

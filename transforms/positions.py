@@ -47,6 +47,8 @@ class Position(NamedTuple):
 def find_row(position: Position, shape: RowShape, named_format: str | None = None) -> Prompt | DeadLetter:
     """The row, as it is read there; ConfigError where none is."""
     form = input_format(position.path, named_format)
+    if form == "file":
+        raise ConfigError(f"position={str(position)!r}: a file that is read whole is one row")
     if (position.mark == LINE_MARK) != (form in ("jsonl", "text")):
         takes = f"{ROW_MARK}<row>" if position.mark == LINE_MARK else f"{LINE_MARK}<byte>"
         raise ConfigError(f"position={str(position)!r}: takes <path>{takes} for {form}")

@@ -22,13 +22,14 @@ def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
     return (), element
 
 
-def as_prompt(value: Any) -> Prompt:
-    """A Prompt, text, list of messages, list of token ids, or mapping that is a row; raises InvalidRequest.
+def as_prompt(value: Any, shape: RowShape | None = None) -> Prompt:
+    """A Prompt, text, list of messages, list of token ids, or mapping that is a row of that shape; raises
+    InvalidRequest.
 
     One without an id gets that of its content.
     """
     check_depth(value)
-    prompt = _prompt(value)
+    prompt = _prompt(value, shape or RowShape())
     return prompt if prompt.id else msgspec.structs.replace(prompt, id=prompt.content_id)
 
 
@@ -61,7 +62,7 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, str | dict | list) else repr(value)
 
 
-def _prompt(value: Any) -> Prompt:
+def _prompt(value: Any, shape: RowShape) -> Prompt:
     if isinstance(value, Prompt):
         return value
     if isinstance(value, str):
@@ -71,7 +72,7 @@ def _prompt(value: Any) -> Prompt:
     if isinstance(value, list):
         return Prompt(messages=[*parse_messages(value)])
     if isinstance(value, dict):
-        return parse_row(value, RowShape(), position="")
+        return parse_row(value, shape, position="")
     raise InvalidRequest(
         f"an element of type {type(value).__name__}: takes a Prompt, text, messages, token ids, or a row as a mapping"
     )

@@ -1,7 +1,8 @@
 """Reading one range of a file: each row a Prompt, or the DeadLetter that says what is wrong with it.
 
 Rows are known by their positions (positions.py): `<path as matched>@<first byte>` of a line of the (uncompressed) file,
-`<path>#<number>` of a row of CSV and Parquet, from 1. Lines that are blank are skipped. An error of the file system is
+`<path>#<number>` of a row of CSV and Parquet, from 1; a file that is read whole, by its path. Lines that are blank are
+skipped. An error of the file system is
 raised; a file whose content is damaged ends in one dead letter for all that could not be read of it.
 """
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from model_manager.wire.errors import InvalidRequest, RequestError
 from transforms.elements import DeadLetter, Prompt
 from transforms.file_ranges import FileRange
-from transforms.formats import delimiter
+from transforms.formats import InputFormat, delimiter
 from transforms.input_files import is_damage, open_input
 from transforms.lines import Line, read_lines
 from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, given_id, parse_row, too_deep
@@ -45,9 +46,15 @@ class UnreadableFile(RequestError):
 
 def read_range(part: FileRange, shape: RowShape, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Prompt | DeadLetter]:
     """All rows of the range, in order."""
-    readers = {"jsonl": _read_jsonl, "text": _read_text, "csv": _read_csv, "parquet": _read_parquet}
+    readers = {
+        "jsonl": _read_jsonl,
+        "text": _read_text,
+        "csv": _read_csv,
+        "parquet": _read_parquet,
+        "file": _read_whole,
+    }
     try:
-        with open_input(part.path) as stream:
+        with open_input(part.path, part.fingerprint) as stream:
             yield from readers[part.format](stream, part, shape, max_row_bytes)
     except Exception as error:
         if not (is_damage(error) or isinstance(error, csv.Error)):
@@ -73,6 +80,28 @@ def _read_text(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int) 
         yield _row_or_letter(line, f"{part.path}{LINE_MARK}{line.offset}", limit, _text_row)
 
 
+def _read_whole(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+    data = b""
+    while len(data) <= limit and (chunk := stream.read(limit + 1 - len(data))):  # a decompressor may give less
+        data += chunk
+    data = data.removeprefix(_BOM)
+    if not data.strip():
+        yield _letter(UnreadableRow("the file is empty"), part.path, "")
+        return
+    yield _row_or_letter(Line(0, data[:limit], too_long=len(data) > limit), part.path, limit, _text_row, "file")
+
+
+def message_row(data: bytes, form: InputFormat, shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:
+    """The row that a message's payload is: of JSON, or a text."""
+
+    def parse(text: str, at: str) -> Prompt | DeadLetter:
+        return _text_row(text, at) if form == "text" else _json_row(text, shape, at)
+
+    if not data.strip():
+        return _letter(UnreadableRow("the message is empty"), position, "")
+    return _row_or_letter(Line(0, data[:limit], too_long=len(data) > limit), position, limit, parse)
+
+
 def _lines(stream: BinaryIO, part: FileRange, limit: int) -> Iterator[Line]:
     for line in read_lines(stream, part.start, part.stop, limit=limit):
         data = line.data.removeprefix(_BOM) if line.offset == 0 else line.data
@@ -80,14 +109,14 @@ def _lines(stream: BinaryIO, part: FileRange, limit: int) -> Iterator[Line]:
             yield line._replace(data=data)
 
 
-def _row_or_letter(line: Line, position: str, limit: int, parse: Any) -> Prompt | DeadLetter:
+def _row_or_letter(line: Line, position: str, limit: int, parse: Any, what: str = "row") -> Prompt | DeadLetter:
     shown = line.data[:_SHOWN].decode("utf-8", "backslashreplace")
     if line.too_long:
-        return _letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown)
+        return _letter(UnreadableRow(f"the {what} is longer than {limit} bytes"), position, shown)
     try:
         text = line.data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return _letter(UnreadableRow(f"not UTF-8: {error.reason} at byte {error.start} of the row"), position, shown)
+        return _letter(UnreadableRow(f"not UTF-8: {error.reason} at byte {error.start} of the {what}"), position, shown)
     prompt: Prompt | DeadLetter = parse(text, position)
     return prompt
 
@@ -151,15 +180,16 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
         return _letter(UnreadableRow(reason), position, fields)
     row = dict(zip(header, fields, strict=True))
     try:
-        return _prompt_or_letter(_typed_cells(row, shape), shape, position)
+        return _prompt_or_letter(typed_cells(row, shape), shape, position)
     except InvalidRequest as error:
         return _letter(error, position, row, given_id(row, shape))
 
 
-def _typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:
+def typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:
     """Messages are JSON in their cells; sampling parameters too, or else text as it stands; empty is not given."""
     typed: dict[str, Any] = dict(row)
-    names = ({*SAMPLING_NAMES, NESTED_PARAMS} if shape.row_params else set()) | {"messages"} - {shape.prompt_column}
+    names = {*SAMPLING_NAMES, NESTED_PARAMS} if shape.row_params else set()
+    names |= {"messages"} & {*shape.default_columns} - {shape.prompt_column}
     for name in names & row.keys():
         typed[name] = _json_cell(name, row[name]) if row[name].strip() else None
     return typed

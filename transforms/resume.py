@@ -10,15 +10,16 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from model_manager.wire.messages import FinishReason
 from transforms.elements import Prompt
-from transforms.files import rename
+from transforms.files import create, rename
 from transforms.formats import OutputFormat
 from transforms.lines import read_lines
+from transforms.object_reads import open_file
 from transforms.output_files import OutputFiles, output_and_format
 from transforms.output_rows import write_parquet
 
@@ -28,7 +29,8 @@ _DIGEST = 16
 
 class _Row(msgspec.Struct):
     id: str
-    finish_reason: str
+    finish_reason: str = FinishReason.STOP
+    """Rows of a user's type have none, and are there only where they are complete."""
 
     @property
     def completed(self) -> bool:
@@ -44,14 +46,15 @@ class SkipCompleted(beam.PTransform):
     hashes, which every worker holds: 16 bytes each. Of prompts that share an id, one completion counts for all.
     """
 
-    def __init__(self, output: str, *, output_format: str | None = None) -> None:
+    def __init__(self, output: str, *, output_format: str | None = None, schema: pa.Schema | None = None) -> None:
         """As for WriteCompletions."""
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)
         self._files = OutputFiles(prefix)
+        self._schema = schema
 
     def expand(self, prompts: Any) -> Any:
-        salvage(self._files, self._format)
+        salvage(self._files, self._format, self._schema)
         done = (
             prompts.pipeline
             | "Earlier files" >> beam.Create(self._files.current("completions"))
@@ -97,10 +100,12 @@ def _digest(identity: str) -> bytes:
 
 def completed_ids(path: str) -> Iterator[str]:
     """The ids of the completions that a finished shard holds."""
-    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+    with open_file(path) as stream:
         if path.endswith(".parquet"):
-            for batch in pq.ParquetFile(stream).iter_batches(columns=["id", "finish_reason"]):
-                yield from (row["id"] for row in batch.to_pylist() if row["finish_reason"] != FinishReason.ERROR)
+            file = pq.ParquetFile(stream, page_checksum_verification=True)
+            names = [name for name in _Row.__struct_fields__ if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=names):
+                yield from (row["id"] for row in batch.to_pylist() if _Row(**row).completed)
         else:
             rows = (msgspec.json.decode(line, type=_Row) for line in stream)
             yield from (row.id for row in rows if row.completed)
@@ -111,21 +116,21 @@ def count_completed(output: str) -> int:
     return sum(1 for path in OutputFiles(output).current("completions") for _ in completed_ids(path))
 
 
-def salvage(files: OutputFiles, output_format: OutputFormat) -> int:
+def salvage(files: OutputFiles, output_format: OutputFormat, schema: pa.Schema | None = None) -> int:
     """Make a finished shard of the complete rows of an interrupted run, each id once; returns how many there were."""
     left = files.interrupted("completions")
     if left:
         known = {_digest(identity) for path in files.current("completions") for identity in completed_ids(path)}
         label = files.next_label() if files.existing("completions") else ""
         target = files.shard("completions", [label, "salvaged"], 0, 1, output_format)
-        count = _write_salvaged(files, _new_rows(left, known), target)
+        count = _write_salvaged(files, _new_rows(left, known), target, schema)
     files.clear(keep_mark=True)
     return count if left else 0
 
 
 def _new_rows(left: list[str], known: set[bytes]) -> Iterator[bytes]:
     for path in left:
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with open_file(path) as stream:
             for line in read_lines(stream, limit=_MAX_LINE):
                 row = _complete_row(line.data)
                 if row is not None and row.completed and _digest(row.id) not in known:
@@ -141,12 +146,12 @@ def _complete_row(line: bytes) -> _Row | None:
         return None
 
 
-def _write_salvaged(files: OutputFiles, rows: Iterator[bytes], target: str) -> int:
+def _write_salvaged(files: OutputFiles, rows: Iterator[bytes], target: str, schema: pa.Schema | None) -> int:
     built = FileSystems.join(files.temporary, f"building-{uuid.uuid4().hex}")
     count = 0
-    with FileSystems.create(built, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+    with create(built) as stream:
         if target.endswith(".parquet"):
-            count = write_parquet(rows, stream)
+            count = write_parquet(rows, stream, schema)
         else:
             for row in rows:
                 stream.write(row)

@@ -10,7 +10,7 @@ Three shapes of row, recognised in this order:
 Of an object these names are ours, everything else is a further column and rides along untouched:
 
 - the id column, `id` by default, else `custom_id`: a string or an integer,
-- the prompt column, `prompt` by default, or `messages`,
+- the prompt column, `prompt` by default, or `messages`; of documents `text`, `document`, `prompt`,
 - SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/SAMPLING.md lists them) and
   `sampling_params`, an object of them that wins over the former; `row_params=False` leaves all of these to the columns.
 """
@@ -37,11 +37,18 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
     """Which columns of a row are which."""
 
     prompt_column: str | None = None
-    """By default `prompt`, else `messages`."""
+    """By default that of `default_columns` which the row has."""
+    documents: bool = False
+    """Whether what a row has is a document, and no prompt."""
     id_column: str | None = None
     """By default `id`, else `custom_id`."""
     row_params: bool = True
     """Whether sampling parameters are taken from the row."""
+
+    @property
+    def default_columns(self) -> tuple[str, ...]:
+        """Those that the prompt may be in."""
+        return ("text", "document", "prompt") if self.documents else ("prompt", "messages")
 
 
 def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None = None) -> Prompt:
@@ -52,11 +59,11 @@ def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None 
     if not isinstance(row, dict):
         raise InvalidRequest(f"a row is an object or a string, not {_json_type(row)}")
     rest = dict(row)
-    if openai_batch.is_batch_row(row, shape.prompt_column):
+    if not shape.documents and openai_batch.is_batch_row(row, shape.prompt_column):
         rest, shape = openai_batch.plain_row(row), msgspec.structs.replace(shape, prompt_column=None)
-    identity = _take_id(rest, shape) or position
+    identity = take_id(rest, shape) or position
     content = _take_content(rest, shape)
-    params = _take_params(rest) if shape.row_params else {}
+    params = take_params(rest) if shape.row_params else {}
     return Prompt(id=identity, params=params, columns=rest, source=position, original=original, **content)
 
 
@@ -80,12 +87,13 @@ def too_deep(value: Any) -> bool:
 def given_id(row: Any, shape: RowShape) -> str:
     """The id that a row has of its own, though it may be bad otherwise; empty where it has none."""
     try:
-        return _take_id(dict(row), shape) if isinstance(row, dict) else ""
+        return take_id(dict(row), shape) if isinstance(row, dict) else ""
     except InvalidRequest:
         return ""
 
 
-def _take_id(rest: dict[str, Any], shape: RowShape) -> str:
+def take_id(rest: dict[str, Any], shape: RowShape) -> str:
+    """Take the columns of ids out of the row, up to the first that has one, which is returned; else empty."""
     for name in (shape.id_column,) if shape.id_column else ("id", "custom_id"):
         value = rest.pop(name, None)
         if value is not None:
@@ -96,13 +104,17 @@ def _take_id(rest: dict[str, Any], shape: RowShape) -> str:
 
 
 def _take_content(rest: dict[str, Any], shape: RowShape) -> dict[str, Any]:
-    named = [shape.prompt_column] if shape.prompt_column else ["prompt", "messages"]
+    kind = "text" if shape.documents else "prompt"
+    named = [shape.prompt_column] if shape.prompt_column else list(shape.default_columns)
     found = [name for name in named if rest.get(name) is not None]
     if not found:
+        wanted = " or ".join(f"`{name}`" for name in named)
         columns = ", ".join(f"`{name}`" for name in list(rest)[:10]) or "none"
-        raise InvalidRequest(f"no {' or '.join(f'`{name}`' for name in named)} in the row (its columns: {columns})")
+        hint = f": {kind}_column names none of them" if shape.prompt_column else f": name the {kind} column"
+        raise InvalidRequest(f"no {wanted} in the row (its columns: {columns}){hint}")
     if len(found) > 1:
-        raise InvalidRequest("both `prompt` and `messages` in the row: name one of them as the prompt column")
+        both = " and ".join(f"`{name}`" for name in found[:2])
+        raise InvalidRequest(f"both {both} in the row: name one of them as the {kind} column")
     for name in named:
         if name != found[0]:
             rest.pop(name, None)
@@ -120,7 +132,8 @@ def _content(name: str, value: Any) -> dict[str, Any]:
     raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes a string, a list of messages or of token ids")
 
 
-def _take_params(rest: dict[str, Any]) -> dict[str, Any]:
+def take_params(rest: dict[str, Any]) -> dict[str, Any]:
+    """Take the sampling parameters out of the row, and check them. Raises InvalidRequest."""
     own = {name: rest.pop(name) for name in SAMPLING_NAMES & rest.keys()}
     nested = rest.pop(NESTED_PARAMS, None)
     if nested is not None and not isinstance(nested, Mapping):

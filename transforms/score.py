@@ -6,17 +6,18 @@ scored = rows | Score("org/model")  # rows such as {"prompt": "2 + 2 =", "contin
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import InvalidRequest
 from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, ContinuationResult, Opener, open_engine_client
-from transforms.elements import Prompt, Usage
-from transforms.model_transform import ModelTransform
-from transforms.task_elements import ContinuationScore, Scored
+from transforms.client import Client, ContinuationResult
+from transforms.elements import Prompt
+from transforms.model_transform import ModelSettings, ModelTransform
+from transforms.rows import RowShape
+from transforms.task_elements import ContinuationScore, Scored, spent
 
 CONTINUATIONS = "continuations"
 
@@ -35,27 +36,18 @@ class Score(ModelTransform):
         params: SamplingParams | None = None,
         *,
         continuations_column: str = CONTINUATIONS,
-        manager: ManagerConfig | None = None,
-        chat: bool | None = None,
-        fail_fast: bool = False,
-        job: str | None = None,
-        open_client: Opener = open_engine_client,
+        **settings: Unpack[ModelSettings],
     ) -> None:
-        """As for Generate. With a chat template, continuations are what the assistant would answer."""
-        super().__init__(
-            _Scoring(continuations_column),
-            model,
-            params,
-            manager=manager,
-            chat=chat,
-            fail_fast=fail_fast,
-            job=job,
-            open_client=open_client,
-        )
+        """With a chat template, continuations are what the assistant would answer.
+
+        `settings`: as transforms.model_transform.ModelSettings explains them.
+        """
+        super().__init__(_Scoring(continuations_column), model, params, settings)
 
 
 class _Scoring:
     result = Scored
+    rows = RowShape()
 
     def __init__(self, column: str) -> None:
         self._column = column
@@ -66,19 +58,16 @@ class _Scoring:
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
         return client.score(prompt.content, self._continuations(prompt), params, request_id=request_id)
 
-    def element(self, prompt: Prompt, result: list[ContinuationResult], model: str) -> Scored:
-        last = max(result, key=lambda each: each.timings.finished)
-        usage = Usage(sum(each.prompt_tokens for each in result), sum(each.cached_tokens for each in result))
+    def element(self, prompt: Prompt, result: list[ContinuationResult], model: str, revision: str) -> Scored:
         scores = [_score(*pair) for pair in zip(self._continuations(prompt), result, strict=True)]
         columns = {name: value for name, value in prompt.columns.items() if name != self._column}
         return Scored(
             id=prompt.id,
             scores=scores,
-            usage=usage,
-            timings=last.timings,
-            latency=max(each.latency for each in result),
             model=model,
+            revision=revision,
             columns=columns,
+            **spent(result),
         )
 
     def _continuations(self, prompt: Prompt) -> list[str | list[int]]:

@@ -16,11 +16,12 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.windowed_value import WindowedValue
 
+from model_manager.wire.errors import StorageError
 from transforms.elements import Completion, DeadLetter
-from transforms.files import is_local
+from transforms.object_stores import explained, is_local
 from transforms.output_files import Kind, OutputFiles
 from transforms.output_rows import json_line
-from transforms.task_elements import Embedded, Scored
+from transforms.task_elements import Result
 
 _MAX_OPEN_WINDOWS = 64
 
@@ -38,19 +39,23 @@ class Shard(msgspec.Struct, frozen=True):
 class WriteShards(beam.DoFn):
     """Elements of a kind → the temporary shards that hold them, one for each bundle and window."""
 
-    def __init__(self, files: OutputFiles, run: str, kind: Kind) -> None:
+    def __init__(self, files: OutputFiles, run: str, kind: Kind, *, refuses: bool = False) -> None:
+        """`refuses`: output that came since the graph was built is an error."""
         self._files = files
+        self._refuses = refuses
         self._run = run
         self._kind: Kind = kind
         self._open: dict[Any, _OpenShard] = {}
+
+    def setup(self) -> None:
+        if self._refuses:  # before anything is paid for; all bundles are done before the first file is in its place
+            self._files.check_finished()
 
     def start_bundle(self) -> None:
         self._abandon()
         self._closed: list[tuple[Any, Shard]] = []
 
-    def process(
-        self, element: Completion | Scored | Embedded | DeadLetter, window: Any = beam.DoFn.WindowParam
-    ) -> None:
+    def process(self, element: Completion | Result | DeadLetter, window: Any = beam.DoFn.WindowParam) -> None:
         if window not in self._open:
             self._make_room()
             path = self._files.temporary_shard(self._run, self._kind, uuid.uuid4().hex)
@@ -78,7 +83,7 @@ class WriteShards(beam.DoFn):
     def _abandon(self) -> None:
         """Close what a failed bundle left open; its rows stay where a resumed run looks for them."""
         while self._open:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, StorageError):
                 self._open.popitem()[1].close()
 
 
@@ -88,14 +93,17 @@ class _OpenShard:
         self.rows = 0
         self.size = 0
         self._flushes = is_local(path)
-        self._stream = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        with explained(path, "written"):
+            self._stream = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
     def append(self, line: bytes) -> None:
-        self._stream.write(line)
-        if self._flushes:
-            self._stream.flush()
+        with explained(self.path, "written"):
+            self._stream.write(line)
+            if self._flushes:
+                self._stream.flush()
         self.rows += 1
         self.size += len(line)
 
     def close(self) -> None:
-        self._stream.close()
+        with explained(self.path, "written"):
+            self._stream.close()

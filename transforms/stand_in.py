@@ -34,6 +34,7 @@ class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[TokenLogprob] | None = None
     choices: tuple[StandInGeneration, ...] = ()
     logprobs: list[TokenLogprob] | None = None
+    forced: list[int] = []
 
 
 class StandInScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +79,9 @@ class StandInClient:
             block_size=model.block_size,
             eos_token_ids=[],
             load_seconds=0.0,
+            revision=model.revision or "",
         )
+        self.key = model.key
         self._credits = threading.BoundedSemaphore(model.max_num_seqs)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stand-in")
 
@@ -168,6 +171,9 @@ class StandInClient:
             prompt_tokens=len(words),
             logprobs=None if params.logprobs is None else certain,
         )
+
+    def retire(self) -> None:
+        """See Client; nobody waits here for long."""
 
     def close(self) -> None:
         """See Client."""

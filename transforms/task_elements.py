@@ -1,14 +1,16 @@
-"""Scored and Embedded: what Score and Embed give, and how Beam encodes it. Plain values, as those of elements.py."""
+"""Results of Score, Embed, Extract and Classify, and how Beam encodes them. Plain values, as those of elements.py."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import apache_beam as beam
 import msgspec
 
 from model_manager.wire.errors import ErrorInfo
 from model_manager.wire.messages import FinishReason, Timings
+from transforms.client import Answered
 from transforms.elements import StructCoder, Usage
 
 
@@ -27,7 +29,7 @@ class ContinuationScore(msgspec.Struct, frozen=True, kw_only=True):
     token_logprobs: list[float]
 
 
-class _Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What every result has; with finish reason `error`, `error` says why."""
 
     id: str
@@ -39,35 +41,64 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     latency: float = 0.0
     """Seconds from submission to result, as the worker saw them."""
     model: str = ""
+    revision: str = ""
+    """As a Completion's."""
     columns: dict[str, Any] = {}
     """The prompt's further columns."""
     error: ErrorInfo | None = None
 
 
-class Scored(_Result, frozen=True, kw_only=True, omit_defaults=True):
+class Spent(TypedDict):
+    """Those fields of a result that say what it took."""
+
+    usage: Usage
+    timings: Timings
+    latency: float
+
+
+def spent(requests: Sequence[Answered]) -> Spent:
+    """What the requests of a result took, of which none generated anything."""
+    return Spent(
+        usage=Usage(sum(each.prompt_tokens for each in requests), sum(each.cached_tokens for each in requests)),
+        timings=max(requests, key=lambda each: each.timings.finished).timings,
+        latency=max(each.latency for each in requests),
+    )
+
+
+class Scored(Result, frozen=True, kw_only=True, omit_defaults=True):
     """A prompt and the scores of its continuations, in the order given."""
 
     scores: list[ContinuationScore] = []
 
 
-class Embedded(_Result, frozen=True, kw_only=True, omit_defaults=True):
+class Embedded(Result, frozen=True, kw_only=True, omit_defaults=True):
     """A prompt as a vector."""
 
     embedding: list[float] = []
     """float32 values; numpy.array(embedding, numpy.float32) has the bits that the engine sent."""
 
 
-class ScoredCoder(StructCoder):
-    """Deterministic coder of Scored."""
+class Extracted(Result, frozen=True, kw_only=True, omit_defaults=True):
+    """A document and what was found in it. Paths are such as `lines[0].item`."""
 
-    struct = Scored
+    answer: str = ""
+    """JSON of the type that was asked for, without the questions that its keys had."""
+    confidence: float = 0.0
+    """The mean log-probability of the answer's tokens that were free: where the grammar allowed more than one."""
+    confidences: dict[str, float] = {}
+    """Likewise of each value, by its path; 0, which is certain, where nothing was free."""
+    spans: dict[str, tuple[int, int]] = {}
+    """From which character of the document up to which the values stand there that are pieces of it, by their paths."""
 
 
-class EmbeddedCoder(StructCoder):
-    """Deterministic coder of Embedded."""
+class Classified(Result, frozen=True, kw_only=True, omit_defaults=True):
+    """A document and how likely the model finds each label."""
 
-    struct = Embedded
+    labels: list[str] = []
+    """Those that hold, the likeliest first."""
+    probabilities: dict[str, float] = {}
+    """Of all labels, in the order given."""
 
 
-for _coder in (ScoredCoder, EmbeddedCoder):
-    beam.coders.registry.register_coder(_coder.struct, _coder)
+for _struct in (Scored, Embedded, Extracted, Classified):
+    beam.coders.registry.register_coder(_struct, StructCoder)

@@ -9,13 +9,15 @@ import uuid
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
+from apache_beam.options.pipeline_options import GoogleCloudOptions
 from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
 from model_manager.wire.errors import ConfigError
 from transforms.finalize import CleanUp, MakeFile, Plan, PlannedFile, WrittenFile
-from transforms.output_files import IfExists, Kind, OutputFiles, output_and_format
+from transforms.output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
 from transforms.shards import Shard, WriteShards
 
 
@@ -38,11 +40,12 @@ class WriteCompletions(beam.PTransform):
         output_format: str | None = None,
         if_exists: IfExists = "refuse",
         num_shards: int | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         """`output`: the beginning of the files' paths. `output_format`: jsonl (the default) or parquet.
 
         A final `.jsonl` or `.parquet` of `output` names the format. `num_shards`: most files, by default as many as 256
-        MiB each need.
+        MiB each need. `schema`: of Extracted in Parquet (typed/arrow_schema.py makes it).
         """
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)
@@ -51,6 +54,7 @@ class WriteCompletions(beam.PTransform):
         self.files = OutputFiles(prefix)
         self._if_exists: IfExists = if_exists
         self._num_shards = num_shards
+        self._schema = schema
 
     def expand(self, inputs: Any) -> Any:
         completions, *dead_letters = inputs if isinstance(inputs, tuple | list) else (inputs,)
@@ -62,8 +66,11 @@ class WriteCompletions(beam.PTransform):
         run = uuid.uuid4().hex
         kinds: list[tuple[Kind, Any]] = [("completions", completions)]
         kinds += [("dead_letters", letters) for letters in dead_letters]
+        refuses = self._if_exists == "refuse" and _is_template(completions.pipeline) and completions.is_bounded
         shards = [
-            rows | f"Write {kind} {number}" >> beam.ParDo(WriteShards(self.files, run, kind)).with_output_types(Shard)
+            rows
+            | f"Write {kind} {number}"
+            >> beam.ParDo(WriteShards(self.files, run, kind, refuses=refuses)).with_output_types(Shard)
             for number, (kind, rows) in enumerate(kinds)
         ]
         written = self._finalize(shards)
@@ -73,7 +80,7 @@ class WriteCompletions(beam.PTransform):
 
     def _finalize(self, shards: list[Any]) -> Any:
         label = self.files.next_label() if self._if_exists == "resume" else ""
-        plan = Plan(self.files, self._format, label, self._num_shards)
+        plan = Plan(RunFiles(self.files, self._format, label), self._num_shards)
         return (
             shards
             | "All shards" >> beam.Flatten()
@@ -81,15 +88,20 @@ class WriteCompletions(beam.PTransform):
             | "Of a window" >> beam.GroupByKey()
             | "Plan files" >> beam.ParDo(plan).with_output_types(PlannedFile)
             | "Spread files" >> beam.Reshuffle()
-            | "Make files" >> beam.ParDo(MakeFile(self.files)).with_output_types(WrittenFile)
+            | "Make files" >> beam.ParDo(MakeFile(self.files, self._schema)).with_output_types(WrittenFile)
         )
 
     def _clean_up(self, written: Any) -> None:
-        all_written = written | "In one window" >> beam.WindowInto(GlobalWindows())
+        """No side input: Beam's runner for Flink takes no checkpoint while one is waited for. Nor can it keep None."""
+        in_one_window = written | "In one window" >> beam.WindowInto(GlobalWindows())
+        paths = in_one_window | "Paths" >> beam.Map(lambda file: file.path).with_output_types(str)
+        no_path = written.pipeline | "Once" >> beam.Create([""])
         (
-            written.pipeline
-            | "Once" >> beam.Create([None])
-            | "Clean up" >> beam.ParDo(CleanUp(self.files, self._if_exists), beam.pvalue.AsList(all_written))
+            (paths, no_path)
+            | "With none" >> beam.Flatten()
+            | "Together" >> beam.Map(lambda path: ("", path)).with_output_types(tuple[str, str])
+            | "When all are there" >> beam.GroupByKey()
+            | "Clean up" >> beam.ParDo(CleanUp(self.files, self._if_exists))
         )
 
     def display_data(self) -> dict[str, Any]:
@@ -98,6 +110,11 @@ class WriteCompletions(beam.PTransform):
             "output_format": DisplayDataItem(self._format, label="Format"),
             "if_exists": DisplayDataItem(self._if_exists, label="Where output is there"),
         }
+
+
+def _is_template(pipeline: beam.Pipeline) -> bool:
+    """Whether the graph is kept, and may be run any number of times, when other output is there than now."""
+    return bool(pipeline.options.view_as(GoogleCloudOptions).template_location)
 
 
 def _check_windowing(completions: Any) -> None:

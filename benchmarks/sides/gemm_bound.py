@@ -12,7 +12,8 @@ from benchmarks.workload import Item
 class GemmBound:
     """Runs the engine once, noting the rows of each step, then only the linear layers over as many rows.
 
-    Every layer of the decoder takes all the step's rows, the output head those whose logits were wanted.
+    Every layer of the decoder takes all the step's rows; the output head, and compiled the last layer's products after
+    attention, those whose logits were wanted.
     """
 
     def load(self, folder: Path, dtype: str) -> None:
@@ -55,14 +56,16 @@ class CompiledProducts:
     """The calls of a compiled step that are products, over the buffers that they always use."""
 
     def __init__(self, runner: Any) -> None:
-        self._body, self._head = (_only_products(emitter) for emitter in (runner._body, runner._head))
+        emitters = (runner._body, runner._last, runner._head)
+        self._body, self._last, self._head = (_only_products(emitter) for emitter in emitters)
         self._logits = runner._buffers.logits.tensor.new_empty((runner._max_tokens, runner._head_columns))
 
     def run(self, num_tokens: int, num_logits: int) -> None:
         """All layers' products, then the head's."""
         from model_manager.engine.cpu.step_kernels import Linear
 
-        for (program, records), rows in ((self._body, num_tokens), (self._head, num_logits)):
+        parts = ((self._body, num_tokens), (self._last, num_logits), (self._head, num_logits))
+        for (program, records), rows in parts:
             for record in records:
                 record[Linear.TASKS] = record[Linear.THREADS] = 0
                 record[Linear.ROWS] = rows

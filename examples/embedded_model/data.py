@@ -11,6 +11,9 @@ from itertools import count
 
 from .arithmetic import arithmetic_question
 from .capitals import capital_question, follow_up
+from .documents.labels import KIND as LABELS_KIND
+from .documents.labels import label_question
+from .documents.questions import DOCUMENT_KINDS
 from .orders import LINES_KIND, extraction_dialogue, extraction_question
 from .repeats import repeat_question
 from .reviews import sentiment_question
@@ -28,33 +31,34 @@ KINDS: dict[str, Asker] = {
     "unknown": unknown_question,
     "repeat": repeat_question,
 }
-EVALUATED: dict[str, Asker] = KINDS | {LINES_KIND: extraction_question}
+OF_DOCUMENTS: dict[str, Asker] = {LABELS_KIND: label_question}
+OF_DOCUMENTS |= {name: kind.question for name, kind in DOCUMENT_KINDS.items()}
+EVALUATED: dict[str, Asker] = KINDS | {LINES_KIND: extraction_question} | OF_DOCUMENTS
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training: the weights of the kinds, and the index of the first conversation after it."""
+    """A part of a training: the index of the first conversation after it, and the weights of the kinds."""
 
     end: float
-    capitals: int
-    arithmetic: int
-    sentiment: int
-    extraction: int
-    unknown: int
-    repeat: int
+    mixture: Mixture
 
-    @property
-    def mixture(self) -> dict[str, int]:
-        """The weight of each kind."""
-        return {kind: getattr(self, kind) for kind in KINDS}
+
+Curriculum = tuple[Phase, ...]
+
+
+def _old(*weights: int) -> Mixture:
+    return dict(zip(KINDS, weights, strict=True))
 
 
 # Arithmetic takes longest to be understood and gets the most until it is; the last phase is for the other kinds.
 CURRICULUM = (
-    Phase(144_000, capitals=20, arithmetic=96, sentiment=16, extraction=34, unknown=8, repeat=18),
-    Phase(259_200, capitals=11, arithmetic=120, sentiment=13, extraction=29, unknown=5, repeat=14),
-    Phase(math.inf, capitals=42, arithmetic=48, sentiment=26, extraction=44, unknown=8, repeat=24),
+    Phase(144_000, _old(20, 96, 16, 34, 8, 18)),
+    Phase(259_200, _old(11, 120, 13, 29, 5, 14)),
+    Phase(math.inf, _old(42, 48, 26, 44, 8, 24)),
 )
+# A training that goes on from there: documents, and enough of the rest, which is short, for it not to be forgotten.
+DOCUMENTS = (Phase(math.inf, _old(20, 90, 12, 28, 6, 18) | dict(zip(OF_DOCUMENTS, (6, 23, 22, 14), strict=True))),)
 SYSTEM_TURNS = (
     "You are a helpful assistant.",
     "Answer briefly.",
@@ -75,7 +79,7 @@ class Conversation:
 
 def _mixed(rng: random.Random, split: Split, mixture: Mixture) -> Example:
     kind = rng.choices(list(mixture), list(mixture.values()))[0]
-    return KINDS[kind](rng, split)
+    return EVALUATED[kind](rng, split)
 
 
 def _dialogue(rng: random.Random, split: Split, mixture: Mixture) -> tuple[Example, ...]:
@@ -84,7 +88,8 @@ def _dialogue(rng: random.Random, split: Split, mixture: Mixture) -> tuple[Examp
         return extraction_dialogue(rng, split)
     if form < 0.55:
         return capital_question(rng, split), *(follow_up(rng, split) for _ in range(rng.randint(1, 3)))
-    return tuple(_mixed(rng, split, mixture) for _ in range(rng.randint(2, 3)))
+    short = {kind: weight for kind, weight in mixture.items() if kind in KINDS}
+    return tuple(_mixed(rng, split, short) for _ in range(rng.randint(2, 3)))
 
 
 def conversation(rng: random.Random, split: Split, mixture: Mixture = CURRICULUM[-1].mixture) -> Conversation:
@@ -95,11 +100,11 @@ def conversation(rng: random.Random, split: Split, mixture: Mixture = CURRICULUM
     return Conversation(turns, system)
 
 
-def conversations(seed: int, split: Split) -> Iterator[Conversation]:
+def conversations(seed: int, split: Split, curriculum: Curriculum = CURRICULUM) -> Iterator[Conversation]:
     """An endless stream of conversations."""
     rng = random.Random(f"{seed}|{split}")
     for index in count():
-        phase = next(phase for phase in CURRICULUM if index < phase.end)
+        phase = next(phase for phase in curriculum if index < phase.end)
         yield conversation(rng, split, phase.mixture)
 
 

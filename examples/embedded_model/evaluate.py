@@ -1,6 +1,7 @@
 """Evaluate a folder with a model on held-out questions: `python -m examples.embedded_model.evaluate FOLDER`.
 
-Greedy decoding with transformers' own `generate`; an answer is right if it equals the expected one exactly.
+Greedy decoding with transformers' own `generate`; an answer is right if it equals the expected one exactly. Of rows of
+documents the share of right fields is told too; how they come out of Extract, documents/evaluate.py says.
 Prints the accuracy of each kind, the wrong answers on demand, and one line of JSON at the end.
 """
 
@@ -8,6 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from .data import EVALUATED, examples
+from .documents.questions import DOCUMENT_KINDS
 from .split import Example, Split
 
-MAX_NEW_TOKENS = 192
+MAX_NEW_TOKENS = 256
 BATCH_SIZE = 64
 EVALUATION_SEED = 30_000
 
@@ -72,15 +75,37 @@ def accuracy(judged: Sequence[Judged]) -> float:
     return sum(one.is_right for one in judged) / len(judged)
 
 
+def field_accuracy(judged: Sequence[Judged]) -> float:
+    """Of answers that are JSON objects, the share of right values; one that is none has no right value."""
+    pairs = [(_fields(one.example.answer), _fields(one.said)) for one in judged]
+    right = sum(name in said and said[name] == value for expected, said in pairs for name, value in expected.items())
+    asked = sum(len(expected) for expected, _ in pairs)
+    return float(right) / asked
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_float=Decimal)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def load(folder: Path) -> tuple[Model, PreTrainedTokenizerBase]:
     """The model in float32, as a CPU likes it, and its tokenizer."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(folder)
 
 
+def _figures(judged: Sequence[Judged]) -> dict[str, float]:
+    found = {"n": len(judged), "accuracy": accuracy(judged)}
+    return found | ({"fields": field_accuracy(judged)} if judged[0].example.kind in DOCUMENT_KINDS else {})
+
+
 def _report(judged: Sequence[Judged], show_errors: int) -> None:
-    kind = judged[0].example.kind
-    print(f"{kind}: {accuracy(judged):.2%} of {len(judged)}")
+    kind, figures = judged[0].example.kind, _figures(judged)
+    of_fields = f", fields {figures['fields']:.2%}" if "fields" in figures else ""
+    print(f"{kind}: {figures['accuracy']:.2%} of {len(judged)}{of_fields}")
     for wrong in [one for one in judged if not one.is_right][:show_errors]:
         print(f"  {wrong.example.prompt!r}\n    expected {wrong.example.answer!r}\n    said     {wrong.said!r}")
 
@@ -99,7 +124,7 @@ def main() -> None:
     for kind in arguments.kinds:
         judged = judge(model, tokenizer, examples(kind, arguments.count, arguments.seed, Split.HELD_OUT))
         _report(judged, arguments.show_errors)
-        figures[kind] = {"n": len(judged), "accuracy": accuracy(judged)}
+        figures[kind] = _figures(judged)
     print(json.dumps(figures))
 
 

@@ -20,7 +20,7 @@ class Domain:
     facts: tuple[str, ...]
 
 
-_DOMAINS = (
+DOMAINS = (
     Domain(
         ("lamp", "kettle", "phone", "backpack", "chair", "camera", "jacket", "headset", "printer", "blender", "mug"),
         (
@@ -264,14 +264,27 @@ def _concession(rng: random.Random, domain: Domain, good: bool) -> str:
     return frame.format(x=minor, v=weak, y=major, s=strong)
 
 
+_FORMS = ((_adjective_sentence, _whole_sentence, _concession), (6, 4, 1))
+
+
+def sentence(rng: random.Random, domain: Domain, good: bool) -> str:
+    """A sentence with an opinion, of either side of the split."""
+    return rng.choices(*_FORMS)[0](rng, domain, good)
+
+
+def sentence_key(opinion: str) -> str:
+    """What decides which side a sentence is on."""
+    return f"review|{opinion.lower()}"
+
+
 def _opinion(rng: random.Random, domain: Domain, good: bool, split: Split) -> str:
-    form = rng.choices((_adjective_sentence, _whole_sentence, _concession), (6, 4, 1))[0]
-    return draw(lambda: form(rng, domain, good), lambda sentence: f"review|{sentence.lower()}", split)
+    form = rng.choices(*_FORMS)[0]
+    return draw(lambda: form(rng, domain, good), sentence_key, split)
 
 
 def review(rng: random.Random, good: bool, split: Split) -> str:
     """A review of one to twelve sentences, at least one of them with an opinion, all opinions of one sign."""
-    domain = rng.choice(_DOMAINS)
+    domain = rng.choice(DOMAINS)
     length = rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12))
     facts = rng.sample(domain.facts, min(rng.randint(0, length // 2), len(domain.facts)))
     sentences = [_opinion(rng, domain, good, split) for _ in range(length - len(facts))] + facts

@@ -1,7 +1,8 @@
 """Train the embedded model on a CPU: `python -m examples.embedded_model.train --out FOLDER`.
 
 The data are generated on the way from the seed; the loss is on the answers alone. Leaves a folder that
-`LlamaForCausalLM.from_pretrained` loads, and rewrites it at every checkpoint.
+`LlamaForCausalLM.from_pretrained` loads, and rewrites it at every checkpoint. With `--from FOLDER` it goes on from a
+model's weights and its tokenizer, with documents beside the rest.
 """
 
 import argparse
@@ -17,14 +18,13 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from .data import conversations
+from .data import CURRICULUM, DOCUMENTS, Curriculum, conversations
 from .split import Split
 from .tokenizer import BOS, EOS, MAX_LENGTH, PAD, encode, save_tokenizer, special_id, train_tokenizer
 
-MAX_NEW_TOKENS = 192
+MAX_NEW_TOKENS = 256
 MICRO_BATCH_TOKENS = 4096
 WARMUP_STEPS = 100
-DECAY_STEPS = 900
 WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
@@ -38,8 +38,10 @@ class TrainingOptions:
     steps: int = 1800
     batch_size: int = 192
     learning_rate: float = 5e-3
+    decay_steps: int = 900
     threads: int = 2
     checkpoint_every: int = 150
+    start: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,11 @@ def _micro_batches(rows: list[Row]) -> Iterator[MicroBatch]:
     yield _micro_batch(pending)
 
 
-def batches(tokenizer: Tokenizer, seed: int, batch_size: int) -> Iterator[list[MicroBatch]]:
+def batches(
+    tokenizer: Tokenizer, seed: int, batch_size: int, curriculum: Curriculum = CURRICULUM
+) -> Iterator[list[MicroBatch]]:
     """An endless stream of the micro-batches of each step."""
-    stream = conversations(seed, Split.TRAIN)
+    stream = conversations(seed, Split.TRAIN, curriculum)
     while True:
         rows = [encode(tokenizer, conversation) for conversation in islice(stream, batch_size)]
         yield list(_micro_batches(rows))
@@ -125,9 +129,9 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
     ]
 
 
-def _rate(step: int, steps: int) -> float:
+def _rate(step: int, steps: int, decay_steps: int) -> float:
     """The share of the learning rate: a warm-up, a plateau, and a linear decay to zero."""
-    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / DECAY_STEPS)
+    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / decay_steps)
 
 
 def _backward(model: LlamaForCausalLM, step_batches: list[MicroBatch]) -> float:
@@ -154,6 +158,15 @@ def save(model: LlamaForCausalLM, folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
+def _beginning(options: TrainingOptions) -> tuple[Tokenizer, LlamaForCausalLM, Curriculum]:
+    """Fresh weights and the tokenizer of the text that they will see, or what is in a folder."""
+    if options.start is None:
+        tokenizer = train_tokenizer(options.seed)
+        return tokenizer, build_model(tokenizer), CURRICULUM
+    model = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32, attn_implementation="sdpa")
+    return Tokenizer.from_file(str(options.start / "tokenizer.json")), model.train(), DOCUMENTS
+
+
 class Trainer:
     """A run: the model, its optimizers and the stream of data, at a step."""
 
@@ -161,10 +174,9 @@ class Trainer:
         torch.manual_seed(options.seed)
         torch.set_num_threads(options.threads)
         self.options = options
-        self.tokenizer = train_tokenizer(options.seed)
-        self.model = build_model(self.tokenizer)
+        self.tokenizer, self.model, curriculum = _beginning(options)
         self.optimizers = _optimizers(self.model, options.learning_rate)
-        self.stream = batches(self.tokenizer, options.seed, options.batch_size)
+        self.stream = batches(self.tokenizer, options.seed, options.batch_size, curriculum)
         self.step = 0
 
     @property
@@ -186,7 +198,7 @@ class Trainer:
     def _train_step(self, step_batches: list[MicroBatch]) -> float:
         loss = _backward(self.model, step_batches)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
-        rate = self.options.learning_rate * _rate(self.step, self.options.steps)
+        rate = self.options.learning_rate * _rate(self.step, self.options.steps, self.options.decay_steps)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -220,8 +232,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=defaults.steps)
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size)
     parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
+    parser.add_argument("--decay-steps", type=int, default=defaults.decay_steps)
     parser.add_argument("--threads", type=int, default=defaults.threads)
     parser.add_argument("--checkpoint-every", type=int, default=defaults.checkpoint_every)
+    parser.add_argument("--from", dest="start", type=Path, help="a folder with the model to go on from")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint of --out")
     arguments = vars(parser.parse_args())
     resume = arguments.pop("resume")

@@ -3,5 +3,6 @@
 from model_manager.client.engine_client import EngineClient
 from model_manager.client.generation import Generation
 from model_manager.client.results import Embedding, Score
+from model_manager.client.succession import Succession
 
-__all__ = ["Embedding", "EngineClient", "Generation", "Score"]
+__all__ = ["Embedding", "EngineClient", "Generation", "Score", "Succession"]

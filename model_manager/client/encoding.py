@@ -27,6 +27,9 @@ class PromptEncoder(Decoder, Protocol):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of text."""
 
+    def cut(self, text: str) -> int:
+        """After how many characters a text may be cut: whatever comes after it, its tokens are those of the parts."""
+
     def chat_text(self, messages: Sequence[Message]) -> str:
         """The text of a conversation that asks for the next answer, special tokens and all."""
 
@@ -48,34 +51,15 @@ class Encoding:
         _check_length(ids, info, room)
         return ids
 
-    def continued(self, prompt: Prompt, continuation: str | Sequence[int], info: ModelInfo) -> tuple[list[int], int]:
-        """Token ids of a prompt and its continuation, and the index of the first that is scored.
-
-        Both as text are tokenized as one text, as the model would see it, and what is scored begins with the first
-        token that the context alone does not begin with. So a token that spans the boundary (" the" of "on " and "the")
-        is scored as a whole, and nothing of the continuation goes unscored. lm-evaluation-harness, which moves spaces
-        over the boundary and then counts the context's tokens, gives the same wherever no token spans it.
-        A continuation that is, or comes to, token ids is appended to the context's.
-
-        Raises InvalidRequest or PromptTooLong.
-        """
-        context = self._ids(prompt, info)
-        if isinstance(continuation, str) and (text := self._text(prompt)) is not None:
-            ids = self._tokenizer.encode(text[0] + continuation, add_special_tokens=text[1])
-        elif isinstance(continuation, str):
-            ids = context + self._tokenizer.encode(continuation, add_special_tokens=False)
-        else:
-            ids = context + _checked_ids([*continuation], info)
-        first = _common_length(context, ids)
-        if first == len(ids):
-            raise InvalidRequest("the continuation is empty: it adds no token to its context")
-        if first == 0:
-            ids, first = self._with_first(ids), 1
-        _check_length(ids, info, room=0)
-        return ids, first
+    def context(self, prompt: Prompt, info: ModelInfo) -> Context:
+        """A prompt whose continuations are scored, tokenized once; raises InvalidRequest."""
+        text = self._text(prompt)
+        return Context(self._tokenizer, text, self._encoded(text, prompt, info), info)
 
     def _ids(self, prompt: Prompt, info: ModelInfo) -> list[int]:
-        text = self._text(prompt)
+        return self._encoded(self._text(prompt), prompt, info)
+
+    def _encoded(self, text: tuple[str, bool] | None, prompt: Prompt, info: ModelInfo) -> list[int]:
         if text is not None:
             ids = self._tokenizer.encode(text[0], add_special_tokens=text[1])
         else:
@@ -92,6 +76,55 @@ class Encoding:
             prompt = [{"role": "user", "content": prompt}]
         messages = [part for part in prompt if not isinstance(part, int)]
         return (self._tokenizer.chat_text(messages), False) if messages else None
+
+
+class Context:
+    """A prompt as tokens, and what continues it."""
+
+    def __init__(
+        self, tokenizer: PromptEncoder, text: tuple[str, bool] | None, ids: list[int], info: ModelInfo
+    ) -> None:
+        """`text` is the prompt's and whether special tokens are added to it, None for a prompt of token ids."""
+        self._tokenizer = tokenizer
+        self._info = info
+        self._ids = ids
+        self._settled = 0
+        self._open = text
+        if text is not None:
+            self._settle(text[0])
+
+    def continued(self, continuation: str | Sequence[int]) -> tuple[list[int], int]:
+        """Token ids of the prompt and its continuation, and the index of the first that is scored.
+
+        Both as text are tokenized as one text, as the model would see it, and what is scored begins with the first
+        token that the context alone does not begin with. So a token that spans the boundary (" the" of "on " and "the")
+        is scored as a whole, and nothing of the continuation goes unscored. lm-evaluation-harness, which moves spaces
+        over the boundary and then counts the context's tokens, gives the same wherever no token spans it.
+        A continuation that is, or comes to, token ids is appended to the context's.
+
+        Raises InvalidRequest or PromptTooLong.
+        """
+        if isinstance(continuation, str) and self._open is not None:
+            text, special = self._open
+            ids = self._ids[: self._settled] + self._tokenizer.encode(text + continuation, add_special_tokens=special)
+        elif isinstance(continuation, str):
+            ids = self._ids + self._tokenizer.encode(continuation, add_special_tokens=False)
+        else:
+            ids = self._ids + _checked_ids([*continuation], self._info)
+        first = self._settled + _common_length(self._ids[self._settled :], ids[self._settled :])
+        if first == len(ids):
+            raise InvalidRequest("the continuation is empty: it adds no token to its context")
+        if first == 0:
+            ids, first = self._with_first(ids), 1
+        _check_length(ids, self._info, room=0)
+        return ids, first
+
+    def _settle(self, text: str) -> None:
+        """Find what no continuation changes: the tokens up to a cut. Only what is behind it is tokenized again."""
+        cut = self._tokenizer.cut(text)
+        last = self._tokenizer.encode(text[cut:], add_special_tokens=False) if cut else []
+        if last and self._ids[-len(last) :] == last:  # else a token stands behind each text
+            self._settled, self._open = len(self._ids) - len(last), (text[cut:], False)
 
     def _with_first(self, ids: list[int]) -> list[int]:
         first = self._tokenizer.first_token_id

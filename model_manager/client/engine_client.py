@@ -22,8 +22,10 @@ from model_manager.client.joined import submit_joined
 from model_manager.client.request_ids import callers_id, sibling_id
 from model_manager.client.results import Embedding, Score
 from model_manager.client.session import Session
+from model_manager.client.succession import KEEPS_ITS_MODEL, Succession
 from model_manager.client.tokenizing import Tokenizer
 from model_manager.store import resolve
+from model_manager.store.revisions import revision_of
 from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
 from model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
 from model_manager.wire.messages import ModelInfo, Pooling, Request
@@ -50,23 +52,24 @@ class EngineClient:
         runtime: Path | None = None,
         chat: bool | None = None,
         manager_command: Sequence[str] = MANAGER_COMMAND,
+        succession: Succession = KEEPS_ITS_MODEL,
     ) -> Self:
         """A client whose model is loaded, with whatever had to be started for that.
 
         `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
-        tests.
+        tests. `succession` is of clients whose model changes while they run.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
         """
-        folder = resolve(config.model, config.revision).absolute()
-        config = _on_this_machine(config, folder)
+        asked, folder = config, resolve(config.model, config.revision).absolute()
+        config = _on_this_machine(config, folder, revision_of(config.model, folder))
         tokenizer = Tokenizer.load(folder)
         if chat and not tokenizer.has_chat_template:
             raise ConfigError(f"chat=True (--chat always): {config.model} has no chat template; takes False or None")
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
-        session = Session(config, folder, election, settings, tokenizer)
+        session = Session(config, folder, election, settings, tokenizer, asked=asked, succession=succession)
         try:
             session.wait_until_ready()
         except BaseException:
@@ -98,6 +101,11 @@ class EngineClient:
         return self._session.info
 
     @property
+    def key(self) -> str:
+        """What the manager knows the model by: the same for equal contents and settings."""
+        return self._session.key
+
+    @property
     def unmet(self) -> list[UnmetSetting]:
         """Settings that `open` asked for and that do not hold, as others have started the model or the manager."""
         return self._session.unmet
@@ -109,7 +117,8 @@ class EngineClient:
 
         The prompt is text, chat messages or token ids. The same id again, while it is outstanding, waits for the same
         answer. For n > 1 each answer takes a credit. Raises PromptTooLong or InvalidRequest at once; ModelError,
-        EngineLost or ManagerUnavailable if the model is lost while it waits; RequestAborted if the client is closed.
+        EngineLost or ManagerUnavailable if the model is lost while it waits; ModelReplaced if the client is retired,
+        which the future may raise too where the manager is about to; RequestAborted if the client is closed.
         """
         ids = self._encoding.prompt(prompt, self.info, room=1)
         adapter = self._adapters.of(params.adapter)
@@ -128,11 +137,12 @@ class EngineClient:
         """A future of the log-probabilities of each continuation of the prompt; otherwise as `submit`.
 
         Each takes a credit; their common beginning is computed once where the prefix cache is on. Of the parameters
-        only those count that are not of sampling: priority, deadline, cache_salt and adapter. Encoding.continued says
+        only those count that are not of sampling: priority, deadline, cache_salt and adapter. Context.continued says
         which tokens are scored.
         """
         family, adapter = callers_id(request_id), self._adapters.of(params.adapter)
-        encoded = [self._encoding.continued(prompt, continuation, self.info) for continuation in continuations]
+        context = self._encoding.context(prompt, self.info)
+        encoded = [context.continued(continuation) for continuation in continuations]
         if not encoded:
             raise InvalidRequest("continuations: takes at least one")
         requests = [
@@ -178,13 +188,23 @@ class EngineClient:
         """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
         self._session.cancel(request_id)
 
+    def retire(self) -> None:
+        """Another model has taken this one's place: who waits for a credit, or comes later, gets ModelReplaced at once.
+
+        What is outstanding goes on.
+        """
+        self._session.retire()
+
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model; again does nothing."""
         self._session.close()
 
 
-def _on_this_machine(config: ModelConfig, folder: Path) -> ModelConfig:
-    """The settings as the manager takes them: folders are the same from wherever they are named."""
+def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelConfig:
+    """The settings as the manager takes them: folders are the same from wherever they are named, and equal revisions
+    have equal contents.
+    """
+    config = msgspec.structs.replace(config, revision=revision)
     if Path(config.model).expanduser().is_dir():
         config = msgspec.structs.replace(config, model=str(folder))
     if config.draft_model is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
@@ -19,6 +19,9 @@ class Decoder(Protocol):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
+
+    def joined(self, ids: Sequence[int]) -> str:
+        """The text of each token but special ones, joined, as a constraint takes an output."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Generation:
     """For n > 1 all answers, this one first."""
     prompt_logprobs: list[TokenLogprob] | None = None
     """Of the prompt's tokens but the first, where they were asked for."""
+    forced: list[int] = field(default_factory=list)
+    """Positions in `token_ids` whose token was the only one that the constraint allowed."""
 
 
 def generation(output: Output, request: Request, decoder: Decoder, latency: float) -> Generation:
@@ -60,22 +65,31 @@ def generation(output: Output, request: Request, decoder: Decoder, latency: floa
         latency=latency,
         logprobs=None if output.logprobs is None else logprobs_of(output.token_ids, output.logprobs, decoder),
         prompt_logprobs=None if of_prompt is None else logprobs_of(request.prompt_token_ids[1:], of_prompt, decoder),
+        forced=output.forced,
     )
 
 
 def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
-    """The output's text: ends before (or after, if asked) what stopped it, and never within a character."""
+    """The output's text: ends before (or after, if asked) what stopped it, and never within a character.
+
+    Under a constraint it is, to the character, what the constraint was held to; where that lets it end is whole.
+    """
     stopped = output.finish_reason is FinishReason.STOP
     ends_in_token = stopped and not isinstance(output.stop_reason, str) and not params.include_stop_str_in_output
-    text = decoder.decode(output.token_ids[:-1] if ends_in_token else output.token_ids, skip_special_tokens=True)
+    ends_in_token = ends_in_token and not output.complete
+    decode = decoder.decode if params.constraint is None else decoder.joined
+    text = decode(output.token_ids[:-1] if ends_in_token else output.token_ids)
     if isinstance(output.stop_reason, str):
-        text = text[: _end(text, output.token_ids, params, decoder)]
-    return text.rstrip(_REPLACEMENT)
+        text = text[: _end(text, output.token_ids, params, decode)]
+    return text if params.constraint is not None else text.rstrip(_REPLACEMENT)
 
 
-def _end(text: str, token_ids: Sequence[int], params: SamplingParams, decoder: Decoder) -> int:
-    """Where the text ends for the first stop string in it that was complete no sooner than min_tokens allows."""
-    early = decoder.decode(token_ids[: max(0, params.min_tokens - 1)], skip_special_tokens=True).rstrip(_REPLACEMENT)
+def _end(text: str, token_ids: Sequence[int], params: SamplingParams, decode: Callable[[Sequence[int]], str]) -> int:
+    """Where the text ends for the first stop string in it that was complete no sooner than min_tokens allows, and with
+    the last token under a constraint: others were passed over.
+    """
+    passed = len(token_ids) if params.constraint is not None else params.min_tokens
+    early = decode(token_ids[: max(0, passed - 1)]).rstrip(_REPLACEMENT)
     places = [(text.find(stop, max(0, len(early) - len(stop) + 1)), stop) for stop in params.stop]
     at, stop = min((place for place in places if place[0] >= 0), default=(len(text), ""))
     return at + len(stop) if params.include_stop_str_in_output else at

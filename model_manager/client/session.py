@@ -21,9 +21,10 @@ from model_manager.client.generation import Decoder
 from model_manager.client.ledger import Ledger, Waiter
 from model_manager.client.link import Link
 from model_manager.client.shared_settings import warn_of_unmet
+from model_manager.client.succession import KEEPS_ITS_MODEL, Succession
 from model_manager.client.weak_callbacks import Detaching, Forsaking
 from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import EngineError, ManagerUnavailable, MillraceError, RequestAborted
+from model_manager.wire.errors import EngineError, ManagerUnavailable, MillraceError, ModelReplaced, RequestAborted
 from model_manager.wire.messages import (
     Cancel,
     CloseModel,
@@ -35,6 +36,7 @@ from model_manager.wire.messages import (
     ModelReady,
     OpenModel,
     Output,
+    Replaced,
     Request,
     Results,
     Submit,
@@ -42,6 +44,8 @@ from model_manager.wire.messages import (
 from model_manager.wire.shared_settings import UnmetSetting
 from model_manager.wire.transport import ConnectionLost, ProtocolError
 
+_ABANDONED_WITHIN = 0.2
+"""Seconds after which somebody who waits for a model notices that nobody wants it any more."""
 _FORKED = "this client is process {}'s: a forked process opens its own"
 
 
@@ -54,10 +58,22 @@ class Session:
     """Settings that were asked for and do not hold, once it is ready."""
 
     def __init__(
-        self, config: ModelConfig, folder: Path, election: Election, settings: ManagerConfig, decoder: Decoder
+        self,
+        config: ModelConfig,
+        folder: Path,
+        election: Election,
+        settings: ManagerConfig,
+        decoder: Decoder,
+        *,
+        asked: ModelConfig | None = None,
+        succession: Succession = KEEPS_ITS_MODEL,
     ) -> None:
+        """`asked`: the settings as the caller gave them, before they were those of this machine."""
         self._config = config
-        self._folder = folder
+        self._succession = succession
+        self._opening = OpenModel(
+            config, str(folder), settings, succession.group, succession.replaces, asked if succession.group else None
+        )
         self._election = election
         self._settings = settings
         self._decoder = decoder
@@ -67,6 +83,7 @@ class Session:
         self._ledger = Ledger()
         self._link: Link | None = None
         self._ready = False
+        self._retired = False
         self._limit = 0
         self._attempts = Attempts()
         self._closing = threading.Event()
@@ -78,21 +95,29 @@ class Session:
             thread.start()
         os.register_at_fork(after_in_child=Forsaking(self))
 
+    @property
+    def key(self) -> str:
+        """What the manager knows the model by."""
+        return self._config.key
+
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_until_ready(self) -> None:
         """Until the model is loaded; raises what keeps it from being."""
+        abandoned = self._succession.abandoned
         with self._changed:
             while not self._ready:
                 self._attempts.raise_if_over(0)
+                if abandoned is not None and abandoned.is_set():
+                    raise RequestAborted(f"{self._config.model} is not waited for any more")
                 self._want()
-                self._changed.wait()
+                self._changed.wait(None if abandoned is None else _ABANDONED_WITHIN)
 
     def send(self, request: Request) -> Future[Any]:
         """A future of the answer; waits for a credit, and returns once the request is on its way.
 
         Raises InvalidRequest for an id that is outstanding for other work, and what ends the waiting: ModelError,
-        EngineLost, ManagerUnavailable, or RequestAborted if the session is closed.
+        EngineLost, ManagerUnavailable, ModelReplaced once it is retired, or RequestAborted if the session is closed.
         """
         self._check_caller()
         waiter = Waiter(since=time.monotonic())
@@ -106,6 +131,12 @@ class Session:
         """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
         self._check_process()
         self._cancel(request_id, only=None)
+
+    def retire(self) -> None:
+        """Take no more requests; those that are on their way go on."""
+        with self._changed:
+            self._retired = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model; again does nothing."""
@@ -145,6 +176,8 @@ class Session:
                 self._attempts.raise_if_over(setbacks)
                 if self._ledger.join(request, waiter):
                     return None
+                if self._retired:
+                    raise ModelReplaced(f"{self._config.model} takes no more requests: another model has its place")
                 if self._link is not None and self._ready and self._ledger.in_use < self._limit:
                     self._ledger.add(request, waiter)
                     self._link.enqueue(Submit(self._config.key, [request]))
@@ -202,7 +235,7 @@ class Session:
             if self._closing.is_set():
                 return
             link.await_welcome()
-            link.enqueue(OpenModel(self._config, str(self._folder), self._settings))
+            link.enqueue(self._opening)
             link.flush()
             while not self._closing.is_set():
                 self._heard(link, link.receive())
@@ -221,6 +254,9 @@ class Session:
                     self._changed.notify_all()
             case ModelReady():
                 self._resume(link, message)
+            case Replaced():
+                if self._succession.follow is not None:
+                    self._succession.follow(message.config)
             case ModelFailed():
                 raise message.error.exception()
 

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Encoder
+from tokenizers.decoders import Decoder
 
 from model_manager.client.chat_template import ChatTemplate, find_template
+from model_manager.client.text_cuts import TextCuts
+from model_manager.store.plain_decoder import plain_decoder
 from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -36,6 +39,9 @@ class Tokenizer:
         self._special_tokens = dict(special_tokens)
         self._template = ChatTemplate(template, special_tokens) if template is not None else None
         self._clean = clean
+        self._cuts = TextCuts(encoder)
+        self._plain_decoder = _plain_decoder(encoder)
+        self._special_ids = {token for token, added in encoder.get_added_tokens_decoder().items() if added.special}
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -81,6 +87,10 @@ class Tokenizer:
             raise InvalidRequest(f"prompt: is not text that can be encoded: {error}") from None
         return ids
 
+    def cut(self, text: str) -> int:
+        """After how many characters a text may be cut: whatever comes after it, its tokens are those of the parts."""
+        return self._cuts.last(text)
+
     def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """A conversation as text, up to where the assistant's answer begins; to be encoded without special tokens.
 
@@ -101,6 +111,16 @@ class Tokenizer:
         if self._clean:
             for spaced, closed in _SPACES_TO_CLEAN:
                 text = text.replace(spaced, closed)
+        return text
+
+    def joined(self, ids: Sequence[int]) -> str:
+        """The text of each token, joined, as a constraint takes an output: no space is stripped or cleaned away.
+
+        Special tokens have none.
+        """
+        tokens = [self._encoder.id_to_token(token) for token in ids if token not in self._special_ids]
+        known = [token for token in tokens if token is not None]
+        text: str = "".join(known) if self._plain_decoder is None else self._plain_decoder.decode(known)
         return text
 
 
@@ -127,6 +147,16 @@ def _read_encoder(path: Path) -> Encoder:
     encoder.no_truncation()
     encoder.no_padding()
     return encoder
+
+
+def _plain_decoder(encoder: Encoder) -> Decoder | None:
+    """What makes tokens text by themselves."""
+    if encoder.decoder is None:
+        return None
+    description = json.loads(Encoder(models.BPE()).to_str())
+    description["decoder"] = plain_decoder(json.loads(encoder.decoder.__getstate__()))
+    decoder: Decoder | None = Encoder.from_str(json.dumps(description)).decoder
+    return decoder
 
 
 def _special_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, str]:

@@ -10,25 +10,33 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as List
+from dataclasses import replace
 from typing import Any
 
+from model_manager.engine.constraints.compiling import GrammarCompiler
+from model_manager.engine.constraints.masks import Masks
+from model_manager.engine.constraints.preparation import Preparation
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.interface import AdapterSlots, ModelRunner, StepResult
 from model_manager.engine.launched_step import LaunchedStep
 from model_manager.engine.lora.loaded_adapters import LoadedAdapters
 from model_manager.engine.prompt_reader import PromptReader
 from model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, Samples
+from model_manager.engine.scheduling.acceptable import accepted
 from model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
 from model_manager.engine.scheduling.block_manager import BlockManager
 from model_manager.engine.scheduling.deadlines import Deadlines
 from model_manager.engine.scheduling.scheduler import Scheduler
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus, accepted
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from model_manager.engine.scheduling.stopping import Ending, StopRules
 from model_manager.engine.speculation.speculation import Policy, Speculation, Turn, drafter_of
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits, RequestError
+from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
 
+_MOMENT = 0.01
+"""Seconds that a step waits for a constraint's compilation where nothing else is to be done."""
 _NOT_FINITE = "the model computed NaN or infinity for a token of its prompt"
 
 
@@ -51,9 +59,11 @@ class LLMEngine:
         draft_runner: ModelRunner | None = None,
         policy: Policy | None = None,
         adapter_slots: AdapterSlots | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         """`draft_runner` is of a smaller model to guess tokens with, over as many blocks; `policy` is when to
-        speculate, by default what suits the device. `adapter_slots` are the model's, if it takes adapters.
+        speculate, by default what suits the device. `adapter_slots` are the model's, if it takes adapters, and
+        `grammars` compiles constraints over its tokens, if it has a tokenizer.
         """
         self.info = info
         self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
@@ -70,6 +80,8 @@ class LLMEngine:
         )
         self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptReader(runner)
+        self._preparation = Preparation(grammars)
+        self._masks = Masks(config.max_num_seqs, info.vocab_size)
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
         self._deadlines = Deadlines(clock)
@@ -80,7 +92,7 @@ class LLMEngine:
         self._counters = EngineCounters(clock)
         self._speculation = Speculation(
             drafter_of(config, self._table, draft_runner),
-            policy or Policy.of(config.num_speculative_tokens, info.device),
+            policy or Policy.of(config.num_speculative_tokens, info.device, info.vocab_size),
             self._scheduler,
             self._counters,
         )
@@ -98,25 +110,35 @@ class LLMEngine:
             vocab_size=self.info.vocab_size,
             max_len=self.max_len,
             stop_rules=self._stop_rules,
-            known=self._scheduler,
+            known=self,
             now=self._clock(),
             order=self._arrivals,
             prefix_caching=self._prefix_caching,
         )
-        if sequence.is_over:
-            self._ended.append(sequence)
-        else:
+        if sequence.params.constraint is not None and sequence.task == "generate":
+            self._preparation.add(sequence)
+        elif not sequence.is_over:
             self._scheduler.add(sequence)
-            self._deadlines.add(sequence)
+        else:
+            self._ended.append(sequence)
+            return
+        self._deadlines.add(sequence)
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
-        sequence = self._scheduler.find(request_id)
+        sequence = self._scheduler.find(request_id) or self._preparation.find(request_id)
         if sequence is not None:
-            self._end(sequence, FinishReason.ABORT)
+            self._end(sequence, Ending(FinishReason.ABORT))
+
+    def __contains__(self, request_id: object) -> bool:
+        """Whether a request of that id is queued or running."""
+        return request_id in self._scheduler or request_id in self._preparation
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
+        return self._runs() or bool(self._preparation)
+
+    def _runs(self) -> bool:
         return bool(self._ended or self._launched or self._scheduler.running or self._scheduler.waiting)
 
     def step(self) -> StepResult:
@@ -126,9 +148,10 @@ class LLMEngine:
         """
         result = StepResult()
         self._end_overdue(result)
+        self._take_in_prepared(result)
         self._load_adapters(result)
         self._collect(result, leaving=self._may_schedule_blind())
-        batch = self._schedule()
+        batch = self._schedule(result)
         if batch:
             self._launched.append(self._launch(batch))
         self._collect(result, leaving=self._may_run_ahead(batch))
@@ -139,7 +162,7 @@ class LLMEngine:
         """A snapshot; blocks kept only for reuse count as unused."""
         return EngineStats(
             running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
+            waiting=len(self._scheduler.waiting) + len(self._preparation),
             blocks_used=self._blocks.num_blocks - self._blocks.num_free,
             blocks_total=self._blocks.num_blocks,
             preemptions=self._scheduler.num_preemptions,
@@ -157,12 +180,33 @@ class LLMEngine:
             self._collect(result, leaving=False)  # what was launched before counts
         for sequence in overdue:
             if sequence.status is not SequenceStatus.FINISHED:
-                self._end(sequence, FinishReason.DEADLINE)
+                self._end(sequence, Ending(FinishReason.DEADLINE))
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        sequence.ending = Ending(reason)
-        self._scheduler.finish(sequence)
+    def _end(self, sequence: Sequence, ending: Ending) -> None:
+        sequence.ending = ending
+        self._withdraw(sequence)
         self._ended.append(sequence)
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        if sequence.request_id in self._scheduler:
+            self._scheduler.finish(sequence)
+        else:
+            self._preparation.remove(sequence)
+            sequence.status = SequenceStatus.FINISHED
+
+    def _take_in_prepared(self, result: StepResult) -> None:
+        """Those whose constraints are compiled may run from now on; waits a moment where nothing else is to be done."""
+        self._preparation.begin(self._scheduler.waiting.last_near)
+        if not self._runs():
+            self._preparation.wait(_MOMENT)
+        for sequence, error in self._preparation.ready():
+            if error is not None:
+                self._fail(sequence, error, result)
+            elif sequence.is_over:
+                sequence.status = SequenceStatus.FINISHED
+                self._ended.append(sequence)
+            else:
+                self._scheduler.add(sequence)
 
     def _load_adapters(self, result: StepResult) -> None:
         """Those of sequences that may begin to run; whoever names one that cannot be loaded fails."""
@@ -170,8 +214,8 @@ class LLMEngine:
             for sequence, error in failed:
                 self._fail(sequence, error, result)
 
-    def _schedule(self) -> list[Scheduled]:
-        """The next batch, those stamped that are in one for the first time, with drafts where they are worth it."""
+    def _schedule(self, result: StepResult) -> list[Scheduled]:
+        """The next batch, those stamped that are in one for the first time, with what is known or guessed to follow."""
         batch = self._scheduler.schedule()
         now = self._clock()
         for scheduled in batch:
@@ -181,7 +225,33 @@ class LLMEngine:
                 sequence.cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
                 self._counters.started(sequence)
         self._counters.steps += bool(batch)
-        return self._speculation.extend(batch)
+        return self._speculation.extend(self._with_forced(batch, result))
+
+    def _with_forced(self, batch: list[Scheduled], result: StepResult) -> list[Scheduled]:
+        """The batch with tokens that constraints force on its sequences, which have them at once: nothing else can be
+        sampled. Whoever ends with one leaves; where logits are asked for all the same they are drafts.
+        """
+        if all(scheduled.sequence.guide is None for scheduled in batch):
+            return batch
+        spare = self._scheduler.max_num_batched_tokens - sum(scheduled.num_tokens for scheduled in batch)
+        extended = []
+        for scheduled in batch:
+            sequence = scheduled.sequence
+            forced = sequence.certain_tokens if scheduled.samples and not sequence.is_asked_of_each_token else []
+            count = self._scheduler.reserve(sequence, min(len(forced), spare)) if forced else 0
+            given = self._give_all(sequence, forced[:count], result)
+            spare -= given
+            if sequence.status is SequenceStatus.RUNNING:
+                extended.append(replace(scheduled, num_tokens=scheduled.num_tokens + given))
+        return extended
+
+    def _give_all(self, sequence: Sequence, token_ids: list[int], result: StepResult) -> int:
+        """Give a sequence tokens up to the first that it does not take; returns how many it has."""
+        given = 0
+        while given < len(token_ids) and self._give(sequence, token_ids[given], None, result):
+            given += 1
+        self._counters.generated(self._clock(), given)
+        return given
 
     def _may_schedule_blind(self) -> bool:
         """Whether the next step can be scheduled, and its tokens sampled, before those of the last one are known.
@@ -204,6 +274,7 @@ class LLMEngine:
     def _launch(self, batch: list[Scheduled]) -> LaunchedStep:
         """Have the device compute a batch and sample from it; tokens that it alone knows are those of the last step."""
         sampled = self._launched[-1].token_ids if self._launched else None
+        self._masks.begin(each.sequence for each in batch if each.sequence.guide is not None and each.samples)
         output = self._runner.execute(self._table.pack(batch, sampled))
         self._reader.read(batch, output.hidden)
         sampling = [scheduled for scheduled in batch if scheduled.samples]
@@ -213,7 +284,8 @@ class LLMEngine:
         return LaunchedStep(self._speculation.turns(sampling), sample, read, reads=output.hidden is not None)
 
     def _sample(self, logits: Any, turn: Turn) -> LaunchedSamples:
-        samples = self._sampler.launch(turn.of(logits), self._table.sampling(turn.sequences))
+        rows = self._table.sampling(turn.sequences, masks=self._masks.of(turn.sequences))
+        samples = self._sampler.launch(turn.of(logits), rows)
         for row, sequence in enumerate(turn.sequences):
             sequence.await_token(row)
         return samples
@@ -234,20 +306,50 @@ class LLMEngine:
         going = [(row, each) for row, each in enumerate(sequences) if each.status is SequenceStatus.RUNNING]
         self._counters.generated(now, sum(samples.finite[row] for row, _ in going))
         for row, sequence in going:
-            error = samples.error(row) if sequence.is_sound else NonFiniteLogits(_NOT_FINITE)
-            if error is not None:
+            try:
+                sampled = self._has_sampled(sequence, samples, row)
+            except RequestError as error:
                 self._fail(sequence, error, result)
-                continue
-            if sequence.first_token_at is None:
-                sequence.first_token_at = now
-            logprobs = samples.logprobs.get(row)
-            ending = sequence.append(samples.token_ids[row], logprobs)
-            self._scheduler.sampled(sequence)
-            if ending is None:
-                result.note_progress(sequence.request_id, samples.token_ids[row], logprobs)
             else:
-                result.forget_progress(sequence.request_id)
-                result.outputs.append(sequence.output(now))
+                if sampled:
+                    self._give(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
+
+    def _has_sampled(self, sequence: Sequence, samples: Samples, row: int) -> bool:
+        """Whether there is a token; without one a sequence ends here if its constraint lets it, else this raises."""
+        if not sequence.is_sound:
+            raise NonFiniteLogits(_NOT_FINITE)
+        if sequence.guide is None or samples.possible[row] or not samples.finite[row]:
+            samples.check(row)
+            return True
+        sequence.guide.check_end("the request's other rules leave nothing of what the constraint allows next")
+        self._end(sequence, Ending(FinishReason.STOP, complete=True))
+        return False
+
+    def _give(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
+        """Give a sequence a token, unless it has ended or its constraint refuses it; one that ends leaves. Whether it
+        has the token.
+        """
+        if sequence.status is not SequenceStatus.RUNNING:
+            return False
+        now = self._clock()
+        try:
+            if not sequence.takes(token_id):
+                if sequence.must_end:
+                    self._end(sequence, Ending(FinishReason.LENGTH))
+                return False
+            ending = sequence.append(token_id, logprobs)
+        except RequestError as error:
+            self._fail(sequence, error, result)
+            return False
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+        self._scheduler.sampled(sequence)
+        if ending is None:
+            result.note_progress(sequence.request_id, token_id, logprobs)
+        else:
+            result.forget_progress(sequence.request_id)
+            result.outputs.append(sequence.output(now))
+        return True
 
     def _finish_read(self, sequences: List[Sequence], result: StepResult) -> None:
         """Scores and embeddings end with their prompts."""
@@ -265,7 +367,7 @@ class LLMEngine:
         if isinstance(error, NonFiniteLogits):
             self._scheduler.distrust(sequence)
         else:
-            self._scheduler.finish(sequence)
+            self._withdraw(sequence)
         result.forget_progress(sequence.request_id)
         result.failures.append(Failure(sequence.request_id, error.info()))
 
@@ -273,5 +375,6 @@ class LLMEngine:
         """Answers of what ended without a token."""
         now = self._clock()
         for sequence in self._ended:
+            result.forget_progress(sequence.request_id)
             result.add(sequence.answer(now))
         self._ended.clear()

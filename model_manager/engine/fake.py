@@ -20,15 +20,19 @@ from typing import Any, Self
 
 import numpy as np
 
+from model_manager.engine.constraints.compiling import GrammarCompiler
+from model_manager.engine.constraints.preparation import guide_alone
 from model_manager.engine.counters import EngineCounters
 from model_manager.engine.interface import StepResult
 from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
+from model_manager.engine.scheduling.acceptable import accepted
 from model_manager.engine.scheduling.deadlines import Deadlines
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus, accepted
+from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from model_manager.engine.scheduling.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import RequestError
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import EngineStats, FinishReason, ModelInfo, Request
+from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
 
 _VOCAB_SIZE = 1000
 _MAX_MODEL_LEN = 2048
@@ -38,7 +42,7 @@ _HIDDEN_SIZE = 8
 class FakeEngine:
     """An Engine (interface.py): each step gives one token to each of the first `max_num_seqs` requests, in order of
     arrival. Tokens are never end-of-sequence tokens, so max_tokens, a stop token, a stop string or an abort ends a
-    request.
+    request; under a constraint they are any that it allows.
     """
 
     def __init__(
@@ -46,12 +50,14 @@ class FakeEngine:
         info: ModelInfo,
         stop_rules: StopRules,
         *,
+        grammars: GrammarCompiler | None = None,
         delay: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`delay` is how many seconds each step takes."""
+        """`delay` is how many seconds each step takes; `grammars` compiles constraints, which `add` waits for."""
         self.info = info
+        self._grammars = grammars
         self._stop_rules = stop_rules
         self._delay = delay
         self._clock = clock
@@ -84,9 +90,12 @@ class FakeEngine:
             block_size=config.block_size,
             eos_token_ids=eos,
             load_seconds=0.0,
+            revision=config.revision or "",
         )
         delay = float(os.environ.get("MILLRACE_FAKE_STEP_SECONDS", "0"))
-        return cls(info, StopRules.load(folder, eos), delay=delay)
+        rules = StopRules.load(folder, eos)
+        grammars = GrammarCompiler(folder, info.vocab_size, eos) if rules.tokenizer is not None else None
+        return cls(info, rules, grammars=grammars, delay=delay)
 
     def add(self, request: Request) -> None:
         """Queue a request; raises InvalidRequest or PromptTooLong, as the real engine does."""
@@ -100,6 +109,8 @@ class FakeEngine:
             now=self._clock(),
             order=self._arrivals,
         )
+        if sequence.params.constraint is not None and sequence.task == "generate":
+            guide_alone(sequence, self._grammars)
         if sequence.is_over:
             self._ended.append(sequence)
         else:
@@ -125,7 +136,12 @@ class FakeEngine:
             self._end(sequence, FinishReason.DEADLINE)
         result, now = StepResult(), self._clock()
         for sequence in self._running():
-            self._advance(sequence, started, now, result)
+            try:
+                self._advance(sequence, started, now, result)
+            except RequestError as error:
+                del self._sequences[sequence.request_id]
+                sequence.status = SequenceStatus.FINISHED
+                result.failures.append(Failure(sequence.request_id, error.info()))
         for sequence in self._ended:
             result.add(sequence.answer(now))
         self._ended.clear()
@@ -159,6 +175,10 @@ class FakeEngine:
             self._leave(sequence)
             return
         token_id = self._token(sequence)
+        if not sequence.takes(token_id):
+            if sequence.must_end:
+                self._end(sequence, FinishReason.LENGTH)
+            return
         self._counters.generated(now, 1)
         logprobs = self._logprobs(sequence, token_id)
         if sequence.append(token_id, logprobs) is None:
@@ -194,6 +214,8 @@ class FakeEngine:
         prompt += sequence.adapter.digest.encode() if sequence.adapter else b""
         index = sequence.num_output_tokens.to_bytes(8, "little")
         number = int.from_bytes(hashlib.blake2b(prompt, key=index, digest_size=8).digest(), "little")
+        if sequence.guide is not None:
+            return sequence.guide.choose(number)
         token_id = number % self.info.vocab_size
         while token_id in self.info.eos_token_ids:
             token_id = (token_id + 1) % self.info.vocab_size

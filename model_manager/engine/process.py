@@ -20,6 +20,7 @@ from pathlib import Path
 from model_manager.engine.interface import Engine, StepResult
 from model_manager.engine.lifetime import die_with_parent
 from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
+from model_manager.store.revisions import check_revision
 from model_manager.wire.batching import output_batches
 from model_manager.wire.errors import ErrorInfo, ModelLoadFailed, RequestError
 from model_manager.wire.messages import (
@@ -89,6 +90,7 @@ def run(start: StartEngine, link: ManagerLink) -> int:
 
 def load_engine(start: StartEngine) -> Engine:
     """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
+    check_revision(start.config.model, Path(start.folder), start.config.revision)
     if start.config.backend == "fake":
         from model_manager.engine.fake import FakeEngine
 
@@ -96,6 +98,7 @@ def load_engine(start: StartEngine) -> Engine:
     # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from model_manager.engine.constraints.compiling import GrammarCompiler
     from model_manager.engine.engine import LLMEngine
     from model_manager.engine.loading.draft_loading import load_with_draft
     from model_manager.engine.resident_memory import give_back
@@ -107,7 +110,11 @@ def load_engine(start: StartEngine) -> Engine:
         loaded, draft_runner = load_divided(start.config, Path(start.folder)), None
     else:
         loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
-    stop_rules = StopRules.load(Path(start.folder), loaded.info.eos_token_ids)
+    folder, info = Path(start.folder), loaded.info
+    stop_rules = StopRules.load(folder, info.eos_token_ids)
+    grammars = (
+        GrammarCompiler(folder, info.vocab_size, info.eos_token_ids) if stop_rules.tokenizer is not None else None
+    )
     give_back()
     return LLMEngine(
         loaded.runner,
@@ -116,6 +123,7 @@ def load_engine(start: StartEngine) -> Engine:
         stop_rules,
         draft_runner=draft_runner,
         adapter_slots=loaded.adapter_slots,
+        grammars=grammars,
     )
 
 

@@ -25,6 +25,7 @@ class State(enum.StrEnum):
     """Where an engine stands, or a model with all its engines."""
 
     IDLE = "idle"
+    WAITING = "waiting"
     LOADING = "loading"
     READY = "ready"
     RESTARTING = "restarting"
@@ -86,8 +87,8 @@ class EnginePool:
 
     def __init__(self, key: str, folder: str, places: Sequence[Place], lookahead: float, outbox: Outbox) -> None:
         """`lookahead`: requests an engine gets beyond what it can run at once, as a fraction of it."""
+        self.folder = folder
         self._key = key
-        self._folder = folder
         self._lookahead = lookahead
         self._outbox = outbox
         self._families = Families()
@@ -129,7 +130,7 @@ class EnginePool:
 
     def _start(self, slot: Slot) -> None:
         self._families.forget(slot.index)
-        self._outbox.add(Start(self._key, slot.place.config, self._folder, slot.index, slot.place.gpus))
+        self._outbox.add(Start(self._key, slot.place.config, self.folder, slot.index, slot.place.gpus))
 
     def stop(self, state: State) -> None:
         """End every engine that runs."""

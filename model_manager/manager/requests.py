@@ -16,7 +16,7 @@ from model_manager.manager.outbox import Outbox, ToEngine
 from model_manager.manager.results import KeptResults
 from model_manager.wire.batching import request_batches
 from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
+from model_manager.wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest, ModelReplaced
 from model_manager.wire.messages import Cancel, Failure, FinishReason, Output, Request, StepReport, Submit
 from model_manager.wire.messages import Credits as CreditsMessage
 
@@ -37,6 +37,7 @@ class Requests:
         self._outbox = outbox
         self._kept = kept
         self._jobs = jobs
+        self.is_paused = False
 
     @property
     def num_unsent(self) -> int:
@@ -58,8 +59,16 @@ class Requests:
             entry.orphaned = None
         elif kept is not None:
             self._answer(client, kept, now)
+        elif self.is_paused:  # sent before its sender knew
+            replaced = ModelReplaced("another model takes the place of this one")
+            self._answer(client, Failure(request.request_id, replaced.info()), now)
         else:
             self._accept(client, request, now)
+
+    def pause(self, paused: bool) -> None:
+        """Accept nothing new; what is there goes on."""
+        self.is_paused = paused
+        self.credits.pause(paused)
 
     def _accept(self, client: int, request: Request, now: float) -> None:
         entry = Entry(request, arrived=now, receivers=[client], tokens=list(request.output_token_ids))
@@ -199,10 +208,12 @@ class Requests:
 
     def _end_overdue(self, entry: Entry, now: float) -> None:
         """What an engine has it ends itself; this waits for one, perhaps for one that is to go on with it."""
-        if entry.tokens:
+        constrained = entry.request.params.constraint is not None
+        if entry.tokens and not constrained:
             self._conclude(entry, entry.cut_short(FinishReason.DEADLINE, now), now)
         else:
-            late = DeadlineExceeded(f"no token after deadline={entry.request.params.deadline} seconds")
+            missing = "complete output" if constrained else "token"
+            late = DeadlineExceeded(f"no {missing} after deadline={entry.request.params.deadline} seconds")
             self._fail(entry, Failure(entry.request.request_id, late.info()), now)
 
     def share_credits(self, now: float) -> None:

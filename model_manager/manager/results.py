@@ -22,7 +22,7 @@ def fingerprint(request: Request) -> bytes:
 
 def _size(output: Output) -> int:
     """Bytes that an output takes, about."""
-    numbers = len(output.token_ids)
+    numbers = len(output.token_ids) + len(output.forced)
     numbers += sum(each.num_numbers for each in (output.logprobs, output.prompt_logprobs) if each is not None)
     return _OVERHEAD + _BYTES_PER_NUMBER * numbers + len(output.embedding or b"")
 

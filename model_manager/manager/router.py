@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 from model_manager.manager.gpus import places
 from model_manager.manager.jobs import JobCounts
+from model_manager.manager.memory import Memory
 from model_manager.manager.model import Model
 from model_manager.manager.outbox import Effect, Outbox
 from model_manager.manager.results import KeptResults
+from model_manager.manager.succession import Succession
 from model_manager.wire.config import ManagerConfig
 from model_manager.wire.errors import ConfigError, ErrorInfo, ModelError
 from model_manager.wire.messages import (
@@ -46,8 +48,15 @@ class _Client:
 class Router:
     """All models of a machine."""
 
-    def __init__(self, settings: ManagerConfig, now: float, gpus: Sequence[str] = (), cores: int = 1) -> None:
-        """`gpus` and `cores` are what the machine has for engines."""
+    def __init__(
+        self,
+        settings: ManagerConfig,
+        now: float,
+        gpus: Sequence[str] = (),
+        cores: int = 1,
+        memory: Memory | None = None,
+    ) -> None:
+        """`gpus`, `cores` and `memory` are what the machine has for engines."""
         self._settings = settings
         self._gpus = gpus
         self._cores = cores
@@ -57,9 +66,12 @@ class Router:
         self._clients: dict[int, _Client] = {}
         self._models: dict[str, Model] = {}
         self._alone_since = now + FIRST_CLIENT_WITHIN
+        memory = memory or Memory(settings.memory_gib)
+        self._succession = Succession(self._models, memory, settings, self._outbox)
 
     def effects(self, now: float) -> list[Effect]:
         """What is to be done about the events so far."""
+        self._succession.settle(now)
         for model in self._models.values():
             model.pump(now)
         return self._outbox.drain()
@@ -91,6 +103,9 @@ class Router:
             self._outbox.to_client(client, ModelFailed(key, error.info()))
             return
         self._models[key] = model
+        if message.replaces not in ("", key):
+            self._succession.wished(model)
+        model.pause(self._succession.gives_way(model))
         model.open(client, message, now)
 
     def _new_model(self, message: OpenModel) -> Model:

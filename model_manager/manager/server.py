@@ -180,7 +180,7 @@ class Server:
     def _status(self, now: float) -> Status:
         pids = self._supervisor.pids()
         models = self._router.models(pids)
-        names = {model.key: model.model for model in models}
+        names = {model.key: f"{model.model}@{model.revision}" if model.revision else model.model for model in models}
         manager = ProcessStatus(os.getpid(), "manager")
         engines = [ProcessStatus(pid, "engine", names.get(key, "")) for (key, _), pid in sorted(pids.items())]
         clients = [

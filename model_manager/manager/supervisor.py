@@ -44,13 +44,17 @@ class Supervisor:
         self._lives: dict[EngineName, asyncio.Task[None]] = {}
         self._locks: dict[EngineName, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     def pids(self) -> dict[EngineName, int]:
         """Of the engines."""
         return {name: engine.pid for name, engine in self._engines.items()}
 
     def start(self, name: EngineName, config: ModelConfig, folder: str, gpus: Sequence[str] = ()) -> None:
-        """Start an engine, once the one before it is gone; it sees `gpus` alone, if any are named."""
+        """Start an engine, once the one before it, and all that were told to end, are gone with the memory they had.
+
+        It sees `gpus` alone, if any are named.
+        """
         self._lives[name] = self._do(self._live(name, config, folder, gpus))
 
     def send(self, name: EngineName, message: Message) -> None:
@@ -62,7 +66,9 @@ class Supervisor:
         """End an engine; nothing more is heard of it."""
         engine, life = self._engines.pop(name, None), self._lives.pop(name, None)
         if engine is not None:
-            self._do(engine.shut_down())
+            ending = self._do(engine.shut_down())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
         elif life is not None:
             life.cancel()
 
@@ -86,6 +92,8 @@ class Supervisor:
 
     async def _live(self, name: EngineName, config: ModelConfig, folder: str, gpus: Sequence[str]) -> None:
         async with self._locks.setdefault(name, asyncio.Lock()):
+            while self._ending:
+                await asyncio.wait(self._ending.copy())
             try:
                 engine = self._engines[name] = EngineProcess(config, folder, self._settings, self._command, gpus)
             except OSError as error:

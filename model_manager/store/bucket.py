@@ -13,9 +13,10 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed, Unauthorized
+from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed, RetryError, Unauthorized
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.cloud import storage  # type: ignore[import-untyped]
+from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
 from model_manager.store.contents import WANTED, is_wanted
 from model_manager.store.snapshots import RemoteFile, snapshot
@@ -26,6 +27,8 @@ _FIELDS = "items(name,size,generation,crc32c,contentEncoding),nextPageToken"
 _THREADS = 8
 _PART_BYTES = 64 * 2**20
 """One stream from the store is slower than most machines' network, so large files are fetched in parallel parts."""
+_RETRY = DEFAULT_RETRY
+"""Again for two minutes, ever less often."""
 
 
 def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path:
@@ -36,11 +39,14 @@ def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path
     compressed, ModelError where credentials are missing or do not suffice.
     """
     bucket_name, prefix = _parse(address)
-    with _explained(address), closing(storage.Client()) as client:
-        bucket = client.bucket(bucket_name)
-        files = _list(bucket, prefix, wanted)
-        home = cache_dir / "gs" / bucket_name / _folder_name(prefix)
-        return snapshot(home, files, partial(_download, bucket, prefix))
+    try:
+        with _explained(prefix or bucket_name), closing(storage.Client()) as client:
+            bucket = client.bucket(bucket_name)
+            files = _list(bucket, prefix, wanted)
+            home = cache_dir / "gs" / bucket_name / _folder_name(prefix)
+            return snapshot(home, files, partial(_download, bucket, prefix))
+    except ModelError as error:
+        raise type(error)(f"--model {address}: {error}") from error.__cause__
 
 
 def _parse(address: str) -> tuple[str, str]:
@@ -59,7 +65,7 @@ def _folder_name(prefix: str) -> str:
 
 
 def _list(bucket: storage.Bucket, prefix: str, wanted: Sequence[str]) -> list[RemoteFile]:
-    blobs = list(bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS))
+    blobs = list(bucket.list_blobs(prefix=prefix, delimiter="/", fields=_FIELDS, retry=_RETRY))
     if not blobs:
         raise ModelNotFound("there are no files in that folder of the bucket")
     names = [(blob, blob.name.removeprefix(prefix)) for blob in blobs]
@@ -84,8 +90,9 @@ def _download(
         try:
             pending = [(file, _submit(pool, bucket, prefix, file, target)) for file, target in wanted]
             for file, parts in pending:
-                for part in parts:
-                    part.result()
+                with _explained(file.name):
+                    for part in parts:
+                        part.result()
                 done(file)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -107,30 +114,30 @@ def _download_part(blob: storage.Blob, target: Path, start: int) -> None:
     with target.open("r+b") as opened:
         opened.seek(start)
         end = start + _PART_BYTES - 1
-        blob.download_to_file(opened, start=start, end=end, raw_download=True, checksum=None)
+        blob.download_to_file(opened, start=start, end=end, raw_download=True, checksum=None, retry=_RETRY)
 
 
 @contextmanager
-def _explained(address: str) -> Iterator[None]:
-    """Google's errors, and those of what is fetched, as ModelErrors that name the setting."""
+def _explained(name: str) -> Iterator[None]:
+    """Google's errors as ModelErrors that name what was asked for."""
     try:
         yield
-    except ModelError as error:
-        raise type(error)(f"--model {address}: {error}") from None
     except DefaultCredentialsError:
         raise ModelError(
-            f"--model {address}: no Google credentials are found; run `gcloud auth application-default login`"
-            " or set GOOGLE_APPLICATION_CREDENTIALS"
+            "no Google credentials are found; run `gcloud auth application-default login` or set"
+            " GOOGLE_APPLICATION_CREDENTIALS"
         ) from None
     except (Forbidden, Unauthorized, GoogleAuthError) as error:
-        raise ModelError(f"--model {address}: access is denied; grant storage.objectViewer ({error})") from None
+        raise ModelError(f"access is denied; grant storage.objectViewer ({error})") from None
     except (NotFound, PreconditionFailed) as error:
-        raise _missing(address, error) from None
+        raise ModelNotFound(
+            f"{name}: no such bucket, or an object in it changed while it was fetched ({error})"
+        ) from None
     except (GoogleAPIError, OSError) as error:
-        raise ModelError(f"--model {address}: cannot be fetched: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{name} cannot be fetched: {_reason(error)}") from error
 
 
-def _missing(address: str, error: GoogleAPIError) -> ModelError:
-    return ModelNotFound(
-        f"--model {address}: no such bucket, or an object in it changed while it was fetched ({error})"
-    )
+def _reason(error: Exception) -> str:
+    """What Google's client gave up at, where it gave up."""
+    cause = error.cause if isinstance(error, RetryError) and error.cause else error
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())}"

@@ -23,6 +23,9 @@ WANTED = (
 )
 """Patterns of the files that are fetched: never pickled weights, never code."""
 
+TOKENIZER_FILES = tuple(name for name in WANTED if "safetensors" not in name)
+"""What turns text into token ids and back: a model without its weights."""
+
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from model_manager.store.contents import ADAPTER_FILES, WANTED, check, check_adapter
+from model_manager.store.contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
 from model_manager.wire.config import EMBEDDED_MODEL
 from model_manager.wire.errors import ConfigError, ModelNotFound
 
@@ -34,6 +34,15 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
     if model.startswith("gs://"):
         return check(_from_bucket(model, cache_dir or _cache_dir(), WANTED), model)
     return check(_EMBEDDED if model == EMBEDDED_MODEL else _folder(model), model)
+
+
+def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
+    """Likewise a local folder with what a model has beside its weights, tokenizer.json among it; fetches no weights."""
+    if _is_hub_name(model):
+        return _from_hub(model, revision, TOKENIZER_FILES)
+    if model.startswith("gs://"):
+        return _from_bucket(model, cache_dir or _cache_dir(), TOKENIZER_FILES)
+    return _EMBEDDED if model == EMBEDDED_MODEL else _folder(model)
 
 
 def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:

@@ -30,6 +30,7 @@ _MANIFEST = ".manifest.json"
 _PARTIAL = ".partial"
 _PART = ".part"
 _READ_BYTES = 2**20
+_ATTEMPTS = 3
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ Download = Callable[[Sequence[tuple[RemoteFile, Path]], Callable[[RemoteFile], N
 def snapshot(home: Path, files: Sequence[RemoteFile], download: Download) -> Path:
     """The folder under `home` that holds exactly `files`, filled by `download` if it is not there yet.
 
-    Raises ModelCorrupt if what arrives does not match its checksum; what the download raises passes through.
+    Raises ModelCorrupt if what arrives does not match its checksum time and again; what the download raises passes
+    through. Then what was verified is kept for the next attempt, and nothing else.
     """
     manifest = msgspec.json.encode(sorted(files, key=lambda file: file.name))
     folder = home / hashlib.sha256(manifest).hexdigest()[:16]
@@ -87,10 +89,31 @@ def _fill(folder: Path, files: Sequence[RemoteFile], manifest: bytes, download: 
         _take_from_older(file, partial)
     missing = [file for file in files if not _matches(partial / file.name, file)]
     _log.info("fetching %d files, %.1f MiB, to %s", len(missing), sum(f.size for f in missing) / 2**20, folder)
-    download([(file, partial / (file.name + _PART)) for file in missing], lambda file: _accept(partial, file))
-    assert all((partial / file.name).is_file() for file in files), "the download is done with every file"
+    try:
+        _fetch(missing, partial, download)
+    except BaseException:
+        _drop_unverified(partial)
+        raise
     (partial / _MANIFEST).write_bytes(manifest)
     partial.rename(folder)
+
+
+def _fetch(files: Sequence[RemoteFile], partial: Path, download: Download) -> None:
+    """Download each file, again if it arrives damaged: what was damaged on its way is not the source's fault."""
+    missing = files
+    for _ in range(_ATTEMPTS):
+        download([(file, partial / (file.name + _PART)) for file in missing], lambda file: _accept(partial, file))
+        missing = [file for file in missing if not (partial / file.name).is_file()]
+        if not missing:
+            return
+    raise ModelCorrupt(f"{missing[0].name} does not match its checksum after {_ATTEMPTS} downloads; upload it again")
+
+
+def _drop_unverified(partial: Path) -> None:
+    for part in partial.glob(f"*{_PART}"):
+        part.unlink()
+    if not any(partial.iterdir()):
+        partial.rmdir()
 
 
 def _start(folder: Path, partial: Path) -> None:
@@ -118,11 +141,11 @@ def _read_manifest(path: Path) -> list[RemoteFile]:
 
 
 def _accept(partial: Path, file: RemoteFile) -> None:
-    """Give a verified file its name, once it is on the disk."""
+    """Give a verified file its name, once it is on the disk; one that is damaged gets none."""
     part = partial / (file.name + _PART)
     if not _matches(part, file):
-        part.unlink()
-        raise ModelCorrupt(f"{file.name} does not match its checksum; upload it again")
+        _log.warning("%s does not match its checksum", part)
+        return
     with part.open("rb") as opened:
         os.fsync(opened.fileno())
     part.replace(partial / file.name)

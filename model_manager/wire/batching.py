@@ -30,7 +30,8 @@ def _request_size(request: Request) -> int:
     params = request.params
     listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())
     tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
-    return tokens + listed + _tokens_worth(request.output_logprobs)
+    constraint = 0 if params.constraint is None else len(params.constraint.key()) // _BYTES_PER_TOKEN
+    return tokens + listed + constraint + _tokens_worth(request.output_logprobs)
 
 
 def _output_size(output: Output) -> int:

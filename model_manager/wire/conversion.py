@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -22,6 +23,7 @@ _NAMES: dict[type[types.Type], tuple[str, str]] = {
     types.FloatType: ("a number", "numbers"),
     types.StrType: ("a string", "strings"),
     types.BoolType: ("true or false", "booleans"),
+    types.AnyType: ("a value", "values"),
 }
 
 
@@ -36,16 +38,22 @@ def converted(
     """The settings of these fields, or `error`; `what` a field is called, and `near` finds the name that was meant."""
     for name in fields:
         if name not in settings.__struct_fields__:
-            raise error(_unknown(name, settings.__struct_fields__, what, near))
-    for field in msgspec.structs.fields(settings):
-        if field.required and field.name not in fields:
-            raise error(f"{field.name} is missing: takes {_described(types.type_info(field.type))}")
+            raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
+    for name, kind in _required(settings).items():
+        if name not in fields:
+            raise error(f"{name} is missing: takes {_described(types.type_info(kind))}")
     try:
         return msgspec.convert(dict(fields), settings, str_keys=True)
     except msgspec.ValidationError as failure:
         if isinstance(failure.__cause__, error):
             raise failure.__cause__ from None
         raise error(_misfit(fields, settings)) from None
+
+
+@cache
+def _required(settings: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields without a default, and their types; finding them takes longer than all the rest of reading a row."""
+    return {field.name: field.type for field in msgspec.structs.fields(settings) if field.required}
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
@@ -55,7 +63,8 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     return found[0] if found else None
 
 
-def _unknown(name: object, known: Collection[str], what: str, near: Callable[[str], str | None] | None) -> str:
+def unknown(name: object, known: Collection[str], *, what: str, near: Callable[[str], str | None] | None = None) -> str:
+    """What is said of a name that is none of the known; the others as for `converted`."""
     meant = (near or (lambda text: nearest(text, known)))(name) if isinstance(name, str) else None
     return f"unknown {what} {name!r}: " + (f"did you mean {meant}?" if meant else f"takes {', '.join(known)}")
 
@@ -81,6 +90,8 @@ def _described(kind: types.Type) -> str:
         return f"one of {', '.join(map(str, kind.values))}" if len(kind.values) > 1 else repr(kind.values[0])
     if isinstance(kind, types.VarTupleType | types.ListType):
         return f"a list of {_NAMES[type(kind.item_type)][1]}"
+    if isinstance(kind, types.StructType):
+        return f"an object with {', '.join(field.name for field in kind.fields)}"
     if isinstance(kind, types.DictType):
         return (
             f"an object with {_NAMES[type(kind.key_type)][1]} as names and {_NAMES[type(kind.value_type)][1]} as values"

@@ -6,7 +6,9 @@
     │   ├── InvalidRequest       no prompt, a parameter out of range
     │   ├── PromptTooLong        more tokens than the model has positions
     │   ├── RequestAborted       cancelled by its sender
-    │   ├── DeadlineExceeded     its time was up before it had a token
+    │   ├── DeadlineExceeded     its time was up before it had a token, or had met its constraint
+    │   ├── ConstraintNotMet     its output would end, or go on, where its constraint does not let it
+    │   ├── AnswerRejected       the answer is no value of the type that was asked for
     │   ├── NonFiniteLogits      the model computed NaN or infinity for it
     │   └── EngineKiller         it was running each time that its engine died
     ├── ModelError           wrong with the model or the machine: the job fails at once
@@ -15,9 +17,11 @@
     │   ├── ModelUnsupported     an architecture (or tokenizer) that cannot be served right
     │   ├── ModelDoesNotFit      weights or the smallest useful KV cache exceed the memory there is
     │   └── ModelLoadFailed      anything else that stopped the engine from starting
+    ├── StorageError         a file of an object store does not arrive, or stay, as it is: the bundle is retried
     └── EngineError          wrong with an engine or the manager: retried elsewhere
         ├── EngineLost           an inference process died more often than its budget allows
-        └── ManagerUnavailable   no manager could be started or reached
+        ├── ManagerUnavailable   no manager could be started or reached
+        └── ModelReplaced        another model takes this one's place: the request is to be asked of that
 
 An error crosses processes as its class's name and one sentence (`ErrorInfo`); the other side raises that class again.
 """
@@ -58,7 +62,15 @@ class RequestAborted(RequestError):
 
 
 class DeadlineExceeded(RequestError):
-    """The request's time was up before its first token."""
+    """The request's time was up before its first token, or before its output met its constraint."""
+
+
+class ConstraintNotMet(RequestError):
+    """No output that the request's constraint asks for could be generated, in its tokens and by its other rules."""
+
+
+class AnswerRejected(RequestError):
+    """The answer is no value of the type that was asked for: a class's own checks, or a client without constraints."""
 
 
 class NonFiniteLogits(RequestError):
@@ -93,6 +105,10 @@ class ModelLoadFailed(ModelError):
     """The engine could not start for another reason, which the text gives."""
 
 
+class StorageError(MillraceError):
+    """A file of an object store could not be read or written whole; the text names it. The same may succeed later."""
+
+
 class EngineError(MillraceError):
     """Wrong with an engine or the manager; the same request may succeed elsewhere."""
 
@@ -103,6 +119,10 @@ class EngineLost(EngineError):
 
 class ManagerUnavailable(EngineError):
     """No manager could be started or reached."""
+
+
+class ModelReplaced(EngineError):
+    """Another model takes this one's place, and the request, which was not begun, is to be asked of that."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Every message that crosses processes. Token ids only: no text, no tensors, no Python objects.
 
     client ──Hello, OpenModel, Submit, Cancel, Ping, GetStatus, StopModels──► manager
-    client ◄──Welcome, ModelReady, ModelFailed, Credits, Results, Pong, Status── manager
+    client ◄──Welcome, ModelReady, ModelFailed, Replaced, Credits, Results, Pong, Status── manager
     manager ──StartEngine, Submit, Cancel, Shutdown──► engine
     manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
 
@@ -22,7 +22,7 @@ from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
@@ -127,6 +127,10 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of an embedding: float32, little endian."""
     logprobs: Logprobs | None = None
     """Of each of `token_ids`, where they were asked for."""
+    complete: bool = False
+    """Its constraint allows nothing after the last of `token_ids`, which is text as others are: nothing stopped it."""
+    forced: list[int] = []
+    """Positions in `token_ids` of tokens that the constraint forced: no other was allowed there."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -155,6 +159,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """What the weights of linear layers are held in, if not in dtype: int8, int4 or fp8."""
     kv_cache_dtype: str = ""
     """What keys and values are held in; empty of an engine that holds none."""
+    revision: str = ""
+    """Which contents of that name (store/revisions.py)."""
+    gpu_free_gib: float = 0.0
+    """What this engine has left free of its GPU's memory; 0 on a CPU."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -195,7 +203,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     key: str
     model: str
     state: str
-    """idle (unloaded until the next request), loading, ready, restarting or failed."""
+    """idle (unloaded until the next request), waiting (for memory), loading, ready, restarting or failed."""
     pids: list[int]
     """Of its engines that run."""
     clients: int
@@ -205,6 +213,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     info: ModelInfo | None
     stats: EngineStats
     """Of all its engines together."""
+    revision: str = ""
+    """Which contents of that name (store/revisions.py)."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -234,6 +244,12 @@ class OpenModel(Message, frozen=True):
     """The model's verified local folder."""
     manager: ManagerConfig = ManagerConfig()
     """How this client would have the manager."""
+    group: str = ""
+    """Clients that change models together: where one of them goes, all are told to go. Empty: changes for nobody."""
+    replaces: str = ""
+    """The key of the model that this client leaves for this one, once it is ready."""
+    asked: ModelConfig | None = None
+    """`config` as this client was asked for it, which is how others of its group are told."""
 
 
 class CloseModel(Message, frozen=True):
@@ -296,8 +312,16 @@ class ModelFailed(Message, frozen=True):
     error: ErrorInfo
 
 
+class Replaced(Message, frozen=True):
+    """Another client of the group has left this model for another, which is loaded: this one is to follow."""
+
+    key: str
+    config: ModelConfig
+    """Of the other, as it was asked for."""
+
+
 class Credits(Message, frozen=True):
-    """How many requests this client may have outstanding on a model from now on."""
+    """How many requests this client may have outstanding on a model from now on; 0 while another takes its place."""
 
     key: str
     limit: int
@@ -382,6 +406,6 @@ class Heartbeat(Message, frozen=True):
 
 
 ClientMessage = Hello | OpenModel | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
-ManagerToClient = Welcome | ModelReady | ModelFailed | Credits | Results | Pong | Status | Refused
+ManagerToClient = Welcome | ModelReady | ModelFailed | Replaced | Credits | Results | Pong | Status | Refused
 ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
 EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
+from model_manager.wire.constraint import Constraint
 from model_manager.wire.conversion import converted, nearest
 from model_manager.wire.errors import InvalidRequest
 
@@ -61,6 +62,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Generate these tokens only."""
     bad_words: tuple[str, ...] = ()
     """Never generate these strings, as the model's tokenizer writes them with and without a space before them."""
+    constraint: Constraint | None = None
+    """What the output must be: a regular expression, a JSON Schema, any JSON, a grammar or a list of strings."""
     n: int = 1
     """Answers to the prompt, 1 to 64, that share its keys and values; greedy ones are all equal."""
     seed: int | None = None
@@ -153,6 +156,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name in ("stop", "bad_words"):
             if isinstance(fields.get(name), str):
                 fields[name] = [fields[name]]
+        if isinstance(fields.get("constraint"), Mapping):
+            fields["constraint"] = Constraint.parse(fields["constraint"])
         return converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
 
     def updated(self, fields: Mapping[str, Any]) -> Self:

@@ -16,7 +16,7 @@ def _row(match: Match, engine: str, *rounds: float) -> Row:
 
 
 def test_the_pages_hold_the_tables_of_the_result_files() -> None:
-    for page, count in zip(PAGES, (2, 2), strict=True):
+    for page, count in zip(PAGES, (2, 3), strict=True):
         text = page.read_text(encoding="utf-8")
         assert rendered(text) == text, "python -m benchmarks.table writes them anew"
         assert text.count("<!-- benchmarks/results/") == count
@@ -82,3 +82,12 @@ def test_starts_and_queues_have_tables() -> None:
     queues = small_table(taken | {"tokens_per_s": {"10000": 5000}, "rss_mb": {"10000": memory}, "steps": 1500})
     assert "| 10,000 | 5,000 | 1.0 | 2.0 | 3.0 |" in queues
     assert "after 1,500 steps, MB" in queues
+
+
+def test_latencies_have_a_table() -> None:
+    waited = {"p50_s": 1.146, "p99_s": 5.4, "mean_s": 1.5}
+    run = {"shape": "tiny", "dtype": "int8", "rate": 1.5, "batch": 8, "machine": "A CPU", "taken": "2026-11-21"}
+    table = small_table(run | {"asynchronous": waited, "barrier": waited | {"p50_s": 5.6}})
+    assert "| tiny, int8, 1.5 elements/s | p50, s | p99, s | mean, s |" in table
+    assert "| `Generate` | 1.15 | 5.40 | 1.50 |" in table
+    assert "| batches of 8 | 5.60 |" in table

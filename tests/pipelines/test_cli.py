@@ -1,5 +1,6 @@
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys:
     assert "2 completions" in ended.stdout
     assert "Traceback" not in ended.stderr
     assert dispatch(["ps"]) == 0
-    assert "millrace-tiny: ready" in capsys.readouterr().out
+    assert re.search(r"millrace-tiny@folder-\w+ \(none\): ready", capsys.readouterr().out), "name, revision, formats"
     assert dispatch(["ps", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert status["jobs"][0]["finished"] == 2

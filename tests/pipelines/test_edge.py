@@ -44,6 +44,13 @@ def test_an_error_is_one_sentence_and_a_status(
     assert shown.out == ""
 
 
+def test_what_is_noted_on_an_error_is_told_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    error = RuntimeError("not there")
+    error.add_note("look elsewhere")
+    assert failing(error) == 1
+    assert "RuntimeError: not there; look elsewhere; --verbose" in capsys.readouterr().err
+
+
 def test_the_stack_is_shown_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
         raise ConfigError("wrong flag")

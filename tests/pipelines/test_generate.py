@@ -34,8 +34,12 @@ def test_the_main_job_completes_prompts_and_says_where_and_how_many(
     completed = rows("out/c-*.jsonl", tmp_path)
     assert sorted(row["columns"]["number"] for row in completed) == [n for n in range(30) if n not in (7, 8)]
     assert all(row["usage"]["completion_tokens"] == 4 and row["model"] == "millrace-tiny" for row in completed)
-    dead = rows("out/c.dead_letters-*.jsonl", tmp_path)
-    assert {row["error"] for row in dead} == {"UnreadableRow", "PromptTooLong"}
+    dead = {row["error"]: row for row in rows("out/c.dead_letters-*.jsonl", tmp_path)}
+    assert set(dead) == {"UnreadableRow", "PromptTooLong"}
+    (revision,) = {row["revision"] for row in completed}
+    assert revision.startswith("folder-")
+    assert (dead["PromptTooLong"]["model"], dead["PromptTooLong"]["revision"]) == ("millrace-tiny", revision)
+    assert "model" not in dead["UnreadableRow"]
     shown = capsys.readouterr()
     assert "28 completions in" in shown.out
     assert f"{tmp_path}/out/c-00000-of-00001.jsonl" in shown.out
@@ -56,6 +60,14 @@ def test_a_run_that_is_refused_leaves_no_temporary_folder(
 
 
 @pytest.mark.usefixtures("runtime")
+def test_the_stateful_variant_is_refused_where_it_would_give_nothing(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(prompts, tmp_path, "--stateful") == 2
+    assert "stateful" in (said := capsys.readouterr().err)
+    assert "FnApiRunner" in said
+
+
 def test_a_second_run_is_refused_and_a_resumed_one_only_tries_what_failed(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from model_manager.wire.errors import ConfigError
 from model_manager.wire.sampling import SamplingParams
 from pipelines.options import parse
+from transforms.flink_options import has_checkpoints
 
 INPUT = ["--input", "a.jsonl"]
 
@@ -82,6 +84,12 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
         ([*INPUT, "--backend", "gpu"], "backend"),
         (["stray", *INPUT], "unexpected argument 'stray'"),
+        ([*INPUT, "--schema", "s.json"], "--schema is of extract"),
+        ([*INPUT, "--labels=a,b"], "--labels is of classify"),
+        ([*INPUT, "--constraint", '{"regex": "(a"}'], "--constraint.regex: "),
+        ([*INPUT, "--constraint", '{"json_schema": {"type": "strin"}}'], "--constraint.json_schema: "),
+        ([*INPUT, "--constraint", '{"grammar": "begin: A"}'], "--constraint.grammar: "),
+        ([*INPUT, "--constraint", "{}"], "--constraint: takes one of regex, json_schema, "),
     ],
 )
 def test_what_is_wrong_is_one_sentence_that_names_the_flag(flags: list[str], sentence: str) -> None:
@@ -91,11 +99,53 @@ def test_what_is_wrong_is_one_sentence_that_names_the_flag(flags: list[str], sen
     assert "\n" not in str(caught.value)
 
 
+def test_a_constraint_that_compiles_is_taken() -> None:
+    constraint = parse([*INPUT, "--constraint", '{"regex": "(a|b)+"}']).sampling.constraint
+    assert constraint is not None
+    assert constraint.regex == "(a|b)+"
+
+
+def test_labels_are_the_jobs_on_dataflow() -> None:
+    beam = parse([*INPUT, "--labels", "team=a", "--runner=DataflowRunner"]).beam
+    assert beam.get_all_options()["labels"] == ["team=a"]
+
+
+@pytest.mark.parametrize(
+    ("runner", "told"),
+    [
+        ("FooRunner", "there is no such runner; takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
+        ("Flnik", "there is no such runner (did you mean FlinkRunner?); takes "),
+        ("prsmrunner", "did you mean PrismRunner?"),
+        ("pipelines.nothing.FlinkRunner", "there is no such class: No module named 'pipelines.nothing'"),
+        ("pipelines.prism.NoPrism", "there is no such class: "),
+    ],
+)
+def test_a_runner_that_there_is_not_is_told(runner: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse([*INPUT, "--runner", runner])
+    assert str(caught.value).startswith(f"--runner {runner}: ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("runner", ["directrunner", "Flink", "pipelines.prism.OwnPrism", "DataflowRunner"])
+def test_runners_are_known_as_beam_knows_them(runner: str) -> None:
+    parse([*INPUT, "--runner", runner])
+
+
 def test_options_that_only_a_job_server_knows_are_left_to_it() -> None:
     remote = ["--runner=PortableRunner", "--job_endpoint=localhost:8099"]
     parse([*INPUT, *remote, "--parallelism=2"])
     with pytest.raises(ConfigError, match="did you mean --max_tokens"):
         parse([*INPUT, *remote, "--max_token=2"])
+
+
+def test_options_of_flink_are_known_where_flink_may_be() -> None:
+    remote = ["--runner=PortableRunner", "--job_endpoint=localhost:8099"]
+    assert has_checkpoints(parse([*INPUT, *remote, "--checkpointing_interval", "500"]).beam)
+    with pytest.raises(ConfigError, match="did you mean --checkpointing_interval"):
+        parse([*INPUT, *remote, "--checkpoint_interval=500"])
+    with pytest.raises(ConfigError, match="unknown flag --checkpointing_interval"):
+        parse([*INPUT, "--checkpointing_interval=500"])
 
 
 def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,3 +168,19 @@ def test_every_setting_has_a_help_text() -> None:
     settings: list[Any] = [ModelConfig, ManagerConfig, SamplingParams]
     for each in settings:
         assert all(_field_docs(each)[name] for name in each.__struct_fields__)
+
+
+def test_generations_may_be_kept_in_the_runners_state_and_nothing_else() -> None:
+    assert parse([*INPUT, "--stateful"]).stateful
+    assert not parse(INPUT).stateful
+    with pytest.raises(ConfigError, match=r"^--stateful is of run, extract$"):
+        parse([*INPUT, "--stateful"], "score")
+
+
+def test_workers_elsewhere_are_given_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--input", "in/*.jsonl", "gs://bucket/a.jsonl", "--output", "out/c"]
+    assert parse(flags).input == ["in/*.jsonl", "gs://bucket/a.jsonl"]
+    elsewhere = parse([*flags, "--runner=FlinkRunner"])
+    assert elsewhere.input == [f"{tmp_path}/in/*.jsonl", "gs://bucket/a.jsonl"]
+    assert elsewhere.output == f"{tmp_path}/out/c"

@@ -1,14 +1,18 @@
 import io
 import itertools
+import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from model_manager.wire.messages import EngineStats, JobStatus, ModelStatus, Status
-from pipelines.progress import Speed, describe, duration, shown_progress
+from pipelines.progress import Speed, describe, duration, heard, shown_progress
 from transforms.count import RowCount
+from transforms.streams.readers import READING, ReaderDoFn
+from transforms.streams.watch import Look
 
 
 def status(*jobs: JobStatus, state: str = "ready") -> Status:
@@ -25,6 +29,46 @@ def test_before_the_first_request_it_says_what_is_waited_for() -> None:
     assert describe(status(state="loading"), "j", Speed(None), 0.0) == "loading org/m"
     assert describe(status(job(0), state="loading"), "j", Speed(None), 0.0) == "loading org/m"
     assert describe(status(JobStatus("other", finished=3)), "j", Speed(None), 0.0) == "starting"
+
+
+def test_a_stream_says_when_it_is_read() -> None:
+    with heard(READING) as is_read:
+        speed = Speed(None, lambda: "kafka:one:9092/prompts" if is_read() else "")
+        assert describe(None, "j", speed, 0.0) == "starting"
+        logging.getLogger(READING).debug("reading")
+        assert describe(None, "j", speed, 0.0) == "reading kafka:one:9092/prompts"
+        assert describe(status(state="loading"), "j", speed, 0.0) == "loading org/m"
+        assert describe(status(job(1)), "j", speed, 0.0).startswith("1 ")
+    with heard(READING) as is_read:
+        assert not is_read()
+
+
+def test_a_watch_tells_that_it_looks(tmp_path: Path) -> None:
+    with heard(READING) as is_read:
+        Look(interval=1.0, settle=1.0)(([f"{tmp_path}/*"], 0.0))
+        assert is_read()
+
+
+def test_a_reader_tells_that_it_reads() -> None:
+    reader: ReaderDoFn[str, threading.Event] = ReaderDoFn("source", None, late=False)
+    reader.connect = threading.Event  # type: ignore[method-assign]
+    with heard(READING) as is_read:
+        reader.setup()
+        assert is_read()
+
+
+def test_that_a_stream_is_read_is_told_at_once_and_once_where_there_is_no_terminal() -> None:
+    polls = threading.Semaphore(0)
+
+    def read() -> Status:
+        polls.release()
+        return status()
+
+    out = io.StringIO()
+    with shown_progress(read, "j", Speed(None, lambda: "watch:in/*"), Console(file=out), clock=lambda: 0.0):
+        for _ in range(3):
+            assert polls.acquire(timeout=30)
+    assert out.getvalue() == "reading watch:in/*\n"
 
 
 def test_the_line_has_done_and_total_speeds_and_time_left() -> None:

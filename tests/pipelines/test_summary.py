@@ -1,12 +1,15 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from model_manager.wire.shared_settings import UnmetSetting
-from pipelines.summary import Outcome, summary_lines
+from pipelines.summary import Outcome, outcome_of, print_summary, summary_lines
 from transforms.near_misses import NearMiss
+from transforms.output_files import OutputFiles
 
 
 def outcome(
@@ -51,6 +54,37 @@ def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) ->
     assert lines[4] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
 
 
+class Counted:
+    """The result of a pipeline in which two rows were not to be read."""
+
+    def metrics(self) -> Any:
+        return self
+
+    def query(self, _: Any) -> Any:
+        counter = SimpleNamespace(key=SimpleNamespace(metric=SimpleNamespace(name="unreadable_rows")), committed=2)
+        return {"distributions": [], "counters": [counter]}
+
+
+@pytest.mark.parametrize(
+    ("letters_to", "name"),
+    [
+        (None, "out.dead_letters-00000-of-00001.jsonl"),
+        ("out", "out.dead_letters-00000-of-00001.jsonl"),
+        ("./out.jsonl", "out.dead_letters-00000-of-00001.jsonl"),
+        ("apart", "apart-00000-of-00001.jsonl"),
+        ("kafka:one:9092/letters", "kafka:one:9092/letters"),
+    ],
+)
+def test_it_names_the_place_that_dead_letters_are_really_in(letters_to: str | None, name: str, tmp_path: Path) -> None:
+    for each in ("out", "out.dead_letters", "apart"):
+        (tmp_path / f"{each}-00000-of-00001.jsonl").write_text('{"id": "a", "error": "E", "reason": "r"}\n')
+    to_files = letters_to is not None and not letters_to.startswith("kafka:")
+    place = f"{tmp_path}/{letters_to}" if to_files else letters_to
+    found = outcome_of(Counted(), OutputFiles(f"{tmp_path}/out"), [], letters_to=place)
+    expected = name if name.startswith("kafka:") else f"{tmp_path}/{name}, the first: E: r"
+    assert f"dead letters: 2 rows in {expected}" in summary_lines(found)
+
+
 def test_it_warns_of_columns_that_look_like_misspelt_parameters() -> None:
     found = dataclasses.replace(outcome(), near_misses={NearMiss("max_token", "max_tokens"): 1200})
     assert any(
@@ -93,3 +127,13 @@ def test_it_says_that_there_was_nothing_to_do() -> None:
         "nothing to do: the input has no row that is not completed already",
         "completions:  c-0.jsonl",
     ]
+
+
+def test_of_a_quiet_job_only_that_every_row_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
+    path.write_text(json.dumps({"id": "a", "error": "InvalidRequest", "reason": "no prompt"}) + "\n")
+    print_summary(outcome(), quiet=True)
+    assert capsys.readouterr() == ("", "")
+    print_summary(outcome(0, failed=2, dead=[str(path)]), quiet=True)
+    said = f"every row failed; dead letters: 2 rows in {path}, the first: InvalidRequest: no prompt"
+    assert capsys.readouterr() == ("", f"millrace: {said}\n")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from model_manager.wire.errors import EngineLost, ModelNotFound, NonFiniteLogits
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import ClientOptions
+from transforms.generate import Generate
 from transforms.stand_in import StandInClient, StandInGeneration
 
 
@@ -74,3 +75,8 @@ class RecordingClient(PickyClient):
 def no_such_model(options: ClientOptions) -> StandInClient:
     """Opens nothing."""
     raise ModelNotFound(f"--model {options.model.model}: no such folder")
+
+
+def generate(*arguments: Any, client: Any = StandInClient, **options: Any) -> Generate:
+    """The transform, over such a client."""
+    return Generate("stand-in", *arguments, open_client=client, **options)

@@ -57,13 +57,51 @@ def test_values_that_change_nothing_are_accepted(harmless: dict[str, Any]) -> No
         {"best_of": 2},
         {"stream": True},
         {"tools": [{}]},
-        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "grammar"}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "extra": 1}}},
+        {"response_format": {"type": "json_object"}, "constraint": {"json": True}},
+        {"response_format": "json"},
         {"something_new": 1},
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_its_name(unsupported: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match=f"body.{next(iter(unsupported))} "):
+    with pytest.raises(InvalidRequest, match=rf"body\.{next(iter(unsupported))}\b"):
         parsed({"messages": MESSAGES} | unsupported)
+
+
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "constraint"),
+    [
+        ({"response_format": {"type": "json_object"}}, {"json_schema": {"type": "object"}}),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "strict": True, "schema": SCHEMA},
+                }
+            },
+            {"json_schema": SCHEMA},
+        ),
+        ({"constraint": {"regex": "a+"}}, {"regex": "a+"}),
+    ],
+)
+def test_what_the_answer_must_be_is_a_constraint(asked: dict[str, Any], constraint: dict[str, Any]) -> None:
+    assert parsed({"messages": MESSAGES} | asked).params == {"constraint": constraint}
+
+
+def test_an_impossible_constraint_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match=r"^constraint"):
+        parsed({"messages": MESSAGES, "constraint": {"regex": "a", "json": True}})
+
+
+def test_a_plain_row_has_its_constraint_in_a_column() -> None:
+    row = {"prompt": "a", "constraint": {"choice": ["yes", "no"]}}
+    assert parse_row(row, RowShape(), position="file:0").params == {"constraint": {"choice": ["yes", "no"]}}
 
 
 def test_sampling_parameters_of_the_body_are_taken_also_those_that_vllm_adds() -> None:

@@ -53,7 +53,7 @@ def test_ids_are_the_same_from_run_to_run(tmp_path: Path, monkeypatch: pytest.Mo
             check(prompts, lambda rows: [row.id for row in rows] == ["b.txt@0"])
 
 
-@pytest.mark.parametrize(("name", "example"), [("a.csv.gz", "*.csv.gz"), ("a.JSONL", "*.JSONL")])
+@pytest.mark.parametrize(("name", "example"), [("a.csv.gz", "*.csv.gz"), ("a.JSONL", "*.JSONL"), ("a.md", "*")])
 def test_a_folder_is_refused_with_an_example_of_what_is_taken(tmp_path: Path, name: str, example: str) -> None:
     (tmp_path / name).touch()
     with pytest.raises(ConfigError, match="is a folder; takes files or globs") as refused, pipeline() as p:

@@ -6,6 +6,7 @@ import apache_beam as beam
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeatedly
@@ -30,8 +31,8 @@ def completion(identity: str = "a", **fields: Any) -> Completion:
     )
 
 
-def letter(identity: str = "bad") -> DeadLetter:
-    return DeadLetter(id=identity, error="InvalidRequest", reason="no prompt", row={"x": 1}, source="file:3")
+def letter(identity: str = "bad", **fields: str) -> DeadLetter:
+    return DeadLetter(id=identity, error="InvalidRequest", reason="no prompt", row={"x": 1}, source="file:3", **fields)
 
 
 def write(*elements: Completion, dead: list[DeadLetter] | None = None, **options: Any) -> None:
@@ -129,6 +130,18 @@ def test_dead_letters_stand_beside_the_completions_with_reason_class_and_row(tmp
     assert rows(tmp_path / "out.dead_letters-00000-of-00001.jsonl") == [
         {"id": "bad", "error": "InvalidRequest", "reason": "no prompt", "source": "file:3", "row": {"x": 1}}
     ]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_who_made_a_result_is_written_down_to_the_revision(tmp_path: Path, kind: str) -> None:
+    made = completion(revision="folder-1")
+    dead = [letter(model="m", revision="folder-2")]
+    write(made, output=str(tmp_path / "out"), output_format=kind, dead=dead)
+    path = tmp_path / f"out-00000-of-00001.{kind}"
+    (row,) = rows(path) if kind == "jsonl" else pq.read_table(path).to_pylist()
+    assert (row["model"], row["revision"]) == ("m", "folder-1")
+    (row,) = rows(tmp_path / "out.dead_letters-00000-of-00001.jsonl")
+    assert (row["model"], row["revision"]) == ("m", "folder-2")
 
 
 def test_without_elements_there_are_no_files(tmp_path: Path) -> None:
@@ -280,3 +293,14 @@ def test_display_data_names_the_place() -> None:
     items = DisplayData.create_from(WriteCompletions("a/b.parquet"), extra_items={}).items
     shown = {item.key: item.value for item in items}
     assert (shown["output"], shown["output_format"]) == ("a/b", "parquet")
+
+
+def test_a_template_that_runs_again_refuses_what_the_first_run_wrote(tmp_path: Path) -> None:
+    first = tmp_path / "out-00000-of-00001.jsonl"
+    p = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(["--template_location=gs://bucket/template"]))
+    _ = p | beam.Create([completion("new")]).with_output_types(Completion) | WriteCompletions(f"{tmp_path}/out")
+    first.write_text("of the first run")
+    with pytest.raises(Exception, match="already there"):
+        p.run()
+    assert first.read_text() == "of the first run"
+    assert names(tmp_path) == [first.name]

@@ -1,7 +1,8 @@
 """Runs a decoder on a CPU as one compiled program a step: products, norms and attention without Python in between.
 
 Serves the models that decoder_plan.py knows; others run through transformers' own code (model_runner.py). The sum that
-runs along the layers (the residual stream) is kept in float32 whatever the format of the weights.
+runs along the layers (the residual stream) is kept in float32 whatever the format of the weights. What the last layer
+does after its attention is done for the rows alone that are asked for: of a prompt's others, keys and values are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from model_manager.engine.cpu.parameters import Parameters
 from model_manager.engine.cpu.step_emitter import Emitter, Rotation, Rows
 from model_manager.engine.cpu.step_kernels import Linear, Normalize
 from model_manager.engine.cpu.step_program import Kernels
-from model_manager.engine.interface import StepInput, StepOutput
+from model_manager.engine.interface import Longs, StepInput, StepOutput
 from model_manager.engine.paged_attention import CacheShape
 
 
@@ -65,7 +66,7 @@ class CompiledRunner:
         self._buffers = _Buffers(plan, shape, fmt, max_tokens)
         self._max_tokens = max_tokens
         team, kernels = Team(num_threads), Kernels()
-        self._body, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(4))
+        self._body, self._last, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(5))
         weights = DecoderWeights(parameters, fmt, shape.dtype)
         for index, layer in enumerate(plan.layers):
             self._emit_layer(index, layer, weights, shape)
@@ -79,9 +80,12 @@ class CompiledRunner:
         self._embed(torch.from_numpy(step.token_ids), torch.from_numpy(step.positions))
         self._attention.begin(step)
         self._body.run(count)
+        asked, places = np.unique(np.concatenate((step.logits_rows, step.hidden_rows)), return_inverse=True)
+        self._finish_rows(asked, count)
+        logits_places, hidden_places = np.split(places, [len(step.logits_rows)])
         return StepOutput(
-            logits=self._logits_of_rows(step.logits_rows),
-            hidden=self._hidden_of_rows(step.hidden_rows) if len(step.hidden_rows) else None,
+            logits=self._logits_of_rows(logits_places),
+            hidden=self._hidden_of_rows(hidden_places) if len(hidden_places) else None,
         )
 
     @torch.inference_mode()
@@ -105,12 +109,21 @@ class CompiledRunner:
             cos, sin = angles(self._plan.rope, positions)
             buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
 
-    def _logits_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+    def _finish_rows(self, asked: Longs, count: int) -> None:
+        """Bring the rows `asked` of `count` through the rest of the last layer; they are the first rows then."""
+        if len(asked) < count:
+            rows = torch.from_numpy(asked)
+            for buffer in (self._buffers.stream, self._buffers.attended):
+                buffer.tensor[: len(asked)] = buffer.tensor[rows]
+        if len(asked):
+            self._last.run(len(asked))
+
+    def _logits_of_rows(self, rows: Longs) -> torch.Tensor:
         rows = np.ascontiguousarray(rows)
         self._head_norm[Normalize.ROW_INDEX] = rows.ctypes.data
         return self._multiply_head(self._head, self._head_product, len(rows))
 
-    def _hidden_of_rows(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+    def _hidden_of_rows(self, rows: Longs) -> torch.Tensor:
         rows = np.ascontiguousarray(rows)
         self._final_norm[Normalize.ROW_INDEX] = rows.ctypes.data
         self._final.run(len(rows))
@@ -134,6 +147,8 @@ class CompiledRunner:
         value = key + shape.num_kv_heads * width
         placed = to.heads.address, key, value, to.heads.stride, to.attended.address
         emit.attend(self._attention.place(index, *placed, layer.options))
+        if index == len(self._plan.layers) - 1:
+            emit = self._last
         attended = emit.quantize(to.attended, layer.output.in_features, to.attended_int8)
         emit.multiply(attended, weights.pack([layer.output]), to.stream, Epilogue.ADD)
         emit.normalize(to.stream, weights.norm(layer.mlp_norm), to.normed)

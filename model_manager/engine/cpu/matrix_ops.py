@@ -14,7 +14,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from model_manager.engine.cpu.vector_ops import I32, Vectors, inlined, number
+from model_manager.engine.cpu.vector_ops import I32, Vectors, ask_for, inlined, number
 
 PANEL = 48
 """Columns of a tile: three vectors of 16."""
@@ -25,7 +25,6 @@ _LINE = 64
 _LOG2_E = 1.4426950408889634
 _HIGHEST_EXPONENT = 126.0
 _GELU_SCALE, _GELU_CUBE = 0.7978845608028654, 0.044715
-_I8 = ir.IntType(8)
 
 
 class Format(enum.IntEnum):
@@ -109,27 +108,25 @@ class _Tile(Vectors):
 
 @inlined(types.void, literals=3)
 def multiply_tile(
-    b: Any, left: Any, left_stride: Any, right: Any, steps: Any, tile: Any, ahead: Any,
+    b: Any, left: Any, left_stride: Any, right: Any, steps: Any, tile: Any, ahead: Any, pace: Any,
     rows: int, lines: int, fmt: int,
 ) -> None:  # fmt: skip
     """tile[:rows, :PANEL] (4 bytes an element) = left times right, over `steps`.
 
-    Each step also asks for the next `lines` cache lines from `ahead` on, so that they come while it computes.
+    Each step also asks for the next `pace` bytes from `ahead` on, so that they come while it computes: `lines` times,
+    which is enough for so many cache lines.
     """
     t = _Tile(b, fmt)
     sums = [cgutils.alloca_once_value(b, t.zero()) for _ in range(rows * _VECTORS)]
     for slot in sums:
         b.store(t.zero(), slot)
     starts = [b.add(left, b.mul(left_stride, number(r))) for r in range(rows)]
-    pointer = _I8.as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-    fetch = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
     with cgutils.for_range_slice(b, number(0), steps, number(1)) as (k, _):
         base = b.add(right, b.mul(k, number(_STEP_BYTES)))
         columns = [t.load_words(b.add(base, number(4 * LANES * v))) for v in range(_VECTORS)]
+        asked = b.add(ahead, b.mul(k, pace))
         for line in range(lines):
-            place = b.add(ahead, b.mul(b.add(b.mul(k, number(lines)), number(line)), number(_LINE)))
-            b.call(fetch, [b.inttoptr(place, pointer), *(ir.Constant(I32, value) for value in (0, 2, 1))])
+            ask_for(b, b.add(asked, b.sdiv(b.mul(pace, number(line)), number(lines))))
         for r in range(rows):
             row = t.spread_word(b.add(starts[r], b.mul(k, number(4))))
             for v in range(_VECTORS):

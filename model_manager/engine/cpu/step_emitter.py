@@ -87,6 +87,8 @@ class Emitter:
         self._kernels = kernels
         self._program = Program(team, kernels)
         self._records: list[Longs] = []
+        self._product: Longs | None = None
+        """The record of the last product."""
         self._kept: list[Any] = []
         self._tiles = -(-self._address(torch.zeros(team.size * TILE_BYTES + _LINE, dtype=torch.uint8)) // _LINE) * _LINE
 
@@ -121,7 +123,10 @@ class Emitter:
         assert _FORMATS[source.tensor.dtype] == matrix.fmt
         self._kept += (source, matrix, target)
         gated = epilogue in _GATED
-        return self._add(
+        if self._product is not None:
+            self._product[Linear.NEXT_WEIGHT] = matrix.data.data_ptr()
+            self._product[Linear.NEXT_STEPS] = matrix.steps
+        self._product = self._add(
             self._kernels.get(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize),
             {
                 Linear.INPUT: source.address,
@@ -140,6 +145,7 @@ class Emitter:
                 Linear.TEAM: self._team.size,
             },
         )
+        return self._product
 
     def quantize(self, source: Rows, dim: int, target: Rows | None) -> Rows:
         """The first `dim` elements of each row as the products take them: `source` itself, or `target`, in int8."""

@@ -33,6 +33,8 @@ TILE_BYTES = 2 * 4 * PANEL * TILE_ROWS
 _CHUNK_ROWS = 128
 _SHARES = 3
 """Cache lines of a panel that one step reads."""
+_FEW_TILES = 2
+"""Which must ask for more than a line with a step to ask for a whole panel."""
 _ROWS_A_TASK = 4
 _SPINS = 256
 """Looks at a counter, a pause after each, before the core is offered to others."""
@@ -63,6 +65,9 @@ class Linear(enum.IntEnum):
     GATED = 15
     TEAM = 16
     """Threads that share the panels."""
+    NEXT_WEIGHT = 17
+    """The packed weights that are read after these, or 0."""
+    NEXT_STEPS = 18
 
 
 class Normalize(enum.IntEnum):
@@ -223,49 +228,54 @@ def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any) -> None:
 
 @njit(nogil=True)
 def _panel(record: int, panel: int, first: int, end: int, tile: int, fmt: Any, epilogue: Any, itemsize: Any) -> None:
-    """One panel of columns for the rows first .. end - 1, 8 at a time."""
+    """One panel of columns for the rows first .. end - 1, 8 at a time, of which each asks for its share of the next."""
     size = 4 * PANEL * _get(record, Linear.STEPS)
     right = _get(record, Linear.WEIGHT) + panel * size
     gap = _get(record, Linear.GATED) * _get(record, Linear.PANELS) * size  # bytes from a gate to its product
-    next_panel = panel + _get(record, Linear.TEAM)
-    ahead = right + (next_panel - panel) * size if next_panel < _get(record, Linear.PANELS) else 0
-    many = end - first > 2 * TILE_ROWS
-    row = first
-    while row < end:
-        _multiply(record, row, end - row, right, tile, ahead, many, literally(fmt))
+    ahead = _next_panel(record, panel)
+    tiles = (end - first + TILE_ROWS - 1) // TILE_ROWS
+    for row in range(first, end, TILE_ROWS):
+        _multiply(record, row, end - row, right, tile, ahead, tiles, literally(fmt))
         if gap:
-            other = ahead + gap if ahead else 0
-            _multiply(record, row, end - row, right + gap, tile + TILE_BYTES // 2, other, many, literally(fmt))
+            _multiply(record, row, end - row, right + gap, tile + TILE_BYTES // 2, ahead + gap, tiles, literally(fmt))
         for r in range(row, min(row + TILE_ROWS, end)):
             _finish(record, panel, r, r - row, tile, gap, literally(fmt), literally(epilogue), literally(itemsize))
-        row += TILE_ROWS
-        ahead = ahead + size // _SHARES if many and ahead and row < first + _SHARES * TILE_ROWS else 0
+        ahead += size // tiles
 
 
 @njit(nogil=True)
-def _multiply(record: int, row: int, rows: int, right: int, tile: int, ahead: int, many: bool, fmt: Any) -> None:
-    """One tile. The next panel is asked for meanwhile: by the first tile, or a third by each of the first three.
+def _next_panel(record: int, panel: int) -> int:
+    """Address of the panel that this thread reads next, perhaps of another matrix; its own where there is none."""
+    size = 4 * PANEL * _get(record, Linear.STEPS)
+    beyond = panel + _get(record, Linear.TEAM) - _get(record, Linear.PANELS)
+    if beyond >= 0 and _get(record, Linear.NEXT_WEIGHT):
+        address: int = _get(record, Linear.NEXT_WEIGHT) + beyond * 4 * PANEL * _get(record, Linear.NEXT_STEPS)
+    else:
+        address = _get(record, Linear.WEIGHT) + (panel if beyond >= 0 else panel + _get(record, Linear.TEAM)) * size
+    return address
 
-    A last tile with nothing to ask for computes hardly more rows than there are; where it is the only one, reading the
-    weights takes longer than any number of rows.
+
+@njit(nogil=True)
+def _multiply(record: int, row: int, rows: int, right: int, tile: int, ahead: int, tiles: int, fmt: Any) -> None:
+    """One of so many tiles of a panel. The last computes hardly more rows than there are; of one or two tiles it need
+    not, for reading the weights takes longer than any number of rows.
     """
     stride, steps = _get(record, Linear.INPUT_STRIDE), _get(record, Linear.STEPS)
     left = _get(record, Linear.INPUT) + row * stride
-    if not ahead:
-        if rows > 6:
-            multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, 0, literally(fmt))
-        elif rows > 4:
-            multiply_tile(left, stride, right, steps, tile, ahead, 6, 0, literally(fmt))
-        elif rows > 2:
-            multiply_tile(left, stride, right, steps, tile, ahead, 4, 0, literally(fmt))
+    pace = 4 * PANEL // tiles
+    if tiles <= _FEW_TILES:
+        if rows > 4:
+            multiply_tile(left, stride, right, steps, tile, ahead, pace, TILE_ROWS, _SHARES, literally(fmt))
         else:
-            multiply_tile(left, stride, right, steps, tile, ahead, 2, 0, literally(fmt))
-    elif rows <= 4:
-        multiply_tile(left, stride, right, steps, tile, ahead, 4, _SHARES, literally(fmt))
-    elif many:
-        multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, 1, literally(fmt))
+            multiply_tile(left, stride, right, steps, tile, ahead, pace, 4, _SHARES, literally(fmt))
+    elif rows > 6:
+        multiply_tile(left, stride, right, steps, tile, ahead, pace, TILE_ROWS, 1, literally(fmt))
+    elif rows > 4:
+        multiply_tile(left, stride, right, steps, tile, ahead, pace, 6, 1, literally(fmt))
+    elif rows > 2:
+        multiply_tile(left, stride, right, steps, tile, ahead, pace, 4, 1, literally(fmt))
     else:
-        multiply_tile(left, stride, right, steps, tile, ahead, TILE_ROWS, _SHARES, literally(fmt))
+        multiply_tile(left, stride, right, steps, tile, ahead, pace, 2, 1, literally(fmt))
 
 
 @njit(nogil=True)

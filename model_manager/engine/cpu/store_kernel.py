@@ -8,7 +8,7 @@ from typing import Any
 from numba import literally, njit
 
 from model_manager.engine.cpu.attention_record import Field, get, head_page, key_scales
-from model_manager.engine.cpu.vector_ops import fetch_add, load_int64, round_row, spread
+from model_manager.engine.cpu.vector_ops import fetch_add, load_int64, prefetch, round_row, spread
 
 STORE_TOKENS = 32
 """Tokens of one KV head that a storing task takes."""
@@ -21,7 +21,10 @@ def _store(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
     task = fetch_add(record + 8 * Field.STORE_COUNTER)
     while task < tasks:
         first = task // heads * STORE_TOKENS
-        for token in range(first, min(first + STORE_TOKENS, tokens)):
+        end = min(first + STORE_TOKENS, tokens)
+        for token in range(first, end):
+            if token + 1 < end:
+                _ask_for_keys(record, token, token + 1, task % heads, literally(lanes), literally(stored))
             _store_token(record, token, task % heads, literally(lanes), literally(itemsize), literally(stored))
         task = fetch_add(record + 8 * Field.STORE_COUNTER)
 
@@ -44,6 +47,16 @@ def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, 
     else:
         spread(key, key_place, dim, lanes, literally(itemsize))
         spread(value, value_place, dim, 1, literally(itemsize))
+
+
+@njit(nogil=True)
+def _ask_for_keys(record: int, token: int, following: int, head: int, lanes: Any, stored: Any) -> None:
+    """Have the lines brought that the `following` token's key goes to, one a dimension, if they are not `token`'s."""
+    slots, dim, block_size = get(record, Field.SLOTS), get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
+    slot = load_int64(slots, following)
+    if slot // lanes != load_int64(slots, token) // lanes:
+        page = head_page(record, slot // block_size, head)
+        prefetch(page + slot % block_size // lanes * lanes * dim * stored, lanes * dim * stored)
 
 
 def store_kernel(lanes: int, itemsize: int, stored: int) -> Callable[[int], None]:

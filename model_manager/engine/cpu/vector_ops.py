@@ -166,6 +166,15 @@ class Vectors:
         return slots
 
 
+def ask_for(b: Any, address: Any) -> None:
+    """Emit what has a line of memory brought into the second-level cache."""
+    pointer = ir.IntType(8).as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+    function = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
+    read, keep, data = (ir.Constant(I32, value) for value in (0, 2, 1))
+    b.call(function, [b.inttoptr(address, pointer), read, keep, data])
+
+
 def number(value: int) -> Any:
     """An int64 that is known when the kernel is compiled."""
     return ir.Constant(I64, value)
@@ -217,12 +226,8 @@ def fetch_add(b: Any, address: Any) -> Any:
 @inlined(types.void)
 def prefetch(b: Any, address: Any, size: Any) -> None:
     """Ask for `size` bytes from `address` on to be brought into the cache."""
-    pointer = ir.IntType(8).as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-    function = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
-    read, keep, data = (ir.Constant(I32, value) for value in (0, 2, 1))
     with cgutils.for_range_slice(b, number(0), size, number(_CACHE_LINE)) as (i, _):
-        b.call(function, [b.inttoptr(b.add(address, i), pointer), read, keep, data])
+        ask_for(b, b.add(address, i))
 
 
 @inlined(types.void, literals=1)

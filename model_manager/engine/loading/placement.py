@@ -19,8 +19,10 @@ from model_manager.engine.loading.kv_memory import NO_ROOM, CachePlan, Room
 from model_manager.engine.paged_attention import AttentionLayout, CacheShape
 from model_manager.engine.prompt_reader import MOST_LOGITS
 from model_manager.engine.quantization.quantization import CACHE_FORMATS, check_formats
+from model_manager.engine.speculation.speculation import most_draft_rows
 from model_manager.engine.tensor_parallel.tensor_parallel import Rank, check_divisible
 from model_manager.wire.config import ModelConfig
+from model_manager.wire.free_memory import free_memory
 
 
 @dataclass(frozen=True)
@@ -121,21 +123,22 @@ class Placement:
     def _free_memory(self) -> int:
         """Bytes that this process may take; the same for all ranks, for they must come to the same KV cache."""
         is_cuda = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[0] if is_cuda else kv_memory.free_memory()
+        free = torch.cuda.mem_get_info(self.device)[0] if is_cuda else free_memory()
         if self.rank is None:
             return free
         return self.rank.least(free if is_cuda else free // self.world)
 
     def _activation_bytes(self, layout: AttentionLayout) -> int:
         """Most that one step holds besides weights and cache: one layer's states, and logits with the copies that
-        sampling, and reading prompts, make of them.
+        sampling, and reading prompts, make of them; of drafts' logits those of one at a time are sampled from.
         """
         config, model = self.config, self.checkpoint.config
         width = 3 * feed_forward_size(model) + 8 * model.hidden_size
         states = config.max_num_batched_tokens * width * self.dtype.itemsize
         read = min(MOST_LOGITS, config.max_num_batched_tokens * layout.vocab_size)
         logits = (config.max_num_seqs * layout.vocab_size + read) * (self.dtype.itemsize + 4 * 4)
-        return int(states + logits)
+        drafts = most_draft_rows(config, self.device.type, layout.vocab_size) * layout.vocab_size
+        return int(states + logits + drafts * (self.dtype.itemsize + 4))
 
 
 def _share_of(config: ModelConfig, world: int) -> ModelConfig:

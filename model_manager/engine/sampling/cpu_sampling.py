@@ -104,6 +104,7 @@ class CpuSampling:
             Field.ALLOWED_IDS: rows.allowed.token_ids,
             Field.BANNED_STARTS: _starts(rows.banned, count),
             Field.BANNED_IDS: rows.banned.token_ids,
+            Field.MASKS: rows.masks,
         }
         for field, array in arrays.items():
             assert array.flags.c_contiguous, field
@@ -112,7 +113,7 @@ class CpuSampling:
         record[Field.LOGITS], record[Field.LOGITS_STRIDE] = logits.ctypes.data, logits.strides[0]
         record[Field.NUM_ROWS], record[Field.VOCAB_SIZE] = count, vocab_size
         record[Field.TOKENS_STRIDE], record[Field.TOP_STRIDE] = rows.tokens.shape[1], sampled.top.shape[1]
-        record[Field.THREAD_BYTES] = self._slots.shape[1]
+        record[Field.THREAD_BYTES], record[Field.MASK_WORDS] = self._slots.shape[1], rows.masks.shape[1]
         self._team.run(self._kernel, record.ctypes.data)
         return sampled
 
@@ -137,6 +138,7 @@ def _ints(rows: SamplingRows, vocab_size: int) -> Longs:
     ints[:, Int.NUM_LOGPROBS] = np.minimum(ints[:, Int.NUM_LOGPROBS], vocab_size)
     ints[:, Int.NUM_TOKENS] = rows.lengths
     ints[:, Int.TOKEN_ROW] = rows.token_rows
+    ints[:, Int.MASK_ROW] = rows.mask_rows
     return ints
 
 

@@ -22,7 +22,7 @@ from model_manager.engine.sampling.cpu_sampling import CpuSampling, Sampled
 from model_manager.engine.sampling.sampling_record import IMPOSSIBLE, NOT_FINITE
 from model_manager.engine.sampling.sampling_rows import SamplingRows
 from model_manager.engine.sampling.torch_sampling import drawn, processed
-from model_manager.wire.errors import InvalidRequest, NonFiniteLogits, RequestError
+from model_manager.wire.errors import InvalidRequest, NonFiniteLogits
 from model_manager.wire.logprobs import LEAST, Logprobs
 
 
@@ -38,14 +38,13 @@ class Samples:
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     """Of the rows that ask for them, by row."""
 
-    def error(self, row: int) -> RequestError | None:
-        """What is wrong with the row's request, if its token means nothing."""
+    def check(self, row: int) -> None:
+        """Raises what is wrong with the row's request, if its token means nothing."""
         if not self.finite[row]:
-            return NonFiniteLogits("the model computed NaN or infinity for its next token")
+            raise NonFiniteLogits("the model computed NaN or infinity for its next token")
         if not self.possible[row]:
             names = "allowed_token_ids, bad_words, logit_bias and min_tokens"
-            return InvalidRequest(f"{names} together leave no token that the model could generate next")
-        return None
+            raise InvalidRequest(f"{names} together leave no token that the model could generate next")
 
 
 class LaunchedSamples:

@@ -12,7 +12,14 @@ from numba import njit
 
 from model_manager.engine.cpu.vector_ops import load_int32, load_int64
 from model_manager.engine.sampling.sampling_record import Field, Float, Int
-from model_manager.engine.sampling.sampling_vectors import fill, load_double, load_float, store_float, store_int32
+from model_manager.engine.sampling.sampling_vectors import (
+    fill,
+    load_double,
+    load_float,
+    rule_out,
+    store_float,
+    store_int32,
+)
 
 _PROMPT = 1 << 30
 """Marks a token of the prompt; what is less counts how often it was generated."""
@@ -67,9 +74,9 @@ def _has_penalty(floats: int) -> Any:
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def has_edits(record: int, index: int, floats: int) -> Any:
+def has_edits(record: int, index: int, ints: int, floats: int) -> Any:
     """Whether `edit` would do anything."""
-    if _has_penalty(floats):
+    if _has_penalty(floats) or load_int64(ints, Int.MASK_ROW) >= 0:
         return True
     first, end = _bounds(record, index, Field.BIASED_STARTS)
     allowed, allowed_end = _bounds(record, index, Field.ALLOWED_STARTS)
@@ -97,3 +104,7 @@ def edit(record: int, index: int, row: int, count: int, ints: int, floats: int, 
     ids = load_int64(record, Field.BANNED_IDS)
     for i in range(first, end):
         store_float(row, load_int64(ids, i), np.float32(-np.inf))
+    mask_row = load_int64(ints, Int.MASK_ROW)
+    if mask_row >= 0:
+        words = load_int64(record, Field.MASK_WORDS)
+        rule_out(row, load_int64(record, Field.MASKS) + 4 * words * mask_row, words)

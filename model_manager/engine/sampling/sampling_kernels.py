@@ -106,7 +106,7 @@ def _sample_row(record: int, index: int, slots: int) -> int:
     floats = load_int64(record, Field.FLOATS) + index * 8 * NUM_FLOATS
     raw = load_int64(record, Field.LOGITS) + index * load_int64(record, Field.LOGITS_STRIDE)
     num_logprobs, greedy = load_int64(ints, Int.NUM_LOGPROBS), load_double(floats, Float.TEMPERATURE) == 0
-    edited = has_edits(record, index, floats)
+    edited = has_edits(record, index, ints, floats)
     best = likeliest = _greatest(raw, vocab_size, edited or num_logprobs >= 0 or not greedy, slots)
     if not np.isfinite(best):
         return NOT_FINITE

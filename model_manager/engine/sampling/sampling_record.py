@@ -41,6 +41,9 @@ class Field(enum.IntEnum):
     THREAD_BYTES = 23
     ROW_COUNTER = 24
     THREAD_COUNTER = 25
+    MASKS = 26
+    MASK_WORDS = 27
+    """uint32 of one mask."""
 
 
 class Int(enum.IntEnum):
@@ -51,6 +54,8 @@ class Int(enum.IntEnum):
     NUM_TOKENS = 2
     TOKEN_ROW = 3
     NUM_LOGPROBS = 4
+    MASK_ROW = 5
+    """Which of the masks is the row's, -1 for none."""
 
 
 class Float(enum.IntEnum):

@@ -76,6 +76,16 @@ class Listed:
         return cls(rows, token_ids, np.concatenate(values))
 
 
+MaskBits = npt.NDArray[np.uint32]
+"""[M, at least V / 32] masks of V tokens: bit t % 32 of word t // 32 says whether token t may come."""
+NO_MASKS: MaskBits = np.zeros((0, 0), np.uint32)
+
+
+def mask_words(vocab_size: int) -> int:
+    """Of one mask."""
+    return -(-vocab_size // 32)
+
+
 _NOTHING = Listed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
@@ -95,6 +105,9 @@ class SamplingRows:
     banned: Listed
     allowed: Listed
     """Rows that it does not name may have any token."""
+    masks: MaskBits
+    mask_rows: Longs
+    """[L] which of `masks` is the row's, -1 for none."""
 
     @classmethod
     def of(
@@ -104,6 +117,8 @@ class SamplingRows:
         token_rows: Longs,
         lengths: Longs,
         rules: List[TokenRules | None],
+        masks: MaskBits = NO_MASKS,
+        mask_rows: Longs | None = None,
     ) -> SamplingRows:
         """With what each row's rules (None where it has none) say at its place."""
         ruled = [(row, each) for row, each in enumerate(rules) if each is not None]
@@ -118,6 +133,8 @@ class SamplingRows:
                 (row, each.banned(tokens[token_rows[row], settings["num_prompt_tokens"][row] : lengths[row]]), None)
                 for row, each in ruled
             ),
+            masks=masks,
+            mask_rows=_none(len(settings)) if mask_rows is None else mask_rows,
         )
 
     @property
@@ -127,7 +144,7 @@ class SamplingRows:
         return index
 
     def only(self, chosen: Longs) -> SamplingRows:
-        """These rows' parameters and histories, in ascending order, without what rules name."""
+        """These rows' parameters and histories, in ascending order, without what rules name and masks say."""
         return SamplingRows(
             self.settings[chosen],
             self.tokens,
@@ -136,4 +153,10 @@ class SamplingRows:
             biased=_NOTHING,
             banned=_NOTHING,
             allowed=_NOTHING,
+            masks=NO_MASKS,
+            mask_rows=_none(len(chosen)),
         )
+
+
+def _none(count: int) -> Longs:
+    return np.full(count, -1, np.int64)

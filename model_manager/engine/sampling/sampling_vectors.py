@@ -306,6 +306,17 @@ def fill(b: Any, target: Any, count: Any, value: Any) -> None:
             rows.store(rows.broadcast(value), target, i)
 
 
+@inlined(types.void)
+def rule_out(b: Any, target: Any, mask: Any, words: Any) -> None:
+    """target[i] = -infinity where bit i of the mask, of so many uint32, is 0."""
+    rows, half = _Rows(b), ir.IntType(LANES)
+    with cgutils.for_range_slice(b, number(0), b.mul(words, number(2 * LANES)), number(2 * LANES)) as (start, _):
+        for place in (start, b.add(start, number(LANES))):
+            address = b.add(mask, b.sdiv(place, number(8)))
+            bits = b.bitcast(b.load(b.inttoptr(address, half.as_pointer()), align=2), rows.bits)
+            rows.store(b.select(bits, rows.load(target, place), rows.constant(-_INFINITY)), target, place)
+
+
 @inlined(types.int64, others=_FLOAT)
 def thin(b: Any, source: Any, count: Any, target: Any, filler: Any) -> Any:
     """Every 16th vector of source[:count], filled up with `filler`; how many elements."""

@@ -12,7 +12,7 @@ import torch
 from model_manager.engine.host_copy import to_device
 from model_manager.engine.interface import Longs
 from model_manager.engine.sampling.random_numbers import uniforms
-from model_manager.engine.sampling.sampling_rows import Listed, SamplingRows
+from model_manager.engine.sampling.sampling_rows import Listed, MaskBits, SamplingRows
 
 _MOST_WEIGHTS = 2**23
 """How many weights, rows times vocabulary, are sorted and added up at once."""
@@ -22,7 +22,8 @@ def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """[L, V] logits after penalties, bias and masks; the same tensor where no row has any, else another."""
     penalised = np.flatnonzero(has_penalty(rows.settings))
     listed = (rows.biased, rows.allowed, rows.banned)
-    if not (penalised.size or any(each.rows.size for each in listed)):
+    masked = np.flatnonzero(rows.mask_rows >= 0)
+    if not (penalised.size or masked.size or any(each.rows.size for each in listed)):
         return logits
     logits = logits.clone()
     if penalised.size:
@@ -30,7 +31,11 @@ def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         logits[index] = _penalised(logits[index], rows, penalised)
     bias = _on(rows.biased.values, logits)
     logits.index_put_((_on(rows.biased.rows, logits), _on(rows.biased.token_ids, logits)), bias, accumulate=True)
-    return _masked(logits, rows.allowed, rows.banned)
+    logits = _listed(logits, rows.allowed, rows.banned)
+    if masked.size:
+        index = _on(masked, logits)
+        logits[index] = _masked(logits[index], rows.masks[rows.mask_rows[masked]])
+    return logits
 
 
 def has_penalty(settings: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -57,7 +62,7 @@ def _penalised(logits: torch.Tensor, rows: SamplingRows, chosen: Longs) -> torch
     return torch.where(seen, repeated, logits) - counts * frequency - (counts > 0) * presence
 
 
-def _masked(logits: torch.Tensor, allowed: Listed, banned: Listed) -> torch.Tensor:
+def _listed(logits: torch.Tensor, allowed: Listed, banned: Listed) -> torch.Tensor:
     if allowed.rows.size:
         chosen, places = np.unique(allowed.rows, return_inverse=True)
         forbidden = torch.ones(len(chosen), logits.shape[1], dtype=torch.bool, device=logits.device)
@@ -66,6 +71,13 @@ def _masked(logits: torch.Tensor, allowed: Listed, banned: Listed) -> torch.Tens
         logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
     logits[_on(banned.rows, logits), _on(banned.token_ids, logits)] = -torch.inf
     return logits
+
+
+def _masked(logits: torch.Tensor, masks: MaskBits) -> torch.Tensor:
+    """[N, V] logits by a mask each."""
+    octets = _on(masks.view(np.uint8), logits)
+    bits = octets[:, :, None].bitwise_right_shift(torch.arange(8, dtype=torch.uint8, device=logits.device)) & 1
+    return logits.masked_fill(bits.flatten(1)[:, : logits.shape[1]] == 0, -torch.inf)
 
 
 def drawn(logits: torch.Tensor, best: torch.Tensor, rows: SamplingRows) -> torch.Tensor:

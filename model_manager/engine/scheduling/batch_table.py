@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model_manager.engine.interface import Ints, Longs, StepInput
-from model_manager.engine.sampling.sampling_rows import SETTINGS, SamplingRows, settings_of
+from model_manager.engine.sampling.sampling_rows import NO_MASKS, SETTINGS, MaskBits, SamplingRows, settings_of
 from model_manager.engine.scheduling.sequence import Sequence
 
 
@@ -25,6 +25,8 @@ class Scheduled:
     num_tokens: int
     drafts: tuple[int, ...] = ()
     """Guesses of the tokens that follow its last one; that one's logits are wanted, and theirs."""
+    are_certain: bool = False
+    """Whether the drafts are no guesses: its constraint allows nothing else."""
 
     @property
     def completes(self) -> bool:
@@ -36,9 +38,9 @@ class Scheduled:
         """Of how many of its last tokens the next one's logits are wanted."""
         return 1 + len(self.drafts) if self.samples else 0
 
-    def followed_by(self, drafts: List[int]) -> Scheduled:
+    def followed_by(self, drafts: List[int], *, are_certain: bool = False) -> Scheduled:
         """The same, and drafts."""
-        return Scheduled(self.sequence, self.num_tokens + len(drafts), tuple(drafts))
+        return Scheduled(self.sequence, self.num_tokens + len(drafts), tuple(drafts), are_certain)
 
     @property
     def samples(self) -> bool:
@@ -151,11 +153,16 @@ class BatchTable:
             logits_rows=_last_rows(ends, wanted),
         )
 
-    def sampling(self, sequences: List[Sequence], ahead: int = 0) -> SamplingRows:
-        """How to sample the next token of each of these sequences, or the one `ahead` drafts on, in that order."""
+    def sampling(self, sequences: List[Sequence], ahead: int = 0, masks: MaskBits = NO_MASKS) -> SamplingRows:
+        """How to sample the next token of each of these sequences, or the one `ahead` drafts on, in that order; `masks`
+        has a row for each of the table's.
+        """
         rows, lengths = _columns([(sequence.row, sequence.num_tokens + ahead) for sequence in sequences])
         rules = [sequence.rules for sequence in sequences]
-        return SamplingRows.of(self._settings[rows], self._tokens, rows, lengths, rules)
+        guided = np.array([masks.size > 0 and sequence.guide is not None for sequence in sequences])
+        return SamplingRows.of(
+            self._settings[rows], self._tokens, rows, lengths, rules, masks, np.where(guided, rows, -1)
+        )
 
     def check_integrity(self, running: List[Sequence]) -> None:
         """Assert that exactly the running sequences have rows, which say what the sequences say."""

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Container
+from dataclasses import dataclass
 
 import msgspec
 
+from model_manager.engine.constraints.guide import Guide
 from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
 from model_manager.engine.sampling.token_rules import TokenRules
 from model_manager.engine.scheduling.acceptance import Acceptance
-from model_manager.engine.scheduling.stopping import Ending, StopConditions, StopRules
-from model_manager.wire.errors import DeadlineExceeded, InvalidRequest, PromptTooLong
+from model_manager.engine.scheduling.stopping import Ending, StopConditions
+from model_manager.wire.errors import DeadlineExceeded
 from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
+
+Rank = tuple[int, int]
+"""A place in line, smaller first: the request's priority, then its arrival."""
 
 
 class SequenceStatus(enum.Enum):
@@ -26,6 +30,17 @@ class SequenceStatus(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What the tokens that a sequence was given come to."""
+
+    guide: Guide | None
+    """After them."""
+    token_ids: list[int]
+    """Those up to the one that ends it."""
+    ending: Ending | None
 
 
 class Sequence:
@@ -37,7 +52,8 @@ class Sequence:
     `token_ids`: the device is sampling them, or has; the last is row `pending_row` of what its step samples.
 
     `rank` is its place in line, smaller first; `overtaken` counts those behind it that began to run before it.
-    `adapter_slot` is where its adapter is loaded, -1 without one or while it is not.
+    One with a constraint has a `guide` before it runs; `given` are output tokens that it brings and that this has yet
+    to take. `adapter_slot` is where its adapter is loaded, -1 without one or while it is not.
     Sequences share blocks if their `cache_key` is the same; one whose key is empty shares with none.
     """
 
@@ -55,6 +71,8 @@ class Sequence:
         "deadline",
         "ending",
         "first_token_at",
+        "given",
+        "guide",
         "logprobs",
         "num_blocks_seen",
         "num_committed_blocks",
@@ -125,9 +143,10 @@ class Sequence:
         self.scheduled_at: float | None = None
         self.first_token_at: float | None = None
         self._waited = request.waited
-        for token_id in request.output_token_ids:
-            if self.ending is None:
-                self.append(token_id)
+        self.guide: Guide | None = None
+        self.given = list(request.output_token_ids)
+        if self.params.constraint is None:
+            self.adopt(self.replayed(None))
 
     @property
     def generates(self) -> bool:
@@ -189,7 +208,25 @@ class Sequence:
         """Whether which token comes next depends on what the tokens before it are, beyond the logits."""
         params = self.params
         penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-        return penalised or (self.rules is not None and bool(self.rules.bad_words))
+        return penalised or self.guide is not None or (self.rules is not None and bool(self.rules.bad_words))
+
+    @property
+    def certain_tokens(self) -> list[int]:
+        """The tokens that its constraint forces next, as many as it may have."""
+        if self.guide is None or self.guide.steered is not None:
+            return []
+        return self.guide.certain[: self.conditions.max_tokens - self.num_output_tokens]
+
+    @property
+    def is_asked_of_each_token(self) -> bool:
+        """Whether something is to be known of each token that logits alone say, even of one that is forced."""
+        reads = self.reading is not None and not self.reading.done
+        return reads or self.params.logprobs is not None or self.rules is not None
+
+    @property
+    def samples_again(self) -> bool:
+        """Whether the last token that was sampled for it was refused, and another is to come from the same logits."""
+        return self.status is SequenceStatus.RUNNING and self.guide is not None and self.guide.steered is not None
 
     def await_token(self, row: int) -> None:
         """One is being sampled on the device, as that row of a step's."""
@@ -198,24 +235,65 @@ class Sequence:
 
     @property
     def output_token_ids(self) -> list[int]:
-        """The generated tokens."""
-        return self.token_ids[self.num_prompt_tokens :]
+        """The generated tokens, those among them that it was given and has yet to take."""
+        return self.token_ids[self.num_prompt_tokens :] + self.given
+
+    def replayed(self, guide: Guide | None) -> Replayed:
+        """What the tokens that it was given come to; the guide may find that they are not of its grammar
+        (ConstraintNotMet). Any one thread may do that: nothing changes that matters to a sequence that ends meanwhile.
+        """
+        for count, token_id in enumerate(self.given, 1):
+            if guide is not None:
+                guide.take_again(token_id, self.conditions.max_tokens - count)
+            ending = self._ending_after(token_id, count, guide)
+            if ending is not None:
+                return Replayed(guide, self.given[:count], ending)
+        return Replayed(guide, self.given, None)
+
+    def adopt(self, replayed: Replayed) -> None:
+        """Have the tokens that it was given, up to the one that ends it."""
+        self.guide, self.ending = replayed.guide, replayed.ending
+        self.token_ids += replayed.token_ids
+        self.given = []
+
+    def takes(self, token_id: int) -> bool:
+        """Whether a sampled token may be appended: not if the constraint could not be met in the tokens left after it.
+
+        Raises ConstraintNotMet if it cannot be met at all.
+        """
+        return self.guide is None or self.guide.take(token_id, self.conditions.max_tokens - self.num_output_tokens - 1)
+
+    @property
+    def must_end(self) -> bool:
+        """Whether its constraint allows nothing more."""
+        return self.guide is not None and self.guide.is_over
 
     def append(self, token_id: int, logprobs: Logprobs | None = None) -> Ending | None:
-        """Take a generated token, with its log-probabilities where they are asked for; returns (and keeps) the ending
-        that it brings about.
+        """Add a generated token that it `takes`, with its log-probabilities where they are asked for; returns (and
+        keeps) the ending that it brings about. Raises ConstraintNotMet if it ends in the middle.
         """
         self.token_ids.append(token_id)
         if logprobs is not None:
             self.logprobs.append(logprobs)
-        self.ending = self.conditions.after(token_id, self.num_output_tokens)
+        self.ending = self._ending_after(token_id, self.num_output_tokens, self.guide)
         return self.ending
 
+    def _ending_after(self, token_id: int, count: int, guide: Guide | None) -> Ending | None:
+        """What a token ends, as the last of `count`, which the guide has taken."""
+        ending = self.conditions.after(token_id, count, guide)
+        if ending is not None and ending.reason is FinishReason.LENGTH and guide is not None:
+            guide.check_end("max_tokens or the model's positions allow no more")
+        return ending
+
     def answer(self, now: float) -> Output | Failure:
-        """The ended request: its output, or that there is none because its time was up before its first token."""
+        """The ended request: its output, or that there is none because its time was up before its first token, or
+        before its constraint was met.
+        """
         assert self.ending is not None
-        if self.ending.reason is FinishReason.DEADLINE and not self.num_output_tokens:
-            late = DeadlineExceeded(f"no token after deadline={self.params.deadline} seconds")
+        constrained = self.params.constraint is not None
+        if self.ending.reason is FinishReason.DEADLINE and (constrained or not self.num_output_tokens):
+            missing = "complete output" if constrained else "token"
+            late = DeadlineExceeded(f"no {missing} after deadline={self.params.deadline} seconds")
             return Failure(self.request_id, late.info())
         return self.output(now)
 
@@ -228,6 +306,8 @@ class Sequence:
             token_ids=self.output_token_ids,
             finish_reason=self.ending.reason,
             stop_reason=self.ending.matched,
+            complete=self.ending.complete,
+            forced=[] if self.guide is None else self.guide.forced,
             logprobs=self._all_logprobs(),
             prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.cached_tokens or 0,
@@ -242,7 +322,7 @@ class Sequence:
 
     def _all_logprobs(self) -> Logprobs | None:
         """One entry for each output token, where the request asks for them."""
-        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).first(self.num_output_tokens)
+        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).first(len(self.output_token_ids))
 
     def _since_receipt(self, event: float | None, now: float) -> float:
         return self._waited + (now if event is None else event) - self.added_at
@@ -273,55 +353,3 @@ def cache_key(request: Request, prefix_caching: bool) -> bytes:
     adapter = request.adapter
     shared = among if adapter is None else (*among, "adapter", adapter.name, adapter.digest)
     return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=32).digest()
-
-
-def accepted(
-    request: Request,
-    *,
-    vocab_size: int,
-    max_len: int,
-    stop_rules: StopRules,
-    known: Container[object],
-    now: float,
-    order: int = 0,
-    prefix_caching: bool = True,
-) -> Sequence:
-    """The sequence of a request that can run; `known` are the ids that are queued or running.
-
-    Raises InvalidRequest or PromptTooLong, naming what was given and what is taken.
-    """
-    _check_tokens(request, vocab_size)
-    _check_length(request, max_len)
-    if request.task == "score" and not 1 <= request.score_from < len(request.prompt_token_ids):
-        most = len(request.prompt_token_ids) - 1
-        raise InvalidRequest(f"score_from={request.score_from}: takes 1 to {most}, the index of a token after another")
-    if request.params.n != 1:
-        raise InvalidRequest(f"n={request.params.n}: an engine takes 1; its client sends a request for each answer")
-    if bool(request.params.adapter) != (request.adapter is not None):
-        raise InvalidRequest(f"adapter={request.params.adapter!r}: takes one that its client has resolved")
-    if request.request_id in known:
-        raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
-    most = min(request.params.max_tokens, max_len - len(request.prompt_token_ids))
-    conditions = stop_rules.conditions(request.params, most)
-    rules = stop_rules.token_rules(request.params, vocab_size)
-    return Sequence(request, conditions, rules, now=now, order=order, prefix_caching=prefix_caching)
-
-
-def _check_tokens(request: Request, vocab_size: int) -> None:
-    if not request.prompt_token_ids:
-        raise InvalidRequest("prompt: has no tokens; at least 1 is needed")
-    for name, ids in (("prompt", request.prompt_token_ids), ("output", request.output_token_ids)):
-        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
-            raise InvalidRequest(f"{name}: token ids {min(ids)} to {max(ids)}; the model's are 0 to {vocab_size - 1}")
-    if request.params.logprobs is not None and len(request.output_logprobs or ()) != len(request.output_token_ids):
-        raise InvalidRequest("output: has tokens without the log-probabilities that are asked for")
-
-
-def _check_length(request: Request, max_len: int) -> None:
-    count = len(request.prompt_token_ids)
-    if request.task == "generate" and count + 1 > max_len:
-        raise PromptTooLong(
-            f"prompt of {count} tokens: prompt and output together take at most {max_len}, at least 1 for output"
-        )
-    if count > max_len:
-        raise PromptTooLong(f"{request.task} of {count} tokens: takes at most {max_len}")

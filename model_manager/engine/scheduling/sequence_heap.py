@@ -6,7 +6,7 @@ import heapq
 
 from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 
-_LEAST_SWEPT = 64
+_LEAST_SWEPT = 8
 
 
 class SequenceHeap:

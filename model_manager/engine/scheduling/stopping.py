@@ -13,6 +13,7 @@ from typing import Self
 
 from tokenizers import Tokenizer
 
+from model_manager.engine.constraints.guide import Guide
 from model_manager.engine.sampling.token_rules import TokenRules, token_rules
 from model_manager.wire.errors import InvalidRequest, ModelCorrupt
 from model_manager.wire.messages import FinishReason
@@ -29,6 +30,8 @@ class Ending:
 
     reason: FinishReason
     matched: str | int | None = None
+    complete: bool = False
+    """Its constraint allows nothing after its last token, which is text: nothing stopped it."""
 
 
 class StopText:
@@ -67,6 +70,10 @@ class StopText:
         self._settle(fresh)
         return matched
 
+    def last(self, count: int) -> list[int]:
+        """The last tokens."""
+        return self._ids[-count:]
+
     def _find(self, fresh: str) -> str | None:
         """The first string in the tail and the text after it that ends in what was not searched before."""
         text, known = self._tail + fresh, len(self._tail) + self._searched
@@ -100,7 +107,7 @@ class StopText:
 class StopConditions:
     """Everything that can end one sequence."""
 
-    __slots__ = ("_eos", "_min_tokens", "_stop_tokens", "_text", "max_tokens")
+    __slots__ = ("_eos", "_included", "_min_tokens", "_text", "eos", "max_tokens", "stop_tokens")
 
     def __init__(
         self, params: SamplingParams, max_tokens: int, eos: Collection[int], tokenizer: Tokenizer | None
@@ -111,29 +118,42 @@ class StopConditions:
         """
         self.max_tokens = max_tokens
         self._min_tokens = params.min_tokens
+        self.eos = eos
+        """The model's own, also where they are ignored."""
         self._eos = () if params.ignore_eos else eos
-        self._stop_tokens = params.stop_token_ids
+        self.stop_tokens = params.stop_token_ids
+        self._included = params.include_stop_str_in_output
         self._text: StopText | None = None
         if params.stop:
             if tokenizer is None:
                 raise InvalidRequest("stop: takes strings only for a model whose folder has a tokenizer.json")
             self._text = StopText(tokenizer, params.stop)
 
-    def after(self, token_id: int, num_output_tokens: int) -> Ending | None:
-        """The ending that this token brings about; to be called once for each token, in order."""
-        stopped = self._stopped(token_id)
+    def after(self, token_id: int, num_output_tokens: int, guide: Guide | None = None) -> Ending | None:
+        """The ending that this token brings about; to be called once for each token, in order.
+
+        Where there is a guide, which has taken the token, what would end the output elsewhere than its grammar lets it
+        end is passed over.
+        """
+        stopped = self._stopped(token_id, guide)
         if stopped is not None and num_output_tokens >= self._min_tokens:
             return stopped
+        if guide is not None and guide.is_over:
+            return Ending(FinishReason.STOP, complete=True)
         return Ending(FinishReason.LENGTH) if num_output_tokens >= self.max_tokens else None
 
-    def _stopped(self, token_id: int) -> Ending | None:
-        if token_id in self._eos:
-            return Ending(FinishReason.STOP)
-        if token_id in self._stop_tokens:
-            return Ending(FinishReason.STOP, token_id)
-        if self._text is not None and (string := self._text.push(token_id)) is not None:
-            return Ending(FinishReason.STOP, string)
-        return None
+    def _stopped(self, token_id: int, guide: Guide | None) -> Ending | None:
+        if guide is None or guide.has_ended:
+            if token_id in self._eos:
+                return Ending(FinishReason.STOP)
+            if token_id in self.stop_tokens:
+                return Ending(FinishReason.STOP, token_id)
+        string = None if self._text is None else self._text.push(token_id)
+        if self._text is None or string is None:
+            return None
+        last = self._text.last(len(string.encode()) + 1)
+        ends = guide is None or guide.may_end_at(string, last, included=self._included)
+        return Ending(FinishReason.STOP, string) if ends else None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from model_manager.engine.scheduling.sequence import Sequence
+from model_manager.engine.scheduling.sequence import Rank, Sequence
 from model_manager.engine.scheduling.sequence_heap import SequenceHeap
 
 _rank = attrgetter("rank")
@@ -63,6 +63,11 @@ class WaitingQueue:
             following = self._beyond.pop()
             if following is not None:
                 self.window.append(following)
+
+    @property
+    def last_near(self) -> Rank | None:
+        """The rank of the last of the first `look_ahead`, None where there are fewer."""
+        return self.window[-1].rank if len(self.window) == self._look_ahead else None
 
     def ahead_of(self, sequence: Sequence) -> list[Sequence]:
         """Those that stand before one of the window."""

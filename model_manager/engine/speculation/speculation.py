@@ -27,6 +27,8 @@ _MOST_ROWS_CPU = 16
 """Rows up to which a step takes hardly longer than with one, because reading the weights is what takes the time."""
 _MOST_ROWS_CUDA = 128
 """The same of a GPU, whose ratio of arithmetic to memory speed is that much higher."""
+MOST_CERTAIN_LOGITS = 1 << 22
+"""Logits in a step of drafts that constraints force: a step's memory is planned with them."""
 _LEAST_ACCEPTANCE = 0.25
 """A draft accepted less often costs more than it gives: its row, and for a draft model the guessing."""
 
@@ -41,16 +43,26 @@ class Policy:
     """Of a step, beyond which nobody gets drafts."""
     least_acceptance: float
     """Probability below which a draft is not computed."""
+    most_certain: int = MOST_CERTAIN_LOGITS
+    """Of a step, that constraints force."""
 
     @classmethod
-    def of(cls, num_speculative_tokens: int, device: str) -> Policy:
+    def of(cls, num_speculative_tokens: int, device: str, vocab_size: int) -> Policy:
         """The one for a device, by its torch name."""
-        return cls(num_speculative_tokens, _MOST_ROWS_CUDA if "cuda" in device else _MOST_ROWS_CPU, _LEAST_ACCEPTANCE)
+        most_rows = _MOST_ROWS_CUDA if "cuda" in device else _MOST_ROWS_CPU
+        most_certain = max(1, MOST_CERTAIN_LOGITS // vocab_size)
+        return cls(num_speculative_tokens, most_rows, _LEAST_ACCEPTANCE, most_certain)
 
     @classmethod
     def unrestrained(cls, most_drafts: int) -> Policy:
         """So many drafts for everybody, whatever they cost; to measure what restraint is worth."""
         return cls(most_drafts, math.inf, 0.0)
+
+
+def most_draft_rows(config: ModelConfig, device: str, vocab_size: int) -> int:
+    """Rows of logits that drafts take in a step, at most."""
+    policy = Policy.of(config.num_speculative_tokens, device, vocab_size)
+    return policy.most_certain + (0 if config.speculation == "off" else int(policy.most_rows))
 
 
 class Drafter(Protocol):
@@ -98,6 +110,7 @@ class Speculation:
 
         They preempt nobody, and take no block that running sequences may soon need.
         """
+        batch = self._with_certain(batch)
         counts = {} if self._drafter is None else self._counts(batch)
         if self._drafter is None or not counts:
             return batch
@@ -105,7 +118,27 @@ class Speculation:
         guesses = self._drafter.draft(chosen, np.array(list(counts.values())))
         extended = batch.copy()
         for place, drafts in zip(counts, guesses, strict=True):
-            extended[place] = batch[place].followed_by(drafts)
+            guide = batch[place].sequence.guide
+            extended[place] = batch[place].followed_by(drafts if guide is None else guide.valid(drafts))
+        return extended
+
+    def _with_certain(self, batch: list[Scheduled]) -> list[Scheduled]:
+        """The batch with the tokens that constraints force on its sequences: drafts that cannot be wrong, and so worth
+        their rows at any size of a step, as those of prompts are, as far as there is memory for their logits.
+        """
+        guided = [place for place, each in enumerate(batch) if each.sequence.guide is not None]
+        forced = {place: batch[place].sequence.certain_tokens for place in guided if batch[place].samples}
+        if not any(forced.values()):
+            return batch
+        extended = batch.copy()
+        spare = self._scheduler.max_num_batched_tokens - sum(scheduled.num_tokens for scheduled in batch)
+        spare = min(spare, self._policy.most_certain)
+        for place, tokens in forced.items():
+            useful = min(len(tokens), self._useful(batch[place].sequence), spare)
+            count = self._scheduler.reserve(batch[place].sequence, useful) if useful else 0
+            spare -= count
+            if count:
+                extended[place] = batch[place].followed_by(tokens[:count], are_certain=True)
         return extended
 
     def turns(self, sampling: List[Scheduled]) -> Iterator[Turn]:
@@ -113,17 +146,18 @@ class Speculation:
 
         First everybody's own last row; then, for those whose sampled token (which the caller has appended before the
         next turn is taken) is their first draft, the row of that draft; and so on. What was computed for the drafts
-        behind counts for nothing.
+        behind counts for nothing. Whoever was given no token, which its constraint refused, has the same row again.
         """
-        going = list(sampling)
-        rows = np.cumsum([0] + [1 + len(scheduled.drafts) for scheduled in going])[:-1]
-        depth = 0
+        firsts = np.cumsum([0] + [1 + len(scheduled.drafts) for scheduled in sampling])[:-1]
+        going = [(scheduled, first, 0) for scheduled, first in zip(sampling, firsts.tolist(), strict=True)]
         while going:
-            yield Turn(rows, [scheduled.sequence for scheduled in going])
-            goes_on = [self._accepts(scheduled, depth) for scheduled in going]
-            rows = rows[goes_on] + 1
-            going = [scheduled for scheduled, accepted in zip(going, goes_on, strict=True) if accepted]
-            depth += 1
+            rows = np.array([first + depth for _, first, depth in going])
+            yield Turn(rows, [scheduled.sequence for scheduled, _, _ in going])
+            going = [
+                (scheduled, first, depth + accepted)
+                for scheduled, first, depth in going
+                if (accepted := self._accepts(scheduled, depth)) or scheduled.sequence.samples_again
+            ]
 
     def _counts(self, batch: List[Scheduled]) -> dict[int, int]:
         """How many drafts, by place in the batch; the first draft of each counts before the second of any."""
@@ -144,14 +178,21 @@ class Speculation:
 
     def _wanted(self, scheduled: Scheduled) -> float:
         sequence = scheduled.sequence
-        if scheduled.num_tokens > 1 or not scheduled.samples or not sequence.num_output_tokens:
+        if scheduled.num_tokens > 1 or scheduled.drafts or not scheduled.samples or not sequence.num_output_tokens:
             return 0
-        useful = sequence.conditions.max_tokens - sequence.num_output_tokens - 1  # the last token is sampled anyway
-        return min(useful, sequence.acceptance.worthwhile(sequence.num_output_tokens, self._policy.least_acceptance))
+        worthwhile = sequence.acceptance.worthwhile(sequence.num_output_tokens, self._policy.least_acceptance)
+        return min(self._useful(sequence), worthwhile)
+
+    @staticmethod
+    def _useful(sequence: Sequence) -> int:
+        """The most drafts: the last token is sampled anyway."""
+        return sequence.conditions.max_tokens - sequence.num_output_tokens - 1
 
     def _accepts(self, scheduled: Scheduled, depth: int) -> bool:
         """Whether the token just sampled is the draft of that depth, and the sequence goes on."""
         sequence, drafts = scheduled.sequence, scheduled.drafts
+        if sequence.samples_again:
+            return False
         goes_on = (
             depth < len(drafts)
             and sequence.status is SequenceStatus.RUNNING
@@ -159,7 +200,7 @@ class Speculation:
         )
         if goes_on:
             self._scheduler.accepted(sequence)
-        elif drafts:
+        elif drafts and not scheduled.are_certain:
             self._note(scheduled, depth)
         return goes_on
 

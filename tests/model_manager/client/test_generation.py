@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from model_manager.client.generation import logprobs_of, text_of
+from model_manager.client.tokenizing import Tokenizer
+from model_manager.engine.constraints.token_bytes import load_tokenizer
+from model_manager.wire.constraint import Constraint
 from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
 from model_manager.wire.messages import FinishReason, Output, Timings
 from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.client.tokenizers_made_here import KINDS, save
 
 
 class Bytes:
@@ -18,6 +24,9 @@ class Bytes:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return bytes(token for token in ids if token or not skip_special_tokens).decode(errors="replace")
+
+    def joined(self, ids: Sequence[int]) -> str:
+        return self.decode(ids)
 
 
 def output(text: bytes, reason: FinishReason, stop: str | int | None = None) -> Output:
@@ -61,6 +70,55 @@ def test_text_goes_past_stop_strings_that_were_complete_before_min_tokens() -> N
     given = output(b"a;b;c", FinishReason.STOP, ";")
     for min_tokens, text in ((0, "a"), (2, "a"), (3, "a;b"), (4, "a;b")):
         assert text_of(given, SamplingParams(stop=(";",), min_tokens=min_tokens), Bytes()) == text
+
+
+def test_text_under_a_constraint_goes_past_stop_strings_that_did_not_end_it() -> None:
+    params = SamplingParams(stop=(";",), constraint=Constraint(regex="[a-c;]{4}"))
+    assert text_of(output(b"a;b;c;", FinishReason.STOP, ";"), params, Bytes()) == "a;b;c"
+
+
+def test_text_includes_the_last_token_where_nothing_but_the_constraint_ended_it() -> None:
+    params = SamplingParams(constraint=Constraint(regex="[a-c]{4}"), stop_token_ids=(ord("b"),))
+    assert text_of(replace(output(b"abcb", FinishReason.STOP), complete=True), params, Bytes()) == "abcb"
+    assert text_of(output(b"abcab", FinishReason.STOP, ord("b")), params, Bytes()) == "abca"
+
+
+def test_text_under_a_constraint_is_all_that_it_was_held_to() -> None:
+    params = SamplingParams(constraint=Constraint(choice=("a\ufffd",)))
+    assert text_of(output("a\ufffd".encode() + b"\0", FinishReason.STOP), params, Bytes()) == "a\ufffd"
+
+
+TEXTS = ["a\ufffd", " yes", "  two  spaces ", "the", " it , is .", "\n1", "▁é日", "</ s>"]
+HELD = ["byte_level_bpe", "byte_level_bpe_with_bos", "metaspace_bpe_with_byte_fallback", "unigram_with_metaspace"]
+
+
+@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("included", [False, True])
+def test_text_under_a_constraint_matches_it_with_every_kind_of_tokenizer(
+    kind: str, included: bool, tmp_path: Path
+) -> None:
+    folder = save(KINDS[kind](), tmp_path)
+    tokenizer, guides = Tokenizer.load(folder), load_tokenizer(folder, 1000, [2])
+    written = 0
+    for text in TEXTS:
+        ids = guides.tokenize_str(text)
+        if guides.decode_bytes(ids) != text.encode():  # characters that a unigram vocabulary does not have
+            continue
+        params = SamplingParams(constraint=Constraint(choice=(text,)), include_stop_str_in_output=included)
+        given = Output("a", [*ids, 2], FinishReason.STOP, Timings(0, 0, 0), prompt_tokens=1)
+        assert text_of(given, params, tokenizer) == text
+        assert text_of(replace(given, token_ids=ids, complete=True), params, tokenizer) == text
+        written += 1
+    assert written >= 3
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_each_token_is_the_same_text_to_the_client_and_to_the_guide(kind: str, tmp_path: Path) -> None:
+    folder = save(KINDS[kind](), tmp_path)
+    tokenizer, guides = Tokenizer.load(folder), load_tokenizer(folder, 1000, [2])
+    for token in range(KINDS[kind]().get_vocab_size()):
+        if not guides.is_special_token(token):
+            assert tokenizer.joined([token]) == guides.decode_bytes([token]).decode(errors="replace")
 
 
 def test_each_token_has_its_log_probability_and_its_own_text() -> None:

@@ -6,48 +6,19 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-from model_manager.client.chat_template import ChatTemplate
 from model_manager.client.tokenizing import Tokenizer
 from model_manager.store import resolve
 from model_manager.wire.config import EMBEDDED_MODEL
 from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
+from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair
 from tests.model_manager.client.tokenizers_made_here import CHAT_TEMPLATE, KINDS, TEXTS, added, byte_level_bpe, save
-
-CHAT = [
-    {"role": "system", "content": "  Be brief.\n"},
-    {"role": "user", "content": "Hi <|user|> 1 < 2 & 'quotes' </s>"},
-    {"role": "assistant", "content": "Hello! "},
-    {"role": "user", "content": "東京?"},
-]
-USER = [{"role": "user", "content": "Hi"}]
-
-
-class Pair:
-    """One folder, loaded by both."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ours = Tokenizer.load(folder)
-        self.theirs: Any = AutoTokenizer.from_pretrained(folder)
-
-    def agree_on(self, text: str) -> None:
-        for special in (True, False):
-            ids = self.ours.encode(text, add_special_tokens=special)
-            assert ids == self.theirs(text, add_special_tokens=special)["input_ids"]
-            for skip in (True, False):
-                assert self.ours.decode(ids, skip) == self.theirs.decode(ids, skip_special_tokens=skip)
-
-    def agree_on_chat(self, messages: list[dict[str, str]]) -> None:
-        expected = self.theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        assert self.ours.encode_chat(messages) == expected
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +44,7 @@ def test_long_texts_too(pairs: Mapping[str, Pair], kind: str) -> None:
 
 @every_kind
 def test_random_unicode_too(pairs: Mapping[str, Pair], kind: str) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.text(max_size=60))
     def agree(text: str) -> None:
         pairs[kind].agree_on(text)
@@ -85,7 +56,7 @@ def test_random_unicode_too(pairs: Mapping[str, Pair], kind: str) -> None:
 def test_random_ids_decode_as_in_transformers(pairs: Mapping[str, Pair], kind: str) -> None:
     pair = pairs[kind]
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.lists(st.integers(0, len(pair.theirs) - 1), max_size=40))
     def agree(ids: list[int]) -> None:
         for skip in (True, False):
@@ -105,7 +76,7 @@ def test_random_conversations_too(pairs: Mapping[str, Pair], kind: str) -> None:
         {"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text(max_size=30)}
     )
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.lists(message, min_size=1, max_size=4))
     def agree(messages: list[dict[str, str]]) -> None:
         pairs[kind].agree_on_chat(messages)
@@ -125,39 +96,6 @@ def test_a_template_without_bos_gets_none_as_in_transformers(tmp_path: Path) -> 
     pair = Pair(save(KINDS["byte_level_bpe_with_bos"](), tmp_path, chat_template=template))
     pair.agree_on_chat(CHAT)
     assert pair.ours.encode_chat(USER) == pair.ours.encode("Hi", add_special_tokens=False)
-
-
-ELABORATE = """
-{%- macro turn(role, text) -%}
-<|{{ role }}|>
-{{ text | trim | replace('<', '&lt;') }}
-{%- endmacro -%}
-{%- set ns = namespace(system='You help.', last=-1) -%}
-{%- if messages[0]['role'] == 'system' -%}
-    {%- set ns.system = messages[0].content.strip() -%}
-    {%- set rest = messages[1:] -%}
-{%- else -%}
-    {%- set rest = messages -%}
-{%- endif -%}
-{{- bos_token ~ turn('system', ns.system) }}
-{% for message in rest if message.content is string -%}
-    {%- if loop.first and tools is defined and tools %}tools{% endif -%}
-    {%- set ns.last = loop.index0 -%}
-    {%- if loop.index0 > 2 %}{% continue %}{% endif -%}
-    {{- turn(message.role, message['content'].split('</think>')[-1]) }}{{ eos_token if message.role == 'assistant' }}
-{%- endfor %}
-  {# a comment #}
-{%- if pad_token is defined %}{{ pad_token }}{% endif -%}
-{%- if add_generation_prompt %}
-{{ {'role': 'assistant', 'é': '<'} | tojson }} {{ ns.last }}
-{%- endif %}
-"""
-
-
-def test_elaborate_templates_render_as_in_transformers(tmp_path: Path) -> None:
-    pair = Pair(save(byte_level_bpe(), tmp_path, chat_template=ELABORATE))
-    for messages in (CHAT, CHAT[1:], USER):
-        pair.agree_on_chat(messages)
 
 
 # ── where settings come from ─────────────────────────────────────────────────────────────────────────────────────────
@@ -214,35 +152,6 @@ def test_spaces_are_cleaned_only_where_transformers_does(pairs: Mapping[str, Pai
     assert "," in bert.decode(bert.encode(text))
     assert " ," not in bert.decode(bert.encode(text))
     assert bpe.decode(bpe.encode(text)) == text
-
-
-def test_a_template_file_wins_over_the_settings(tmp_path: Path) -> None:
-    save(byte_level_bpe(), tmp_path)
-    (tmp_path / "chat_template.jinja").write_text("file:{{ messages[0].content }}", encoding="utf-8")
-    pair = Pair(tmp_path)
-    pair.agree_on_chat(USER)
-    assert pair.ours.decode(pair.ours.encode_chat(USER)) == "file:Hi"
-
-
-def test_of_named_templates_the_default_is_taken(tmp_path: Path) -> None:
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes:{{ messages[0].content }}"}]
-    pair = Pair(save(byte_level_bpe(), tmp_path, chat_template=named))
-    pair.agree_on_chat(USER)
-    assert pair.ours.decode(pair.ours.encode_chat(USER)) == "yes:Hi"
-
-
-def test_the_older_template_file_is_the_last_resort(tmp_path: Path) -> None:
-    save(byte_level_bpe(), tmp_path, chat_template=None)
-    (tmp_path / "chat_template.json").write_text('{"chat_template": "json:{{ messages[0].content }}"}')
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "json:Hi"
-
-
-def test_without_a_template_messages_are_refused(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(save(byte_level_bpe(), tmp_path, chat_template=None))
-    assert not tokenizer.has_chat_template
-    with pytest.raises(InvalidRequest, match="no chat template"):
-        tokenizer.encode_chat(USER)
 
 
 def test_settings_may_be_missing(tmp_path: Path) -> None:
@@ -326,52 +235,6 @@ def test_the_templates_own_words_are_passed_on(pairs: Mapping[str, Pair]) -> Non
 def test_what_is_no_text_is_refused(pairs: Mapping[str, Pair], text: Any) -> None:
     with pytest.raises(InvalidRequest, match="prompt"):
         pairs["byte_level_bpe"].ours.encode(text)
-
-
-# ── templates ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _render(source: str, content: str = "<b> & 'é'") -> str:
-    now = datetime(2024, 7, 26)
-    return ChatTemplate(source, {"bos_token": "<s>"}, now=lambda: now).render([{"role": "user", "content": content}])
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("{{ messages | tojson }}", '[{"role": "user", "content": "<b> & \'é\'"}]'),
-        ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=True) }}", '{\n "a": 2,\n "b": 1\n}'),
-        ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
-        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
-        ("{% set ns = namespace(n=1) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}", "2"),
-        ("{% generation %}{{ bos_token }}{% endgeneration %}", "<s>"),
-        ("{{ missing }}|{{ tools is defined }}|{{ add_generation_prompt }}", "|False|True"),
-        ("  {% if true %}\nx\n  {% endif %}\n", "x\n"),
-    ],
-)
-def test_templates_have_what_transformers_gives_them(source: str, text: str) -> None:
-    assert _render(source) == text
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ messages[0].update(role='x') }}",
-        "{{ cycler.__init__.__globals__ }}",
-        "{% for i in range(10000000) %}{% endfor %}",
-        "{% set ns = namespace(__class__=1) %}",
-        "{% set ns = namespace() %}{% set ns._x = 1 %}",
-        "{{ 1 / 0 }}",
-        "{{ messages[0].content + 1 }}",
-        "{{ messages[7].content.x.y }}",
-        "{{ raise_exception('no') }}",
-    ],
-)
-def test_what_a_template_may_not_do_ends_that_request(source: str) -> None:
-    with pytest.raises(InvalidRequest, match="chat template rejects"):
-        _render(source)
 
 
 # ── processes and threads ────────────────────────────────────────────────────────────────────────────────────────────

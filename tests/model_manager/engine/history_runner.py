@@ -13,14 +13,16 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from model_manager.engine.constraints.compiling import GrammarCompiler
 from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.sampling.sampler import Sampler
 from model_manager.engine.scheduling.block_manager import BlockManager
 from model_manager.engine.scheduling.sequence import sampling_seed
 from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
+from model_manager.wire.config import ModelConfig, Speculation
 from model_manager.wire.messages import ModelInfo, Output, Request
+from model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.sampling_cases import Case, rows_of
 
 VOCAB_SIZE = 24
@@ -148,6 +150,8 @@ class EngineUnderTest:
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 16,
         prefix_caching: bool = True,
+        speculation: Speculation = "off",
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.runner = runner or HistoryRunner()
         self.clock = Clock()
@@ -155,9 +159,10 @@ class EngineUnderTest:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             prefix_caching=prefix_caching,
+            speculation=speculation,
         )
         rules = stop_rules or StopRules(frozenset(self.runner.eos_token_ids), None)
-        self.engine = LLMEngine(self.runner, self._info(config), config, rules, self.clock)
+        self.engine = LLMEngine(self.runner, self._info(config), config, rules, self.clock, grammars=grammars)
         self.outputs: dict[str, Output] = {}
         self.failures: dict[str, str] = {}
         self.progress: dict[str, list[int]] = {}
@@ -209,3 +214,8 @@ class EngineUnderTest:
             self.engine.add(request)
         outputs = self.finish()
         return [outputs[request.request_id] for request in requests]
+
+
+def request(request_id: str = "a", prompt: list[int] | None = None, **params: object) -> Request:
+    """A request of three tokens, if it has no other prompt."""
+    return Request(request_id, prompt or [3, 1, 4], SamplingParams.parse({"ignore_eos": True, **params}))

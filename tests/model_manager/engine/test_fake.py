@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer
 
 from model_manager.engine.fake import FakeEngine
 from model_manager.engine.scheduling.stopping import StopRules
@@ -55,6 +57,15 @@ def test_a_stop_token_and_a_stop_string_end_a_request() -> None:
     assert (by_token.token_ids, by_token.stop_reason) == (whole[:4], whole[3])
     by_string = finish(engine, request(stop=["e", "a", "s"]))["a"]
     assert by_string.stop_reason in ("e", "a", "s")
+
+
+def test_outputs_are_of_their_constraints() -> None:
+    engine = FakeEngine.load(ModelConfig(backend="fake"), FOLDER)
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    asked = [request(str(n), [n], max_tokens=20, constraint={"regex": "[a-c]{3,}(yes|no)"}) for n in range(5)]
+    for output in finish(engine, *asked).values():
+        assert re.fullmatch("[a-c]{3,}(yes|no)", tokenizer.decode(output.token_ids))
+        assert output.forced
 
 
 def test_no_more_than_max_num_seqs_run_at_once(engine: FakeEngine) -> None:

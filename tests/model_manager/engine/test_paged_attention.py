@@ -155,7 +155,7 @@ def test_a_token_of_zeros_is_rounded_to_zeros() -> None:
     rounded=st.sampled_from([None, torch.int8]),
     threads=st.sampled_from([1, 2]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_mixture_of_chunks_agrees_with_dense_attention(
     data: st.DataObject,
     dim: int,

@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_manager.engine.scheduling import scheduler
 from model_manager.engine.scheduling.scheduler import Scheduler
 from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from model_manager.wire.messages import FinishReason, Request
-from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens
+from tests.model_manager.engine.arrivals import Scenario
+from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
 from tests.model_manager.engine.scheduling.test_scheduler import Driver
-from tests.model_manager.engine.test_engine import Scenario, request
 
 BLOCK = 8
 MOST_OVERTAKES = 2
@@ -66,7 +66,7 @@ ARRIVALS = st.lists(
     digests_collide=st.sampled_from([False, False, False, True]),
     runs_ahead=st.booleans(),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     arrivals: list[dict[str, Any]],
     num_blocks: int,
@@ -104,7 +104,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
 
 
 @given(seed=st.integers(0, 2**32), prefixes=st.integers(1, 4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time(seed: int, prefixes: int) -> None:
     """The scheduler alone, so that more can be tried."""
     rnd = random.Random(seed)

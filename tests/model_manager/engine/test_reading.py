@@ -187,7 +187,7 @@ _REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(asked=_REQUESTS, budget=st.integers(3, 24), num_blocks=st.integers(14, 24), caching=st.booleans())
 def test_in_any_company_chunked_preempted_and_cached_all_are_as_alone(
     asked: list[tuple[str, int, int]], budget: int, num_blocks: int, caching: bool

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_manager.engine.engine import LLMEngine
@@ -30,9 +30,9 @@ from tests.model_manager.engine.history_runner import (
     EngineUnderTest,
     HistoryRunner,
     reference_tokens,
+    request,
 )
 from tests.model_manager.engine.speculation.test_speculation import letters
-from tests.model_manager.engine.test_engine import request
 
 
 class Order(HistoryRunner):
@@ -221,7 +221,7 @@ ASKED = st.lists(st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=30),
 
 
 @given(asked=ASKED, num_blocks=st.integers(6, 24), gap=st.integers(0, 4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_whatever_is_asked_the_answers_are_those_of_one_step_after_the_other(
     asked: list[tuple[list[int], dict[str, Any]]], num_blocks: int, gap: int
 ) -> None:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from model_manager.client.engine_client import EngineClient
 from model_manager.client.status import read_status
 from model_manager.store import resolve
+from model_manager.store.revisions import revision_of
 from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from model_manager.wire.messages import ModelStatus, Status
 
@@ -52,6 +54,10 @@ class Machine:
 
     def config(self, **settings: Any) -> ModelConfig:
         return ModelConfig.parse({"model": str(self.model), "backend": "fake", "max_num_seqs": 8} | settings)
+
+    def resolved_config(self) -> ModelConfig:
+        """As clients send it."""
+        return msgspec.structs.replace(self.config(), revision=revision_of(str(self.model), self.model))
 
     def open(self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, **model: Any) -> EngineClient:
         client = EngineClient.open(

@@ -128,6 +128,7 @@ def _info(start: StartEngine) -> ModelInfo:
         block_size=16,
         eos_token_ids=[],
         load_seconds=0.0,
+        revision=start.config.revision or "",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model_manager.manager.engine_pool import AHEAD, EnginePool, State
@@ -115,7 +115,6 @@ REQUESTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), REQUESTS, st.data())
 def test_no_engine_is_ahead_by_more_than_a_bound(
     num_engines: int, requests: list[tuple[str, int, int]], data: st.DataObject
@@ -133,7 +132,6 @@ def test_no_engine_is_ahead_by_more_than_a_bound(
         assert (1 - AHEAD) * max(works(engines)) <= min(works(engines)) + bound
 
 
-@settings(deadline=None)
 @given(st.integers(2, 5), REQUESTS)
 def test_lone_requests_go_to_the_engine_with_the_least_to_do(
     num_engines: int, requests: list[tuple[str, int, int]]

@@ -110,6 +110,17 @@ def test_a_death_while_loading_that_another_engine_would_die_too_fails_the_model
     assert [error.kind for _, error in made.failures] == ["ModelLoadFailed"]
 
 
+def test_half_of_a_constrained_output_is_no_answer_when_its_time_is_up() -> None:
+    made = world(1)
+    made.submit(1, request("a", deadline=10.0, constraint={"regex": "[a-z]+"}))
+    made.progress("a", 3)
+    made.die()
+    made.pass_time(10.1)
+    ((_, answer),) = made.answers
+    assert isinstance(answer, Failure)
+    assert answer.error.kind == "DeadlineExceeded"
+
+
 def test_what_no_engine_has_ends_when_its_time_is_up_with_what_it_has() -> None:
     made = world(1)
     for name in ("begun", "new", "patient"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -132,6 +132,4 @@ class Turmoil(RuleBasedStateMachine):
 
 
 TestTurmoil = Turmoil.TestCase
-TestTurmoil.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestTurmoil.settings = settings(max_examples=200, stateful_step_count=40)

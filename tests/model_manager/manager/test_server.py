@@ -128,7 +128,7 @@ def test_pings_are_answered_and_closing_what_is_not_open_is_no_offence(busy: Mac
 def test_a_client_that_never_reads_holds_up_nobody(busy: Machine) -> None:
     sock = connect(busy)
     sock.sendall(HELLO)
-    opening = OpenModel(busy.config(), str(busy.model))
+    opening = OpenModel(busy.resolved_config(), str(busy.model))
     sock.sendall(frame(msgspec.msgpack.encode(opening)))
     requests = [Request(str(index), [ANSWER, 50], SamplingParams()) for index in range(2000)]
     sock.sendall(frame(msgspec.msgpack.encode(Submit(opening.config.key, requests))))

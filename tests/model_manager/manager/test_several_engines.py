@@ -317,7 +317,7 @@ class Turmoil(RuleBasedStateMachine):
 
 
 TestTurmoil = Turmoil.TestCase
-TestTurmoil.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTurmoil.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def engines_of(machine: Machine) -> list[int]:

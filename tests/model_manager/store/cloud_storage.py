@@ -1,4 +1,4 @@
-"""A Cloud Storage server of this machine's own, and a proxy before it that counts, corrupts and holds up.
+"""A Cloud Storage server of this machine's own, quick to start, and a proxy before it.
 
 python -m tests.model_manager.store.cloud_storage FOLDER     serves FOLDER, prints its port
 """
@@ -7,16 +7,15 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage  # type: ignore[import-untyped]
+
+from tests.servers.faulty_http import FaultyProxy, running
 
 BUCKET = "models-of-a-test"
 
@@ -36,82 +35,14 @@ class CloudStorage:
         return f"gs://{BUCKET}/{prefix}"
 
 
-class Proxy(ThreadingHTTPServer):
-    """Passes requests on, one thread each."""
+class Proxy(FaultyProxy):
+    """Knows which objects were asked for."""
 
-    daemon_threads = False
-
-    def __init__(self, upstream: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Forward)
-        self.upstream = upstream
-        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
-        self.downloads: list[str] = []
+    @property
+    def downloads(self) -> list[str]:
         """Names of the objects whose bytes were asked for, one for each request."""
-        self.corrupt: str | None = None
-        """Object whose bytes arrive altered."""
-        self.failures: dict[str, int] = {}
-        """How often each object still answers 503."""
-        self.denied = False
-        """Every request is answered 403."""
-        self.held: str | None = None
-        """Object that is not answered until `release` is set."""
-        self.reached_held = threading.Event()
-        self.release = threading.Event()
-
-
-class _Forward(BaseHTTPRequestHandler):
-    server: Proxy
-
-    def do_GET(self) -> None:
-        name = self._object()
-        if self.server.denied:
-            return self.send_error(403)
-        if name is not None:
-            self.server.downloads.append(name)
-            if self._fails(name):
-                return self.send_error(503)
-            self._hold(name)
-        return self._answer(name)
-
-    def _object(self) -> str | None:
-        path = urllib.request.unquote(self.path.partition("?")[0])  # type: ignore[attr-defined]
-        return str(path).rpartition("/")[2] if "/download/" in path else None
-
-    def _fails(self, name: str) -> bool:
-        left = self.server.failures.get(name, 0)
-        self.server.failures[name] = max(0, left - 1)
-        return left > 0
-
-    def _hold(self, name: str) -> None:
-        if name == self.server.held:
-            self.server.reached_held.set()
-            self.server.release.wait(60)
-
-    def _answer(self, name: str | None) -> None:
-        request = urllib.request.Request(self.server.upstream + self.path, headers=dict(self.headers))
-        try:
-            with urllib.request.urlopen(request) as reply:
-                status, headers, body = reply.status, dict(reply.headers), reply.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                status, headers, body = error.code, dict(error.headers), error.read()
-        if name is not None and name == self.server.corrupt:
-            body = body[:-1] + bytes([body[-1] ^ 1])
-        self._send(status, headers, body)
-
-    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for key, value in headers.items():
-            if key.lower() not in ("connection", "date", "server"):
-                self.send_header(key, value)
-        self.end_headers()
-        try:
-            self.wfile.write(body)
-        except ConnectionError:
-            self.close_connection = True
-
-    def log_message(self, *_: object) -> None:
-        """Tests look at `downloads` instead."""
+        paths = [request.path.partition("?")[0] for request in self.requests]
+        return [path.rpartition("/")[2] for path in paths if "/download/" in path]
 
 
 def _client(endpoint: str) -> storage.Client:
@@ -126,16 +57,9 @@ def serve(folder: Path) -> Iterator[CloudStorage]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as emulator:
         try:
             assert emulator.stdout is not None
-            endpoint = f"http://127.0.0.1:{int(emulator.stdout.readline())}"
-            with Proxy(endpoint) as proxy, closing(_client(endpoint)) as client:
-                thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-                thread.start()
-                try:
-                    yield CloudStorage(client, proxy)
-                finally:
-                    proxy.release.set()
-                    proxy.shutdown()
-                    thread.join()
+            upstream = f"127.0.0.1:{int(emulator.stdout.readline())}"
+            with running(Proxy(upstream)) as proxy, closing(_client(f"http://{upstream}")) as client:
+                yield CloudStorage(client, proxy)
         finally:
             emulator.kill()
 

@@ -16,6 +16,8 @@ from tests.model_manager.store.checkpoints import contents, write_adapter
 from tests.model_manager.store.cloud_storage import CloudStorage
 from tests.model_manager.store.model_hub import ModelHub
 from tests.model_manager.store.resolving_process import find
+from tests.servers.fake_gcs import downloads
+from tests.servers.faulty_http import ALWAYS, Altered, Status
 
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 LEFT_OUT = ("README.md", "adapter_model.bin", "optimizer.pt", "tokenizer.json", "training.safetensors")
@@ -75,7 +77,7 @@ def test_an_unchanged_one_is_not_fetched_again_and_a_changed_one_is_another(
 ) -> None:
     address = cloud.upload(source, "a")
     before = find_adapter(address)
-    cloud.proxy.downloads.clear()
+    cloud.proxy.requests.clear()
     assert find_adapter(address) == before
     assert cloud.proxy.downloads == []
     changed = write_adapter(tmp_path / "changed", seed=1)
@@ -105,10 +107,10 @@ def test_a_folder_that_is_not_in_the_bucket(cloud: CloudStorage, source: Path) -
 
 def test_bytes_altered_on_their_way_are_not_kept(cloud: CloudStorage, source: Path) -> None:
     address = cloud.upload(source, "a")
-    cloud.proxy.corrupt = "adapter_model.safetensors"
+    cloud.proxy.inject(Altered(), downloads("adapter_model.safetensors"), ALWAYS)
     with pytest.raises(ModelCorrupt, match="does not match its checksum"):
         find_adapter(address)
-    cloud.proxy.corrupt = None
+    cloud.proxy.heal()
     check_is_copy(find_adapter(address), address, source)
 
 
@@ -125,7 +127,7 @@ def test_what_is_wrong_with_an_adapter_in_a_bucket_is_its_requests_trouble_alone
     good, denied = cloud.upload(source, "good"), cloud.upload(source, "denied")
     adapters = Adapters(1)
     assert adapters.of(good) == find_adapter(good)
-    cloud.proxy.denied = True
+    cloud.proxy.inject(Status(403), lambda _: True, ALWAYS)
     with pytest.raises(InvalidRequest, match=f"^adapter {denied}: access is denied; grant storage"):
         adapters.of(denied)
     with pytest.raises(InvalidRequest, match=r"^adapter gs://UPPER/x: .*no bucket's name"):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelError, Mod
 from tests.model_manager.store import resolving_process
 from tests.model_manager.store.checkpoints import contents, write_checkpoint
 from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage, serve
+from tests.servers.fake_gcs import downloads
+from tests.servers.faulty_http import ALWAYS, Altered, Held, Status
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_only_what_a_model_needs_is_fetched(cloud: CloudStorage, tmp_path: Path)
 def test_an_unchanged_folder_is_not_fetched_again(cloud: CloudStorage, tmp_path: Path) -> None:
     address = cloud.upload(write_checkpoint(tmp_path / "source"), "small")
     first = resolve(address)
-    cloud.proxy.downloads.clear()
+    cloud.proxy.requests.clear()
     assert resolve(address + "/") == first
     assert cloud.proxy.downloads == []
 
@@ -84,7 +87,7 @@ def test_a_changed_object_is_fetched_again_and_no_other(cloud: CloudStorage, tmp
     address = cloud.upload(source, "changing")
     before = resolve(address)
     old = contents(before)
-    cloud.proxy.downloads.clear()
+    cloud.proxy.requests.clear()
 
     changed = "model-00001-of-00002.safetensors"
     (source / changed).write_bytes((write_checkpoint(tmp_path / "other", shards=2, seed=7) / changed).read_bytes())
@@ -100,7 +103,7 @@ def test_a_file_removed_from_the_cache_is_fetched_again(cloud: CloudStorage, tmp
     source = write_checkpoint(tmp_path / "source")
     address = cloud.upload(source, "small")
     (resolve(address) / "model.safetensors").unlink()
-    cloud.proxy.downloads.clear()
+    cloud.proxy.requests.clear()
     assert contents(resolve(address)) == contents(source)
     assert cloud.proxy.downloads == ["model.safetensors"]
 
@@ -120,15 +123,16 @@ def test_a_download_killed_half_way_leaves_nothing_that_looks_whole_and_is_finis
 ) -> None:
     source = write_checkpoint(tmp_path / "source", shards=2)
     address = cloud.upload(source, "killed")
-    cloud.proxy.held = "model-00001-of-00002.safetensors"
+    reached, release = threading.Event(), threading.Event()
+    cloud.proxy.inject(Held(reached, release), downloads("model-00001-of-00002.safetensors"))
     with resolving_process.start(cloud.environment, address) as process:
-        assert cloud.proxy.reached_held.wait(60)
+        assert reached.wait(60)
         _wait_for_file(tmp_path / "cache", "model-00000-of-00002.safetensors")
         process.kill()
     assert {path.parent.suffix for path in (tmp_path / "cache").rglob("*.safetensors*")} == {".partial"}
 
-    cloud.proxy.release.set()
-    cloud.proxy.downloads.clear()
+    release.set()
+    cloud.proxy.requests.clear()
     assert contents(resolve(address)) == contents(source)
     assert not list((tmp_path / "cache").rglob("*.partial"))
     assert "model-00000-of-00002.safetensors" not in cloud.proxy.downloads, "what was verified is kept"
@@ -144,10 +148,10 @@ def _wait_for_file(folder: Path, name: str, deadline: float = 60.0) -> None:
 def test_corrupted_bytes_end_in_model_corrupt_and_are_not_kept(cloud: CloudStorage, tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source")
     address = cloud.upload(source, "flipped")
-    cloud.proxy.corrupt = "model.safetensors"
+    cloud.proxy.inject(Altered(), downloads("model.safetensors"), ALWAYS)
     with pytest.raises(ModelCorrupt, match=r"--model gs://.*model\.safetensors does not match its checksum"):
         resolve(address)
-    cloud.proxy.corrupt = None
+    cloud.proxy.heal()
     assert contents(resolve(address)) == contents(source)
 
 
@@ -172,7 +176,7 @@ def test_weights_truncated_before_the_upload_end_in_model_corrupt(cloud: CloudSt
 def test_a_server_that_is_busy_for_a_moment_is_asked_again(cloud: CloudStorage, tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source")
     address = cloud.upload(source, "busy")
-    cloud.proxy.failures["model.safetensors"] = 1
+    cloud.proxy.inject(Status(503), downloads("model.safetensors"))
     folder = resolving_process.run(cloud.environment, address)  # Google's client leaves the 503's socket open
     assert contents(folder) == contents(source)
     assert cloud.proxy.downloads.count("model.safetensors") == 2
@@ -229,7 +233,7 @@ def test_a_revision_of_a_bucket_is_refused() -> None:
 
 def test_a_denied_access_is_named(cloud: CloudStorage, tmp_path: Path) -> None:
     address = cloud.upload(write_checkpoint(tmp_path / "source"), "secret")
-    cloud.proxy.denied = True
+    cloud.proxy.inject(Status(403), lambda _: True, ALWAYS)
     with pytest.raises(ModelError, match=r"--model gs://.*access is denied; grant storage\.objectViewer"):
         resolve(address)
 

@@ -8,7 +8,26 @@ import msgspec
 from hypothesis import strategies as st
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
+from model_manager.wire.constraint import Constraint
 from model_manager.wire.sampling import SamplingParams
+
+_SCHEMAS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+CONSTRAINTS: st.SearchStrategy[Constraint] = st.one_of(
+    st.fixed_dictionaries({"regex": st.text()}),
+    st.fixed_dictionaries({"json_schema": st.booleans() | st.dictionaries(st.text(), _SCHEMAS, max_size=3)}),
+    st.fixed_dictionaries({"json": st.just(True)}),
+    st.fixed_dictionaries({"grammar": st.text(min_size=1).filter(str.strip)}),
+    st.fixed_dictionaries({"choice": st.lists(st.text(min_size=1), min_size=1, max_size=3, unique=True).map(tuple)}),
+).map(Constraint.parse)
 
 _SAMPLING = st.fixed_dictionaries(
     {},
@@ -38,6 +57,7 @@ _SAMPLING = st.fixed_dictionaries(
         "bad_words": st.lists(st.text(min_size=1, max_size=256).filter(str.strip)).map(tuple),
         "include_stop_str_in_output": st.booleans(),
         "logprobs": st.integers(0, 20),
+        "constraint": CONSTRAINTS,
     },
 ).map(SamplingParams.parse)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from model_manager.wire.batching import MOST_TOKENS, output_batches
-from model_manager.wire.messages import FinishReason, Output, Timings
+from model_manager.wire.batching import MOST_TOKENS, output_batches, request_batches
+from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
+from model_manager.wire.messages import FinishReason, Output, Request, Submit, Timings
+from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.transport import encode
 
 
 def _vector(number: int, size: int) -> Output:
@@ -22,3 +25,12 @@ def test_vectors_count_by_their_bytes() -> None:
 def test_a_single_output_too_large_comes_alone() -> None:
     large, small = _vector(0, 2 * MOST_TOKENS), _vector(1, 4)
     assert [*output_batches([small, large, small])] == [[small], [large], [small]]
+
+
+def test_requests_with_large_constraints_fit_into_their_messages() -> None:
+    params = SamplingParams(constraint=Constraint(grammar="é" * MOST_CHARACTERS))
+    requests = [Request(str(number), [1, 2, 3], params) for number in range(40)]
+    batches = [*request_batches(requests)]
+    assert [request for batch in batches for request in batch] == requests
+    for batch in batches:
+        encode(Submit("model", batch))  # raises ProtocolError over the transport's limit

@@ -24,7 +24,7 @@ def test_messages_arrive_as_they_were_sent(direction: str) -> None:
     accepted: Any = DIRECTIONS[direction]
     decoder = msgspec.msgpack.Decoder(accepted)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(of_type(accepted))
     def arrives(message: Message) -> None:
         assert decoder.decode(msgspec.msgpack.encode(message)) == message
@@ -43,7 +43,7 @@ def test_messages_of_another_direction_are_not_accepted(direction: str) -> None:
     decoder = msgspec.msgpack.Decoder(accepted)
     others = [kind for kind in Message.__subclasses__() if kind not in get_args(accepted)]
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.one_of([of_type(kind) for kind in others]))
     def refused(message: Message) -> None:
         with pytest.raises(msgspec.ValidationError):

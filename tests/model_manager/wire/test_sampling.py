@@ -103,6 +103,7 @@ WRONG_TYPE = [
     ("logit_bias", {"5": "much"}),
     ("logprobs", True),
     ("bad_words", 5),
+    ("constraint", "json"),
 ]
 
 

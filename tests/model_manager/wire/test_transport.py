@@ -76,7 +76,7 @@ def test_a_frame_may_arrive_byte_by_byte(ends: Ends) -> None:
         assert received.result(timeout=30) == HELLO
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_are_a_message(body: bytes) -> None:
     ends = Ends()
@@ -232,7 +232,7 @@ def test_both_ends_speak_the_same_frames() -> None:
     _run(body)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(of_type(ClientMessage), max_size=4))
 def test_messages_in_one_burst_are_told_apart(sent: list[Any]) -> None:
     async def body(theirs: socket.socket, connection: AsyncConnection[Any]) -> None:

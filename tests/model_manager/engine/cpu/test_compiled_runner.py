@@ -1,10 +1,12 @@
-"""The compiled step against transformers' code: logits, hidden states, and more rows than a step has."""
+"""The compiled step against transformers' code: logits, hidden states, some rows of a step and more than it has."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +25,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 _MAX_TOKENS = 64
+_FORMATS = [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
+_LAST_ROWS = (4, 5, 38, 58)
+"""Of the sequences of `_step`."""
 _MODELS = (
     random_checkpoints.llama_gqa,
     random_checkpoints.qwen2,
@@ -43,11 +48,12 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _step() -> Any:
+def _step(logits_rows: Sequence[int] = _LAST_ROWS, hidden_rows: Sequence[int] = _LAST_ROWS) -> Any:
     step = make_step([(0, 5), (0, 1), (0, 33), (0, 20)], deal_blocks([5, 1, 33, 20], 16, 16), 16)
     tokens = torch.randint(2, random_checkpoints.VOCAB, (59,), generator=torch.Generator().manual_seed(1))
     object.__setattr__(step, "token_ids", tokens.numpy())
-    object.__setattr__(step, "hidden_rows", step.logits_rows)
+    object.__setattr__(step, "logits_rows", np.array(logits_rows, np.int64))
+    object.__setattr__(step, "hidden_rows", np.array(hidden_rows, np.int64))
     return step
 
 
@@ -65,7 +71,38 @@ def test_logits_and_hidden_states_are_those_of_transformers_code(
         assert (one - other).abs().max() < tolerance * other.abs().max(), name
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}])
+@pytest.mark.parametrize("settings", _FORMATS)
+@pytest.mark.parametrize(
+    ("logits_rows", "hidden_rows"),
+    [([4, 58], []), ([], [7]), ([5, 38], [0, 1, 2, 38, 40]), ([58, 3, 3], [58, 0])],
+)
+def test_rows_are_the_same_whichever_others_are_asked_for(
+    folder: Path, settings: dict[str, str], logits_rows: list[int], hidden_rows: list[int]
+) -> None:
+    runner = _runner(folder, **settings)
+    everything = runner.execute(_step(range(59), range(59)))
+    some = runner.execute(_step(logits_rows, hidden_rows))
+    assert torch.equal(some.logits, everything.logits[logits_rows])
+    if hidden_rows:
+        assert torch.equal(some.hidden, everything.hidden[hidden_rows])
+    else:
+        assert some.hidden is None
+
+
+@pytest.mark.parametrize("settings", _FORMATS)
+def test_a_step_that_asks_for_nothing_keeps_its_keys_and_values(folder: Path, settings: dict[str, str]) -> None:
+    """The same prompt in two steps, the first of which samples nothing, and at once."""
+    tokens, table = [range(2, 26)], np.array([[3, 1]], np.int32)
+    runner = _runner(folder, **settings)
+    whole = runner.execute(make_step([(0, 24)], table, 16, tokens)).logits
+    first = make_step([(0, 20)], table, 16, tokens)
+    object.__setattr__(first, "logits_rows", np.zeros(0, np.int64))
+    assert runner.execute(first).logits.shape == (0, runner.vocab_size)
+    rest = runner.execute(make_step([(20, 24)], table, 16, tokens)).logits
+    torch.testing.assert_close(rest, whole, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("settings", _FORMATS)
 def test_the_head_alone_takes_more_rows_than_a_step_and_gives_the_same(folder: Path, settings: dict[str, str]) -> None:
     runner = _runner(folder, **settings)
     output = runner.execute(_step())

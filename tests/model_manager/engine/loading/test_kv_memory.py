@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from model_manager.engine.loading.kv_memory import CachePlan, check_weights, free_memory, plan_cache
+from model_manager.engine.loading.kv_memory import CachePlan, check_weights, plan_cache
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelDoesNotFit
 
@@ -62,52 +61,3 @@ def test_weights_that_exceed_the_memory_are_refused_with_the_numbers() -> None:
     check_weights(_GIB, _GIB)
     with pytest.raises(ModelDoesNotFit, match=r"take 2\.00 GiB and 1\.00 GiB of memory are free"):
         check_weights(2 * _GIB, _GIB)
-
-
-def test_a_version_2_control_group_limits_what_is_free(tmp_path: Path) -> None:
-    group = tmp_path / "fs" / "job"
-    _write(group, {"memory.max": "max\n", "memory.current": "5"})
-    _write(
-        group / "task", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 1\ninactive_file 60"}
-    )
-    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/job/task\n")) == 1000 - 700 + 60
-
-
-def test_a_parent_groups_limit_counts(tmp_path: Path) -> None:
-    group = tmp_path / "fs" / "job"
-    _write(group, {"memory.max": "100\n", "memory.current": "90\n"})
-    _write(group / "task", {"memory.max": "1000\n", "memory.current": "700\n"})
-    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/job/task\n")) == 10
-
-
-def test_in_a_container_the_groups_own_path_is_not_there_and_the_root_counts(tmp_path: Path) -> None:
-    _write(tmp_path / "fs", {"memory.max": "4096\n", "memory.current": "96\n"})
-    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/somewhere/outside\n")) == 4000
-
-
-def test_a_version_1_control_group_limits_what_is_free(tmp_path: Path) -> None:
-    group = tmp_path / "fs" / "memory" / "job"
-    usage = {
-        "memory.limit_in_bytes": "1000\n",
-        "memory.usage_in_bytes": "400\n",
-        "memory.stat": "total_inactive_file 7",
-    }
-    _write(group, usage)
-    own = _own(tmp_path, "12:cpu,cpuacct:/x\n3:memory:/job\n")
-    assert free_memory(tmp_path / "fs", own) == 607
-
-
-def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
-    assert free_memory(tmp_path, tmp_path / "nothing") > 100 * _MIB
-
-
-def _own(folder: Path, text: str) -> Path:
-    file = folder / "cgroup"
-    file.write_text(text)
-    return file
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)

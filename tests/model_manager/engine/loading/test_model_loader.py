@@ -167,7 +167,7 @@ def test_the_cache_is_reserved_and_not_touched(folder: Path) -> None:
 def test_weights_beyond_the_memory_are_refused_before_they_are_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_manager.engine.loading.kv_memory.free_memory", lambda: 1000)
+    monkeypatch.setattr("model_manager.engine.loading.placement.free_memory", lambda: 1000)
     with pytest.raises(ModelDoesNotFit, match="the weights take"):
         load_model(_config(), folder)
 

@@ -111,7 +111,7 @@ def test_rows_that_are_not_finite_are_told_apart_and_disturb_no_other(temperatur
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_rows_token_does_not_depend_on_its_company(data: st.DataObject) -> None:
     vocab = data.draw(st.sampled_from([3, 50, 2000]))
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))

@@ -14,11 +14,13 @@ Traps that engines have fallen into, and the tests that show that this one has n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 import transformers
@@ -26,7 +28,7 @@ from tokenizers import Tokenizer
 
 import model_manager.store
 from model_manager.engine.sampling.sampler import Sampler, Samples, sample_by_torch
-from model_manager.engine.sampling.sampling_rows import SamplingRows
+from model_manager.engine.sampling.sampling_rows import SamplingRows, mask_words
 from model_manager.engine.sampling.token_rules import bad_word_tokens, token_rules
 from model_manager.engine.sampling.torch_sampling import kept_weights, processed
 from model_manager.engine.scheduling.stopping import StopRules
@@ -36,7 +38,7 @@ from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import FinishReason, Request
 from model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.history_runner import EOS, EngineUnderTest, HistoryRunner, reference_tokens
-from tests.model_manager.engine.sampling_cases import case, indexed, rows_of
+from tests.model_manager.engine.sampling_cases import Case, case, indexed, rows_of
 
 FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 VOCAB = 3000
@@ -295,3 +297,42 @@ def test_progress_carries_log_probabilities_for_a_successor() -> None:
 def test_tokens_without_the_log_probabilities_that_are_asked_for_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="log-probabilities"):
         EngineUnderTest().engine.add(Request("a", [1], SamplingParams(logprobs=1), output_token_ids=[2]))
+
+
+def masked(cases: list[Case], allowed: npt.NDArray[np.bool_]) -> SamplingRows:
+    """Rows that may have what `allowed` [rows, vocabulary] says, and one more that may have anything."""
+    bits = np.zeros((len(allowed), 32 * mask_words(allowed.shape[1])), bool)
+    bits[:, : allowed.shape[1]] = allowed
+    masks = np.packbits(bits, axis=1, bitorder="little").view(np.uint32)[::-1]  # in another order than the rows
+    places = np.append(np.arange(len(allowed))[::-1], -1)
+    return replace(rows_of(cases), masks=np.ascontiguousarray(masks), mask_rows=places)
+
+
+@EITHER
+@pytest.mark.parametrize("vocab", [31, 700, 3001])
+def test_a_mask_leaves_what_it_allows_and_the_log_probabilities_as_they_are(sample: Sample, vocab: int) -> None:
+    logits, rng = random_logits(9, vocab=vocab), np.random.default_rng(vocab)
+    allowed = rng.random((8, vocab)) < 0.2
+    allowed[np.arange(8), rng.integers(0, vocab, 8)] = True
+    cases = [case(seed=n, temperature=float(n % 2), logprobs=1) for n in range(9)]
+    given, free = sample(logits, masked(cases, allowed)), sample(logits, rows_of(cases))
+    assert all(allowed[row, token] for row, token in enumerate(given.token_ids[:8]))
+    greedy = logits[:8].masked_fill(torch.from_numpy(~allowed), -torch.inf).argmax(dim=-1)
+    assert given.token_ids[:8:2] == greedy[::2].tolist()
+    assert given.token_ids[8] == free.token_ids[8]
+    scores = logits.log_softmax(dim=-1)
+    for row, token in enumerate(given.token_ids):
+        assert given.logprobs[row].logprobs == pytest.approx([float(scores[row, token])], abs=1e-4)
+        assert given.logprobs[row].top_token_ids == free.logprobs[row].top_token_ids
+
+
+@EITHER
+def test_a_mask_and_a_rows_own_rules_hold_together_and_leave_nothing_or_something(sample: Sample) -> None:
+    logits = torch.arange(40.0)[None].repeat(3, 1)
+    allowed = np.zeros((2, 40), bool)
+    allowed[0, [3, 35]] = allowed[1, 5] = True
+    cases = [case(logit_bias={3: 100}), case(temperature=1.0, allowed_token_ids=[4]), case()]
+    samples = sample(logits, masked(cases, allowed))
+    assert samples.possible == [True, False, True]
+    assert (samples.token_ids[0], samples.token_ids[2]) == (3, 39)
+    assert samples.finite == [True] * 3

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.engine.scheduling.sequence import Sequence, accepted, sampling_seed
+from model_manager.engine.scheduling.acceptable import accepted
+from model_manager.engine.scheduling.sequence import Sequence, sampling_seed
 from model_manager.engine.scheduling.stopping import StopConditions, StopRules
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
 from model_manager.wire.messages import FinishReason, Request

@@ -134,7 +134,7 @@ def test_text_that_a_later_byte_took_back_does_not_match_with_what_follows() -> 
     strings=st.lists(st.text("ab eé好🎉.", min_size=1, max_size=3), min_size=1, max_size=3),
     data=st.data(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_byte_level_text_stops_where_decoding_everything_would(
     ids: list[int], strings: list[str], data: st.DataObject
 ) -> None:
@@ -155,7 +155,7 @@ def test_byte_level_text_stops_where_decoding_everything_would(
     ),
     strings=st.lists(st.text("ab enthé好🎉x", min_size=1, max_size=3), min_size=1, max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_text_of_byte_tokens_stops_where_decoding_everything_would(ids: list[list[int]], strings: list[str]) -> None:
     flat = [token_id for group in ids for token_id in group]
     found = stops(byte_fallback(), flat, *strings)

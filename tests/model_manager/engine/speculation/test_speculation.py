@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
@@ -15,6 +15,7 @@ from model_manager.engine.speculation.prompt_lookup import PromptLookup
 from model_manager.engine.speculation.speculation import Drafter, Policy
 from model_manager.wire.messages import FinishReason, Output, Request
 from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.arrivals import ARRIVALS, Scenario
 from tests.model_manager.engine.drafting import Fixed, Oracle, RepeatingRunner, speculate
 from tests.model_manager.engine.history_runner import (
     EOS,
@@ -24,7 +25,6 @@ from tests.model_manager.engine.history_runner import (
     logits_after,
     reference_tokens,
 )
-from tests.model_manager.engine.test_engine import ARRIVALS, Scenario
 
 FOUR = Policy.unrestrained(4)
 
@@ -255,7 +255,7 @@ def test_sampled_tokens_follow_the_models_distribution_whatever_is_guessed() -> 
     wrong=st.integers(1, 4),
     prefix_caching=st.booleans(),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 def test_whatever_arrives_and_is_guessed_each_request_is_answered_as_if_alone(
     arrivals: list[dict[str, Any]],
     num_blocks: int,

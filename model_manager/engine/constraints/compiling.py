@@ -1,0 +1,219 @@
+"""Constraints of requests → grammars that say, token by token, what may come next; compiled once, then kept.
+
+llguidance compiles and matches. What it takes of time, memory and states is limited before and while it does, so that
+whatever a request says ends in a grammar or in InvalidRequest. Knows no sequence and no batch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from model_manager.engine.constraints.closing import Closing
+from model_manager.engine.constraints.compilations import LONGEST, Compilations
+from model_manager.engine.constraints.grammar import Grammar
+from model_manager.engine.constraints.grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes
+from model_manager.engine.constraints.lark import ascii_classes, prepared_lark
+from model_manager.engine.constraints.schemas import OPTIONS, prepared
+from model_manager.engine.constraints.token_bytes import load_tokenizer
+from model_manager.engine.constraints.witness import witness
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import InvalidRequest, ModelUnsupported
+
+_LONGEST_REASON = 300
+_LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,}")
+"""Runs of a regular expression that stand for themselves."""
+_STRINGS = re.compile(r'"([^"\\\n]{2,64})"')
+_PATTERNS = re.compile(r"(?<![/\\])/((?:[^/\\\n]|\\.){1,1000})/[a-z]*")
+"""Regular expressions in a grammar, and what looks like one."""
+_MOST_STRINGS = 16
+
+
+def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
+    """Raises InvalidRequest as compiling it would. Needs no model: the tokens are single bytes here."""
+    source = _source(constraint)
+
+    def said() -> str:
+        return _failure(LLMatcher(LLTokenizer("byte"), source, log_level=0, limits=_limits(len(source)))) or ""
+
+    if reason := Compilations(longest).result(constraint.key(), said):
+        raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
+
+
+class GrammarCompiler:
+    """Grammars over one model's tokens; any thread may compile, and the interpreter's lock is free meanwhile."""
+
+    def __init__(
+        self,
+        folder: Path,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        *,
+        most_kept_bytes: int = MOST_KEPT_BYTES,
+        longest: float = LONGEST,
+    ) -> None:
+        """`folder` holds tokenizer.json, which the first constraint loads; `vocab_size` is that of the logits.
+        `most_kept_bytes` is the memory of grammars that nobody uses but the next request might, `longest` how many
+        seconds of processor time a constraint may take to compile.
+        """
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._eos_token_ids = list(eos_token_ids)
+        self._loaded: tuple[LLTokenizer, Closing] | None = None
+        self._cache = GrammarCache(most_kept_bytes)
+        self._compilations = Compilations(longest)
+        self._loading = threading.Lock()
+
+    def compile(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint; raises InvalidRequest, naming what in it is unsupported or impossible."""
+        key = constraint.key()
+        found = self._cache.get(key)
+        if found is None:
+            found = self._compiled(constraint, key)
+        if isinstance(found, str):
+            raise InvalidRequest(found)
+        return found
+
+    def kept(self, constraint: Constraint) -> Grammar | None:
+        """The grammar, if it need not be compiled."""
+        found = self._cache.get(constraint.key())
+        return found if isinstance(found, Grammar) else None
+
+    @property
+    def tokenizer(self) -> LLTokenizer:
+        """The model's tokenizer; raises InvalidRequest where it is of a kind that has no constraints."""
+        return self._vocabulary()[0]
+
+    def _vocabulary(self) -> tuple[LLTokenizer, Closing]:
+        with self._loading:
+            if self._loaded is None:
+                try:
+                    tokenizer = load_tokenizer(self._folder, self._vocab_size, self._eos_token_ids)
+                except ModelUnsupported as error:
+                    raise InvalidRequest(f"constraint: not with this model: {error}") from None
+                self._loaded = tokenizer, Closing(tokenizer)
+            return self._loaded
+
+    def _compiled(self, constraint: Constraint, key: bytes) -> Grammar | str:
+        """The grammar, or what is wrong with the constraint; either is kept. That it takes too long is not."""
+        vocabulary = self._vocabulary()
+        try:
+            return self._compilations.result(key, lambda: self._keep(constraint, key, _built(*vocabulary, constraint)))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"constraint.{constraint.kind}: {error}") from None
+
+    def _keep(self, constraint: Constraint, key: bytes, found: Grammar | str) -> Grammar | str:
+        self._cache.put(key, found, len(found) if isinstance(found, str) else estimated_bytes(constraint, key))
+        return found
+
+
+def _source(constraint: Constraint) -> str:
+    """The constraint in llguidance's own form."""
+    if constraint.regex is not None:
+        if re.search(r"(?<!\\)(\\\\)*\\$", constraint.regex):
+            raise InvalidRequest("constraint.regex: takes an expression that does not end within an escape")
+        return LLMatcher.grammar_from_regex(ascii_classes(constraint.regex))
+    if constraint.choice is not None:
+        return LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choice)))
+    if constraint.grammar is not None:
+        return LLMatcher.grammar_from_lark(prepared_lark(constraint.grammar))
+    schema = {} if constraint.json else constraint.json_schema
+    if schema is False:
+        raise InvalidRequest("constraint.json_schema: takes a schema that something satisfies, got false")
+    fields = prepared(schema) if isinstance(schema, dict) else {}
+    return LLMatcher.grammar_from_json_schema(json.dumps(fields | {"x-guidance": OPTIONS}))
+
+
+def _literal(text: str) -> str:
+    """A regular expression for this text alone."""
+    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
+
+
+def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> Grammar | str:
+    """The grammar of a constraint, or what is wrong with it."""
+    try:
+        source = _source(constraint)
+    except InvalidRequest as error:
+        return str(error)
+
+    def build() -> LLMatcher:
+        return LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
+
+    start = build()
+    reason = _failure(start)
+    if reason is not None:
+        return f"constraint.{constraint.kind}: {reason}"
+    names, patterns = _required_names_and_patterns(constraint.json_schema)
+    literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")[:_MOST_STRINGS]
+    witnesses = _witnesses(constraint, patterns)
+    grammar = Grammar(start, build, tokenizer, closing.towards(names, witnesses + literals))
+    if grammar.shortest is None and witnesses:  # that of one pattern may lead astray within another
+        return Grammar(start, build, tokenizer, closing.towards(names, literals))
+    return grammar
+
+
+def _witnesses(constraint: Constraint, patterns: list[str]) -> list[str]:
+    """Texts that match the expressions in a constraint, as they are written where those stand."""
+    if constraint.regex is not None:
+        found = [witness(constraint.regex)]
+    elif constraint.grammar is not None:
+        found = [witness(pattern) for pattern in _PATTERNS.findall(constraint.grammar)[:_MOST_STRINGS]]
+    else:
+        found = [json.dumps(text, ensure_ascii=False)[1:-1] for text in map(witness, patterns[:_MOST_STRINGS]) if text]
+    return list(dict.fromkeys(text for text in found if text is not None))
+
+
+def _required_names_and_patterns(schema: dict[str, Any] | bool | None) -> tuple[list[str], list[str]]:
+    """Names that `required` has, and patterns of strings and names, anywhere in the schema."""
+    names: dict[str, None] = {}
+    patterns: dict[str, None] = {}
+    pending: list[Any] = [schema]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            required, pattern, others = (value.get(key) for key in ("required", "pattern", "patternProperties"))
+            names |= {name: None for name in required if isinstance(name, str)} if isinstance(required, list) else {}
+            patterns |= {pattern: None} if isinstance(pattern, str) else {}
+            patterns |= dict.fromkeys(others) if isinstance(others, dict) else {}
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return list(names), list(patterns)
+
+
+def _limits(size: int) -> LLParserLimits:
+    """What compiling and each step may take; `size` is the length of the source, which spans of a document make long.
+
+    A thousand units of fuel are some 20 to 70 µs.
+    """
+    return LLParserLimits(
+        initial_lexer_fuel=min(20_000_000, max(1_000_000, 100 * size)),
+        step_lexer_fuel=min(5_000_000, max(200_000, 50 * size)),
+        step_max_items=200_000,
+        max_items_in_row=20_000,
+        max_lexer_states=50_000,
+        verbose_errors=False,
+    )
+
+
+def _failure(matcher: LLMatcher) -> str | None:
+    """Why nothing can be generated: it did not compile, or its language is empty. Makes the first mask meanwhile."""
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        reason = _sentence(matcher.get_error())
+        return reason if "NoExtension" not in reason else "takes one that something satisfies, and nothing does"
+    return None
+
+
+def _sentence(message: str) -> str:
+    """The line of a message that says what is wrong."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    return said if len(said) <= _LONGEST_REASON else said[: _LONGEST_REASON - 1] + "…"

@@ -1,0 +1,170 @@
+"""What an answer must be: the text of one request's output, as a regular expression, a JSON Schema, any JSON, a
+grammar or a list of strings. Knows the constraint's form and size; what it means is compiled in the engine.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from model_manager.wire.conversion import converted, nearest
+from model_manager.wire.errors import InvalidRequest
+
+MOST_CHARACTERS = 2**21
+"""Of a grammar: a span of 100,000 characters is such a text. A schema's strings together have at most so many too."""
+MOST_REGEX_CHARACTERS = 2**16
+MOST_CHOICES = 10_000
+MOST_SCHEMA_VALUES = 100_000
+"""Objects, arrays, strings, numbers, keys of a schema."""
+DEEPEST_SCHEMA = 100
+"""Objects and arrays of a schema that stand inside each other."""
+
+_KINDS = ("regex", "json_schema", "json", "grammar", "choice")
+_ELSEWHERE = {
+    "pattern": "regex",
+    "schema": "json_schema",
+    "guided_json": "json_schema",
+    "json_object": "json",
+    "lark": "grammar",
+    "ebnf": "grammar",
+    "guided_grammar": "grammar",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "choices": "choice",
+    "enum": "choice",
+}
+"""Kinds by the names that other libraries have for them."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Exactly one of the kinds; the whole output, without what ends it, is of it.
+
+    Raises InvalidRequest, naming `constraint` and the kind, for none, several, or one that is malformed or too large.
+    """
+
+    regex: str | None = None
+    """A regular expression that the whole output matches; no look-around and no backreferences."""
+    json_schema: dict[str, Any] | bool | None = None
+    """A JSON Schema of draft 2020-12, 2019-09 or 7 (`$schema` says which; 2020-12 by default); docs/CONSTRAINTS.md."""
+    json: bool = False
+    """True: any JSON value."""
+    grammar: str | None = None
+    """A Lark grammar in llguidance's dialect; its `start` is the output."""
+    choice: tuple[str, ...] | None = None
+    """One of these strings."""
+
+    def __post_init__(self) -> None:
+        given = [kind for kind in _KINDS if self._has(kind)]
+        if len(given) != 1:
+            raise InvalidRequest(f"constraint: takes one of {', '.join(_KINDS)}, got {', '.join(given) or 'none'}")
+        _CHECKS[given[0]](getattr(self, given[0]))
+
+    def _has(self, kind: str) -> bool:
+        return self.json if kind == "json" else getattr(self, kind) is not None
+
+    @property
+    def kind(self) -> str:
+        """Which of the kinds it is."""
+        return next(kind for kind in _KINDS if self._has(kind))
+
+    def key(self) -> bytes:
+        """Equal for equal constraints. The order of a schema's keys counts: it is that of the output."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """From a row of JSON; an unknown kind or a value of another type raises InvalidRequest."""
+        fields = {name: value for name, value in fields.items() if value is not None}
+        try:
+            return converted(fields, cls, InvalidRequest, what="kind", near=_nearest_kind)
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                str(error) if str(error).startswith("constraint") else f"constraint: {error}"
+            ) from None
+
+
+def _nearest_kind(name: str) -> str | None:
+    return _ELSEWHERE.get(name) or nearest(name, _KINDS)
+
+
+def _check_regex(regex: str) -> None:
+    _check_text("regex", regex, MOST_REGEX_CHARACTERS)
+
+
+def _check_grammar(grammar: str) -> None:
+    _check_text("grammar", grammar, MOST_CHARACTERS)
+    _check("grammar", bool(grammar.strip()), "a Lark grammar with a rule `start`", "nothing")
+
+
+def _check_json(_json: bool) -> None:
+    """There is nothing to be wrong."""
+
+
+def _check_choice(choices: tuple[str, ...]) -> None:
+    _check("choice", 0 < len(choices) <= MOST_CHOICES, f"1 to {MOST_CHOICES} strings", f"{len(choices)}")
+    _check("choice", all(choices), "strings of 1 or more characters", "an empty one")
+    _check("choice", len(set(choices)) == len(choices), "strings that differ", "one twice")
+    size = sum(map(len, choices))
+    _check("choice", size <= MOST_CHARACTERS, f"at most {MOST_CHARACTERS} characters in all", f"{size}")
+    for text in choices:
+        _check("choice", not _SURROGATE.search(text), "text that can be written as UTF-8", repr(text))
+
+
+def _check_text(kind: str, text: str, most: int) -> None:
+    _check(kind, len(text) <= most, f"at most {most} characters", f"{len(text)}")
+    _check(kind, not _SURROGATE.search(text), "text that can be written as UTF-8", "a lone surrogate")
+
+
+def _check_schema(schema: dict[str, Any] | bool) -> None:
+    """JSON alone, and neither large nor deep: what reads it next is recursive, and not in Python."""
+    _check("json_schema", isinstance(schema, dict | bool), "an object, true or false", repr(type(schema)))
+    values = characters = 0
+    pending: list[tuple[Any, int]] = [(schema, 0)]
+    while pending:
+        value, depth = pending.pop()
+        _check("json_schema", depth <= DEEPEST_SCHEMA, f"at most {DEEPEST_SCHEMA} levels", "more")
+        inner = _inner(value)
+        pending.extend((each, depth + 1) for each in inner)
+        values += 1 + len(inner)
+        characters += _checked_length(value)
+        _check("json_schema", values <= MOST_SCHEMA_VALUES, f"at most {MOST_SCHEMA_VALUES} values", "more")
+        _check("json_schema", characters <= MOST_CHARACTERS, f"at most {MOST_CHARACTERS} characters", "more")
+
+
+def _inner(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _checked_length(value: Any) -> int:
+    """The characters of a string, 0 of anything else; raises InvalidRequest for what no JSON has, or no message."""
+    if isinstance(value, str):
+        _check("json_schema", not _SURROGATE.search(value), "text that can be written as UTF-8", "a lone surrogate")
+        return len(value)
+    if isinstance(value, float):
+        _check("json_schema", math.isfinite(value), "finite numbers", repr(value))
+    elif isinstance(value, int):
+        _check("json_schema", -(2**63) <= value < 2**64, "integers of 64 bits", "a larger one")
+    else:
+        _check("json_schema", value is None or isinstance(value, dict | list | tuple), "JSON", repr(type(value)))
+    return 0
+
+
+def _check(kind: str, holds: bool, takes: str, got: str) -> None:
+    if not holds:
+        raise InvalidRequest(f"constraint.{kind}: takes {takes}, got {got}")
+
+
+_CHECKS: dict[str, Any] = {
+    "regex": _check_regex,
+    "json_schema": _check_schema,
+    "json": _check_json,
+    "grammar": _check_grammar,
+    "choice": _check_choice,
+}

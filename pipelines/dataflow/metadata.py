@@ -1,0 +1,114 @@
+"""The metadata of the Flex Template, from our own flags: each is a parameter, a regular expression says what it takes.
+
+python -m pipelines.dataflow.metadata > deploy/dataflow/metadata.json
+
+The service matches whole values against POSIX extended expressions, before it starts anything. What a number's range
+is, or which flags exclude each other, the job itself says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from pipelines.dataflow.machines import GPUS
+from pipelines.options import COMMANDS, make_parser
+
+_LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "backend")
+"""Of no use where nobody looks on; and a stand-in for tests."""
+_REQUIRED = ("input", "output")
+_INTEGER = "-?[0-9]+"
+_NUMBER = r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?"
+_TARGET = "gs://[^ ]+|pubsub:[^ ]+|kafka:[^ ]+"
+_PLACE = f"({_TARGET}|watch:gs://[^ ]+)"
+_BUCKET_OR_HUB = "gs://[^ ]+|[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+|/[^ ]+"
+_TEXT: dict[str, str] = {
+    "input": rf"({_PLACE}( {_PLACE})*|\[.+\])",
+    "output": f"({_TARGET})",
+    "dead_letters": f"({_TARGET})",
+    "model": f"({_BUCKET_OR_HUB}|millrace-tiny)",
+    "draft_model": f"({_BUCKET_OR_HUB}|millrace-tiny)",
+    "model_updates": "watch:gs://[^ ]+",
+    "adapter": f"({_BUCKET_OR_HUB})",
+    "revision": "[-A-Za-z0-9_./]+",
+    "prompt_column": ".+",
+    "text_column": ".+",
+    "schema": r"(gs://[^ ]+|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)",
+    "labels": ".+",
+    "examples": "gs://[^ ]+",
+    "template": "gs://[^ ]+",
+    "id_column": ".+",
+    "continuations_column": ".+",
+    "cache_salt": ".+",
+    "gpu": rf"(none|({'|'.join(GPUS)})(:[1-9][0-9]?)?)",
+}
+"""What text takes, flag by flag: one that is not here must be told."""
+
+_IMAGE = {
+    "name": "sdk_container_image",
+    "label": "sdk container image",
+    "helpText": "The image that workers run, with millrace in it: the template's own.",
+    "regexes": [r"^[-a-z0-9.]+(:[0-9]+)?(/[-a-z0-9_.]+)+(:[-A-Za-z0-9_.]+)?(@sha256:[0-9a-f]{64})?$"],
+}
+
+
+def metadata() -> dict[str, Any]:
+    """As `gcloud dataflow flex-template build --metadata-file` takes it."""
+    return {
+        "name": "millrace",
+        "description": "Millions of prompts through a language model: completions, scores, vectors, rows or labels.",
+        "parameters": [_command(), _IMAGE, *_parameters()],
+    }
+
+
+def _command() -> dict[str, Any]:
+    commands = [command for command, _ in COMMANDS.values()]
+    return {
+        "name": "command",
+        "label": "command",
+        "helpText": f"What to do with each prompt: {', '.join(commands)}. Default: run.",
+        "isOptional": True,
+        "regexes": [f"^({'|'.join(commands)})$"],
+    }
+
+
+def _parameters() -> list[dict[str, Any]]:
+    """Of all commands, each name once."""
+    found: dict[str, dict[str, Any]] = {}
+    for task in COMMANDS:
+        for action in make_parser(task)._actions:
+            if action.dest not in _LEFT_OUT and action.dest not in found:
+                found[action.dest] = _parameter(action)
+    return list(found.values())
+
+
+def _parameter(action: argparse.Action) -> dict[str, Any]:
+    optional = {} if action.dest in _REQUIRED else {"isOptional": True}
+    return {
+        "name": action.dest,
+        "label": action.dest.replace("_", " "),
+        "helpText": (action.help or "").replace("%%", "%"),
+        **optional,
+        "regexes": [f"^{_values(action)}$"],
+    }
+
+
+def _values(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return "(true|false)"
+    if action.choices:
+        return f"({'|'.join(map(str, action.choices))})"
+    if action.dest in _TEXT:
+        return _TEXT[action.dest]
+    if action.type in (int, float):
+        one = _INTEGER if action.type is int else _NUMBER
+        return f"{one}( {one})*" if action.nargs else one
+    if action.nargs:
+        return r"(\[.+\]|[^[].*)"
+    assert action.type not in (None, str), f"--{action.dest} is text: say in _TEXT what it takes"
+    return r"\{.*\}"
+
+
+if __name__ == "__main__":
+    print(json.dumps(metadata(), indent=2, ensure_ascii=False))

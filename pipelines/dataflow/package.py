@@ -1,0 +1,109 @@
+"""How this package gets to workers on other machines: from a checkout, from where it is installed, or in their image.
+
+A checkout has its setup.py, from which Beam builds a source distribution. An installed package has none: its files are
+put into a wheel again, as they are listed by the installer.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
+from pathlib import Path
+from typing import Literal
+
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
+
+from model_manager.wire.errors import ConfigError
+
+_NAME = "millrace"
+_OF_INSTALLERS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+"""Files of the metadata that say how it was installed, and not what it is."""
+
+Source = Literal["asked for", "image", "checkout", "installed"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """What brings the package to the workers."""
+
+    source: Source
+    setup_file: Path | None = None
+    """Of a checkout."""
+
+    def __str__(self) -> str:
+        return {
+            "asked for": "as --setup_file or --extra_package say",
+            "image": "the one in the image",
+            "checkout": f"built from {self.setup_file}",
+            "installed": "the installed one, as a wheel",
+        }[self.source]
+
+    @contextlib.contextmanager
+    def staged(self, options: PipelineOptions) -> Iterator[None]:
+        """Set in `options` what ships it; a wheel that is made for that goes at the end."""
+        setup = options.view_as(SetupOptions)
+        with tempfile.TemporaryDirectory(prefix="millrace-wheel-") as folder:
+            if self.setup_file:
+                setup.setup_file = str(self.setup_file)
+            elif self.source == "installed":
+                wheel = wheel_of(distribution(_NAME), Path(folder))
+                setup.extra_packages = [*(setup.extra_packages or []), str(wheel)]
+            yield
+
+
+def find_package(options: PipelineOptions) -> Package:
+    """By the flags, then where this file is; raises ConfigError where it cannot be told."""
+    setup = options.view_as(SetupOptions)
+    ours = [path for path in setup.extra_packages or [] if Path(path).name.startswith(f"{_NAME}-")]
+    if setup.setup_file or ours:
+        return Package("asked for")
+    if options.view_as(WorkerOptions).sdk_container_image:
+        return Package("image")
+    setup_file = Path(__file__).resolve().parents[2] / "setup.py"
+    if setup_file.is_file() and f'name="{_NAME}"' in setup_file.read_text(encoding="utf-8"):
+        return Package("checkout", setup_file)
+    try:
+        if any(str(file) == "pipelines/dataflow/package.py" for file in distribution(_NAME).files or []):
+            return Package("installed")
+    except PackageNotFoundError:
+        pass
+    raise ConfigError(
+        "--setup_file is missing: millrace is neither a checkout here nor installed; name its setup.py, or give"
+        " --extra_package a wheel of it, or --sdk_container_image an image that has it"
+    )
+
+
+def wheel_of(installed: Distribution, folder: Path) -> Path:
+    """A wheel of the files of an installed distribution, for any Python 3 and platform; it holds no compiled code.
+
+    The format: https://packaging.python.org/en/latest/specifications/binary-distribution-format
+    """
+    name, version = installed.metadata["Name"].replace("-", "_"), installed.version
+    files = [file for file in installed.files or [] if _belongs(file)]
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    metadata = f"{name}-{version}.dist-info"
+    record: list[str] = []
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            content = Path(str(installed.locate_file(file))).read_bytes()
+            archive.writestr(file.as_posix(), content)
+            record.append(f"{file.as_posix()},sha256={_digest(content)},{len(content)}")
+        archive.writestr(f"{metadata}/RECORD", "\n".join([*record, f"{metadata}/RECORD,,", ""]))
+    return wheel
+
+
+def _belongs(file: PackagePath) -> bool:
+    """Not what an installer added: scripts outside of the folder, compiled modules, its own notes."""
+    if file.is_absolute() or ".." in file.parts or "__pycache__" in file.parts:
+        return False
+    return not (file.parts[0].endswith(".dist-info") and file.name in _OF_INSTALLERS)
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

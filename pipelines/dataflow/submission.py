@@ -1,0 +1,204 @@
+"""Submitting a job to Google Cloud Dataflow: what is missing is said before anything is built, what is asked for is
+shown before it is submitted.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import apache_beam as beam
+import google.auth
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, WorkerOptions
+from apache_beam.runners.runner import PipelineState
+from google.auth.exceptions import DefaultCredentialsError
+
+from model_manager.wire.config import EMBEDDED_MODEL
+from model_manager.wire.errors import ConfigError, ModelError
+from pipelines.checkpoint_size import is_remote, weights_bytes
+from pipelines.dataflow.package import find_package
+from pipelines.dataflow.workers import Row, arrange_workers, is_streaming, table
+from pipelines.edge import interruptible
+from pipelines.endpoints import check, is_stream, is_topic
+from pipelines.options import JobOptions
+from transforms.object_stores import is_local
+
+_REGION = "CLOUDSDK_COMPUTE_REGION"
+_TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"
+"""Set in the container that a Flex Template is launched in."""
+_ENDED_BADLY = (PipelineState.FAILED, PipelineState.CANCELLED)
+
+Build = Callable[[beam.Pipeline, JobOptions], Any]
+
+
+def run_on_dataflow(options: JobOptions, build: Build, stderr: TextIO) -> int:
+    """Show what is asked for, and submit it unless `dry_run`; returns the exit status.
+
+    Raises ConfigError or ModelError for what can be known before.
+    """
+    check_flags(options)
+    package = find_package(options.beam)
+    if not options.dry_run:
+        _check_credentials(options.beam)
+    weights, why = _weights(options)
+    workers = arrange_workers(options.beam, options.model, options.gpu, weights, stream=is_streaming(options.beam))
+    if not options.quiet or options.dry_run:
+        rows = [*_job_rows(options), ("package", str(package)), *workers.shown]
+        print("\n".join([*table(_title(options), rows), *why]), file=stderr, flush=True)
+    if options.dry_run:
+        return 0
+    with _temporary_folder(), package.staged(options.beam):
+        result = _submit(replace(options, resource_hints=workers.resource_hints), build)
+    return _wait(result, options.beam)
+
+
+def check_flags(options: JobOptions) -> None:
+    """Raises ConfigError for what Dataflow needs and was not given, or was given and workers cannot reach."""
+    cloud = options.beam.view_as(GoogleCloudOptions)
+    cloud.region = cloud.region or os.environ.get(_REGION)
+    given = {"project": "PROJECT", "region": "us-central1", "temp_location": "gs://bucket/folder"}
+    if missing := [name for name in given if not getattr(cloud, name)]:
+        flags = " ".join(f"--{name} {given[name]}" for name in missing)
+        raise ConfigError(f"--runner DataflowRunner: {', '.join(missing)} missing; add {flags}")
+    if not str(cloud.temp_location).startswith("gs://"):
+        raise ConfigError(f"--temp_location {cloud.temp_location}: takes gs://bucket/folder")
+    for flag, path in _paths(options):
+        if _is_here(path):
+            raise ConfigError(f"{flag} {path}: workers do not see this machine's files; takes gs://bucket/…")
+    for flag, model in (("--model", options.model.model), ("--draft_model", options.model.draft_model)):
+        _check_model(flag, model, options.beam)
+    _check_template(options, cloud.template_location)
+    check(options)
+
+
+def _paths(options: JobOptions) -> Iterator[tuple[str, str]]:
+    """What workers read and write, by the flags."""
+    yield from (("--input", pattern) for pattern in options.input)
+    yield "--output", options.output
+    if options.dead_letters:
+        yield "--dead_letters", options.dead_letters
+    if options.updates:
+        yield "--model_updates", f"watch:{options.updates.path}"
+
+
+def _is_here(endpoint: str) -> bool:
+    """Whether it is on this machine: a path without a scheme, also one that is watched."""
+    return not is_topic(endpoint) and is_local(endpoint.removeprefix("watch:"))
+
+
+def _check_model(flag: str, model: str | None, beam_options: PipelineOptions) -> None:
+    if model is None or model == EMBEDDED_MODEL or is_remote(model):
+        return
+    if not beam_options.view_as(WorkerOptions).sdk_container_image or not Path(model).is_absolute():
+        raise ConfigError(
+            f"{flag} {model}: workers do not see this machine's folders; takes gs://bucket/folder, a hub name, or with"
+            " --sdk_container_image the absolute path of a folder in that image"
+        )
+
+
+def _check_template(options: JobOptions, location: str | None) -> None:
+    """A classic template is a job's graph as it is now: what a run would look at or change first would be done now."""
+    if not location or _TEMPLATE_LAUNCHER in os.environ:
+        return
+    if is_stream(options.input) and not all(map(is_topic, (options.output, options.dead_letters or options.output))):
+        raise ConfigError(
+            "--template_location: a stream's files are named by their windows alone, and a second run of the template"
+            " would write over the first one's; use the Flex Template (docs/DATAFLOW.md)"
+        )
+    if options.if_exists != "refuse":
+        raise ConfigError(
+            f"--template_location: would act on earlier output when the template is made, not when it runs; leave"
+            f" --{options.if_exists} out, or use the Flex Template (docs/DATAFLOW.md)"
+        )
+
+
+def _check_credentials(beam_options: PipelineOptions) -> None:
+    if beam_options.view_as(GoogleCloudOptions).no_auth:
+        return
+    try:
+        google.auth.default()
+    except DefaultCredentialsError:
+        raise ConfigError(
+            "--runner DataflowRunner: no Google credentials are found; run `gcloud auth application-default login`"
+            " or set GOOGLE_APPLICATION_CREDENTIALS"
+        ) from None
+
+
+def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
+    """Bytes of all models together, and why they are not known if so."""
+    names = [name for name in (options.model.model, options.model.draft_model) if name]
+    if options.dry_run and any(is_remote(name) for name in names):
+        return None, ["a dry run asks no network how large the model is"]
+    FileSystems.set_options(options.beam)
+    in_image = bool(options.beam.view_as(WorkerOptions).sdk_container_image)
+    try:
+        return sum(weights_bytes(name, _revision(options, name)) for name in names), []
+    except ModelError as error:
+        if not in_image:
+            raise
+        return None, [f"the image is taken to hold the model: {error}"]
+
+
+def _revision(options: JobOptions, name: str) -> str | None:
+    return options.model.revision if name == options.model.model else None
+
+
+def _title(options: JobOptions) -> str:
+    cloud = options.beam.view_as(GoogleCloudOptions)
+    what = "template" if cloud.template_location else "job"
+    ending = ", not submitted: this is a dry run" if options.dry_run else ""
+    return f"Dataflow {what} in project {cloud.project}, region {cloud.region}{ending}"
+
+
+def _job_rows(options: JobOptions) -> list[Row]:
+    cloud = options.beam.view_as(GoogleCloudOptions)
+    image = options.beam.view_as(WorkerOptions).sdk_container_image
+    return [
+        ("model", options.model.model),
+        ("input", " ".join(options.input)),
+        ("output", options.output),
+        ("staged to", str(cloud.staging_location or cloud.temp_location)),
+        ("image", image or "Beam's own, which installs the package and what it needs as each worker starts"),
+    ]
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """Beam leaves what it builds for a job in the temporary folder; so that is one that goes."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="millrace-submit-") as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+def _submit(options: JobOptions, build: Build) -> Any:
+    pipeline = beam.Pipeline(options=options.beam)
+    build(pipeline, options)
+    return pipeline.run()
+
+
+def _wait(result: Any, beam_options: PipelineOptions) -> int:
+    """Until the job has ended; returns the exit status."""
+    if location := beam_options.view_as(GoogleCloudOptions).template_location:
+        print(f"template: {location}")
+        return 0  # a launcher of Flex Templates waits for this process's end before it starts the job
+    console = _console(beam_options, result.job_id())
+    with interruptible(lambda: f"the job goes on, and can be cancelled at {console}"):
+        print(f"submitted: {console}", flush=True)
+        state = result.wait_until_finish()
+    print(f"the job's state: {state}")
+    return 1 if state in _ENDED_BADLY else 0
+
+
+def _console(beam_options: PipelineOptions, job: str) -> str:
+    cloud = beam_options.view_as(GoogleCloudOptions)
+    return f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}"

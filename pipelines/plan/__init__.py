@@ -1,0 +1,1 @@
+"""`millrace plan`: what a job will take, reckoned before it runs."""

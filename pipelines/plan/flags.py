@@ -1,0 +1,99 @@
+"""The flags of `millrace plan`. Those that `millrace run` has too mean the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+from model_manager.wire.config import EMBEDDED_MODEL
+from model_manager.wire.sampling import SamplingParams
+from pipelines.dataflow.flags import add_gpu
+from pipelines.flag_parser import FlagParser
+from transforms.formats import NamedFormat
+
+CHAT = {"auto": None, "always": True, "never": False}
+
+
+def plan_parser() -> FlagParser:
+    """Raises ConfigError for anything wrong."""
+    parser = FlagParser(
+        prog="millrace plan",
+        usage="%(prog)s --input GLOB … --tokens_per_second N [--model MODEL] [--prices FILE] [flags]",
+        description="Workers, hours and money of a job: from its tokens, the speed of one worker, and prices.",
+        allow_abbrev=False,
+    )
+    _add_input(parser.add_argument_group("input, as for millrace run"))
+    _add_output(parser.add_argument_group("what is generated"))
+    _add_speed(parser.add_argument_group("one worker's speed"))
+    _add_machine(parser.add_argument_group("machine and prices"))
+    _add_question(parser.add_argument_group("question"))
+    return parser
+
+
+def _add_input(group: Any) -> None:
+    group.add_argument("--input", nargs="+", action="append", metavar="GLOB", help="Files of prompts.")
+    group.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the extension.")
+    group.add_argument("--prompt_column", metavar="NAME", help="Default: prompt, else messages.")
+    group.add_argument("--id_column", metavar="NAME", help="Default: id, else custom_id.")
+    group.add_argument("--no-row_params", dest="row_params", action="store_false", help="Rows have no parameters.")
+    group.add_argument("--model", default=EMBEDDED_MODEL, help="Its tokenizer counts; no weights are fetched.")
+    group.add_argument("--revision", help="Of a hub name.")
+    group.add_argument("--chat", choices=list(CHAT), default="auto", help="Is text a user's turn? Default: auto.")
+    group.add_argument(
+        "--sample",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="Rows whose tokens are counted, if there are more; 0 is all. Default: 2000.",
+    )
+
+
+def _add_output(group: Any) -> None:
+    group.add_argument(
+        "--max_tokens", type=int, default=SamplingParams().max_tokens, metavar="N", help="As for the job. Default: 128."
+    )
+    group.add_argument(
+        "--output_tokens", type=float, metavar="MEAN", help="Tokens that a row comes to. Default: the most it may."
+    )
+    group.add_argument(
+        "--trial", nargs="+", metavar="GLOB", help="Completions (JSONL) of a trial run, whose mean is taken instead."
+    )
+
+
+def _add_speed(group: Any) -> None:
+    group.add_argument(
+        "--tokens_per_second",
+        type=float,
+        metavar="N",
+        help="What one worker generates in a second, reading its prompts meanwhile: as `millrace run` prints it.",
+    )
+    group.add_argument(
+        "--prompt_tokens_per_second",
+        type=float,
+        metavar="N",
+        help="What one worker reads in a second, where that comes on top (or where nothing is generated).",
+    )
+    group.add_argument("--results", type=Path, metavar="FILE", help="Take it from figures of our benchmarks.")
+    group.add_argument(
+        "--where", default="", metavar="K=V,…", help="Which, by shape, workload, dtype, engine: dtype=int8,shape=…"
+    )
+
+
+def _add_machine(group: Any) -> None:
+    add_gpu(group)
+    group.add_argument("--machine_type", metavar="NAME", help="Default: what a job with this model and GPU gets.")
+    group.add_argument("--disk_size_gb", type=int, metavar="N", help="Default: likewise.")
+    group.add_argument("--prices", type=Path, metavar="FILE", help="As deploy/dataflow/prices.example.toml.")
+
+
+def _add_question(group: Any) -> None:
+    group.add_argument("--workers", type=int, metavar="N", help="How long do so many take?")
+    group.add_argument("--deadline", metavar="TIME", help="How many are done in 90m, 6h or 2d?")
+    group.add_argument(
+        "--startup_minutes", type=float, default=10.0, metavar="N", help="Until a worker works; paid. Default: 10."
+    )
+    group.add_argument(
+        "--margin", type=float, default=0.1, metavar="PART", help="Added to the work for stragglers. Default: 0.1."
+    )
+    group.add_argument("--json", action="store_true", help="As JSON, with everything that was assumed.")
+    group.add_argument("--verbose", action="store_true", help="Show whole stack traces.")

@@ -1,0 +1,153 @@
+"""The tokens of an input, counted with the model's own tokenizer, in all rows or in a sample of them."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+
+import msgspec
+
+from model_manager.client.encoding import Encoding
+from model_manager.client.tokenizing import Tokenizer
+from model_manager.store import resolve_tokenizer
+from model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
+from model_manager.wire.messages import ModelInfo
+from model_manager.wire.sampling import SamplingParams
+from transforms.count import RowCount, count_rows
+from transforms.elements import DeadLetter, Prompt
+from transforms.file_ranges import FileRange, match_files, split_file
+from transforms.input_files import open_input
+from transforms.read_rows import read_range
+from transforms.rows import RowShape
+
+_SEED = 0
+_BOUND = 1.96
+"""Standard errors on either side that hold the mean of a large sample 19 times out of 20."""
+_UNLIMITED = 2**40
+_MOST_READ = 1_000_000
+"""Rows that are read, though not tokenized, to find a sample among them."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted, and what that says of the whole input."""
+
+    rows: RowCount
+    """Of the whole input."""
+    sampled: int
+    """Rows that were looked at."""
+    unreadable: int
+    """Of those, rows that would be dead letters."""
+    prompt_tokens: int
+    """In the sampled rows together."""
+    most_generated: int
+    """What these rows' parameters allow them to generate together."""
+    prompt_error: float
+    """Half the width of the 95 % interval around the mean of prompt tokens; 0 where all rows were counted."""
+
+    @property
+    def scale(self) -> Fraction:
+        """Rows of the input for each that was sampled."""
+        return Fraction(self.rows.rows, self.sampled) if self.sampled else Fraction(0)
+
+    @property
+    def readable(self) -> int:
+        """Sampled rows that are prompts."""
+        return self.sampled - self.unreadable
+
+
+def count_tokens(
+    patterns: Sequence[str],
+    encoding: Encoding,
+    params: SamplingParams,
+    shape: RowShape,
+    *,
+    input_format: str | None = None,
+    sample: int | None = None,
+) -> Counted:
+    """Over all rows, or where there are more than `sample`, over as many, taken evenly from all of the input.
+
+    Of a very large input only a part is read for that, chosen by chance. Raises ConfigError where no row is a prompt.
+    """
+    ranges = [part for file in match_files(list(patterns)) for part in split_file(file, input_format)]
+    rows = count_rows(patterns, input_format)
+    whole = sample is None or (rows.exact and rows.rows <= sample)
+    stride = 1 if whole or sample is None else max(min(rows.rows, _MOST_READ) // sample, 1)
+    tally = _Tally(encoding, params)
+    for row in islice(_rows(ranges, shape, stride), None if whole else sample):
+        tally.add(row)
+    if not tally.prompts:
+        raise ConfigError("--input: holds no row that is a prompt")
+    if whole:
+        rows = RowCount(len(tally.prompts) + tally.unreadable, exact=True)
+    return tally.counted(rows, whole=whole)
+
+
+class _Tally:
+    def __init__(self, encoding: Encoding, params: SamplingParams) -> None:
+        self._encoding = encoding
+        self._params = msgspec.structs.asdict(params)
+        self.prompts: list[int] = []
+        self.unreadable = 0
+        self._generated = 0
+
+    def add(self, row: Prompt | DeadLetter) -> None:
+        try:
+            if isinstance(row, DeadLetter):
+                raise InvalidRequest(row.reason)
+            params = SamplingParams.parse(self._params | row.params)
+            self.prompts.append(len(self._encoding.prompt(row.content, _ANY_MODEL)))
+            self._generated += params.max_tokens * params.n
+        except RequestError:
+            self.unreadable += 1
+
+    def counted(self, rows: RowCount, *, whole: bool) -> Counted:
+        count = len(self.prompts)
+        error = 0.0 if whole or count < 2 else _BOUND * statistics.stdev(self.prompts) / math.sqrt(count)
+        sampled = count + self.unreadable
+        return Counted(rows, sampled, self.unreadable, sum(self.prompts), self._generated, error)
+
+
+def load_encoding(model: str, revision: str | None, chat: bool | None) -> Encoding:
+    """The model's tokenizer and chat template; its weights are not fetched."""
+    return Encoding(Tokenizer.load(resolve_tokenizer(model, revision)), chat)
+
+
+def mean_generated(patterns: Sequence[str]) -> Fraction:
+    """Tokens that a completion has, over the completions of an earlier run; raises ConfigError where there are none."""
+    rows = tokens = 0
+    for file in match_files(list(patterns)):
+        with open_input(file.path) as stream:
+            for line in stream:
+                rows += 1
+                tokens += msgspec.json.decode(line, type=_Completed).usage.completion_tokens
+    if not rows:
+        raise ConfigError("--trial: holds no completion")
+    return Fraction(tokens, rows)
+
+
+class _CompletedUsage(msgspec.Struct):
+    completion_tokens: int
+
+
+class _Completed(msgspec.Struct):
+    usage: _CompletedUsage
+
+
+_ANY_MODEL = ModelInfo("", "", "", "", "", _UNLIMITED, _UNLIMITED, 0, 0, 0, [], 0.0)
+"""No prompt is too long here: whether it is depends on settings that a plan does not know."""
+
+
+def _rows(ranges: list[FileRange], shape: RowShape, stride: int) -> Iterator[Prompt | DeadLetter]:
+    """Every so many rows, of ranges in a random order: wherever one stops, each row was as likely to be among them."""
+    seen = 0
+    for part in random.Random(_SEED).sample(ranges, len(ranges)):
+        for row in read_range(part, shape):
+            if seen % stride == 0:
+                yield row
+            seen += 1

@@ -1,0 +1,22 @@
+"""What holds for all tests: an interrupt arrives, whoever started them; no example of a property is judged by the time
+that it takes; processes that run tests side by side (`-n`) have a model manager each, and share the cores.
+"""
+
+import os
+import signal
+
+from hypothesis import HealthCheck, settings
+
+from model_manager.wire.config import runtime_dir
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs (`make test &`) with interrupts ignored, and their children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("a busy machine")
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["MILLRACE_RUNTIME_DIR"] = f"{runtime_dir()}-{worker}"
+    share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))

@@ -1,0 +1,129 @@
+"""Clients of one machine: the processes that they start, share, fork and leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_manager.client.status import read_status
+from model_manager.wire.errors import ConfigError, ModelNotFound
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
+from tests.model_manager.manager.stand_in_engine import ANSWER
+
+SHORT = SamplingParams(max_tokens=5)
+
+
+def test_three_clients_in_turn_use_the_engine_that_the_first_one_started(machine: Machine) -> None:
+    for index in range(3):
+        client = machine.open()
+        assert client.submit([ANSWER, 3, index], SHORT, request_id=str(index)).result(PATIENCE)
+        client.close()
+    assert machine.starts() == 1
+
+
+@pytest.mark.slow
+def test_of_twenty_processes_at_once_one_starts_the_manager_and_one_engine_serves_all(machine: Machine) -> None:
+    workers = [machine.worker(2, 5, prefix=f"{number}-") for number in range(20)]
+    assert all(len(results(worker)) == 2 for worker in workers)
+    assert machine.starts() == 1
+    assert len(machine.processes()) == 2
+    for worker in workers:
+        worker.communicate()
+
+
+def test_an_idle_model_is_unloaded_and_loaded_again_by_the_next_request(machine: Machine) -> None:
+    client = machine.open(SETTINGS.parse({"idle_timeout": 0.2, "linger": 0.5}))
+    eventually(lambda: machine.model_status().state == "idle", "unloading")
+    assert client.submit([ANSWER, 3], SHORT, request_id="a").result(PATIENCE)
+    assert machine.starts() == 2
+
+
+def test_status_shows_processes_models_and_is_none_without_a_manager(machine: Machine) -> None:
+    assert read_status(machine.runtime) is None
+    assert not machine.runtime.exists()
+    machine.open()
+    status = machine.status()
+    roles = {process.role: process.pid for process in status.processes}
+    assert roles == {"manager": status.pid, "engine": machine.engine_pid(), "client": os.getpid()}
+    assert machine.model_status().state == "ready"
+
+
+def test_a_model_that_is_not_there_fails_before_anything_is_started(machine: Machine) -> None:
+    with pytest.raises(ModelNotFound):
+        machine.open(model=str(machine.folder / "nowhere"))
+    assert not machine.runtime.exists()
+
+
+def test_a_folder_that_others_can_enter_is_refused(machine: Machine) -> None:
+    machine.runtime.mkdir(mode=0o755)
+    machine.runtime.chmod(0o755)
+    with pytest.raises(ConfigError, match="755"):
+        machine.open()
+    machine.runtime.rmdir()
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_works(machine: Machine) -> None:
+    deep = machine.folder / ("long" * 20) / ("path" * 20)
+    deep.mkdir(parents=True)
+    machine.runtime = deep / "run"
+    client = machine.open()
+    assert client.submit([ANSWER, 3], SHORT, request_id="a").result(PATIENCE)
+    assert machine.status().models
+
+
+def run_script(machine: Machine, script: str) -> subprocess.CompletedProcess[str]:
+    setting_up = f"""
+import os, sys
+from pathlib import Path
+from model_manager.client import EngineClient
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import MANAGER, SETTINGS
+client = EngineClient.open(ModelConfig(model={str(machine.model)!r}, backend="fake"), manager=SETTINGS,
+                           runtime=Path({str(machine.runtime)!r}), manager_command=MANAGER)
+"""
+    return subprocess.run(
+        [sys.executable, "-c", setting_up + script],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_a_process_that_ends_without_closing_its_client_just_ends(machine: Machine) -> None:
+    ended = run_script(machine, "client.submit([1, 3000], SamplingParams(), request_id='a')")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    machine.wait_until_gone()
+
+
+def test_a_forked_process_cannot_use_its_parents_client_nor_keep_its_connection(machine: Machine) -> None:
+    script = """
+if (child := os.fork()) == 0:
+    try:
+        client.submit([1, 3], SamplingParams(), request_id='a')
+    except RuntimeError as error:
+        assert "forked" in str(error), error
+        client.close()
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert client.submit([1, 3], SamplingParams(), request_id='a').result(60).token_ids
+if (child := os.fork()) == 0:
+    import time
+    os.close(0), os.close(1), os.close(2)
+    time.sleep(600)
+print(child)
+"""
+    ended = run_script(machine, script)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    try:
+        machine.wait_until_gone()
+    finally:
+        kill(int(ended.stdout))  # the second child: it lived all the time

@@ -1,0 +1,119 @@
+"""The engine of the embedded model, and others on random logits, with requests whose outputs are constrained."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from tokenizers import Tokenizer
+
+import model_manager.store
+from model_manager.client.generation import text_of
+from model_manager.client.tokenizing import Tokenizer as ClientsTokenizer
+from model_manager.engine.engine import LLMEngine
+from model_manager.engine.process import load_engine
+from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from model_manager.wire.errors import ErrorInfo
+from model_manager.wire.messages import Output, Request, StartEngine
+from model_manager.wire.sampling import SamplingParams
+
+FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+PROMPT = "The order of Ann, 3 apples and 12 pears, was placed on 2026-01-31."
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "amounts": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+        "kind": {"enum": ["order", "invoice", "review"]},
+    },
+    "required": ["name", "amounts", "kind"],
+    "additionalProperties": False,
+}
+DATE = r"\d{4}-\d\d-\d\d"
+LARK = 'start: "<" NAME ">"\nNAME: /[a-z]{1,9}/'
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "regex": {"regex": DATE},
+    "schema": {"json_schema": SCHEMA},
+    "json": {"json": True},
+    "grammar": {"grammar": LARK},
+    "choice": {"choice": ["yes", "no", "perhaps not"]},
+}
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+
+
+@cache
+def clients_tokenizer() -> ClientsTokenizer:
+    return ClientsTokenizer.load(FOLDER)
+
+
+@cache
+def prompt_tokens() -> list[int]:
+    return list(tokenizer().encode(PROMPT).ids)
+
+
+def engine(**settings: Any) -> LLMEngine:
+    """Of the embedded model."""
+    config = ModelConfig(model=EMBEDDED_MODEL, kv_cache_gib=0.05, **{"max_num_seqs": 8} | settings)
+    loaded = load_engine(StartEngine(config, str(FOLDER), 1.0))
+    assert isinstance(loaded, LLMEngine)
+    return loaded
+
+
+def request(name: str, constraint: dict[str, Any] | None, **params: Any) -> Request:
+    fields = {"max_tokens": 80, "temperature": 1.0} | params | ({"constraint": constraint} if constraint else {})
+    return Request(name, prompt_tokens(), SamplingParams.parse(fields))
+
+
+class Run:
+    """What requests came to in an engine that does nothing else."""
+
+    def __init__(self, engine: LLMEngine, *requests: Request) -> None:
+        self.requests = {request.request_id: request for request in requests}
+        self.outputs: dict[str, Output] = {}
+        self.failures: dict[str, ErrorInfo] = {}
+        self.progress: dict[str, list[int]] = {}
+        before = engine.stats().steps
+        for request in requests:
+            engine.add(request)
+        while engine.has_work():
+            self._step(engine)
+        self.steps = engine.stats().steps - before
+        """Those that computed something."""
+        assert engine._blocks.num_free == engine._blocks.num_blocks
+        assert self.outputs.keys() | self.failures.keys() == self.requests.keys()
+
+    def _step(self, engine: LLMEngine) -> None:
+        result = engine.step()
+        engine.check_integrity()
+        self.outputs |= {output.request_id: output for output in result.outputs}
+        self.failures |= {failure.request_id: failure.error for failure in result.failures}
+        for request_id, tokens in result.new_token_ids.items():
+            self.progress.setdefault(request_id, []).extend(tokens)
+
+    def text(self, name: str) -> str:
+        return text_of(self.outputs[name], self.requests[name].params, clients_tokenizer())
+
+    def tokens(self) -> dict[str, list[int]]:
+        return {name: output.token_ids for name, output in self.outputs.items()}
+
+
+def holds(constraint: dict[str, Any], text: str) -> bool:
+    """Whether a text is what the constraint asks for, by others' judgement."""
+    if "regex" in constraint:
+        return re.fullmatch(constraint["regex"], text) is not None
+    if "choice" in constraint:
+        return text in constraint["choice"]
+    if "grammar" in constraint:
+        return re.fullmatch("<[a-z]{1,9}>", text) is not None
+    value = json.loads(text)
+    if "json_schema" in constraint:
+        jsonschema.validate(value, constraint["json_schema"])
+    return True

@@ -1,0 +1,328 @@
+"""Constrained and free requests with few blocks, rows and tokens a step: each ends once, and as it ends alone.
+
+Tokens are a function of the history that the runner reads back from its blocks, and of the mask of their place: a
+matcher that was not rolled back, or a mask of another row, shows as another token.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model_manager.engine.constraints.compiling import GrammarCompiler
+from model_manager.engine.constraints.grammar import Grammar
+from model_manager.engine.constraints.guide import Guide
+from model_manager.engine.speculation import speculation
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.messages import FinishReason, Output, Request
+from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.constraints.letters import grammars, text
+from tests.model_manager.engine.history_runner import EOS, VOCAB_SIZE, EngineUnderTest, HistoryRunner
+
+MAX_LEN = 60
+PATTERNS = [None, None, "[a-e]{3,12}", "(abcdefg|abd|x?[f-h]{8}aabc)+", "a{1,3}bcdefgh[i-k]+", "(a(b(c(d)?)?)?){2,5}o"]
+ARRIVALS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "pattern": st.sampled_from(PATTERNS),
+            "prompt": st.integers(1, 30),
+            "max_tokens": st.integers(1, 28),
+            "temperature": st.sampled_from([0.0, 1.0]),
+            "logprobs": st.sampled_from([None, None, 1]),
+            "penalty": st.sampled_from([0.0, 0.0, 1.0]),
+            "at": st.integers(0, 12),
+            "aborted_after": st.sampled_from([None] * 6 + [0, 4]),
+        }
+    ),
+    min_size=4,
+    max_size=10,
+)
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
+    return grammars(tmp_path_factory.mktemp("letters"))
+
+
+def request(name: str, arrival: dict[str, Any], brought: list[int] | None = None) -> Request:
+    fields = {key: arrival[key] for key in ("max_tokens", "temperature", "logprobs")}
+    fields |= {"frequency_penalty": arrival["penalty"], "seed": int(name)}
+    fields |= {"constraint": {"regex": arrival["pattern"]}} if arrival["pattern"] else {}
+    return Request(name, [5] * arrival["prompt"], SamplingParams.parse(fields), output_token_ids=brought or [])
+
+
+def alone(letters: GrammarCompiler, asked: Request) -> Output | str:
+    """Its output, or the kind of its failure."""
+    under_test = EngineUnderTest(HistoryRunner(64, 8, MAX_LEN), max_num_batched_tokens=256, grammars=letters)
+    under_test.engine.add(asked)
+    under_test.finish()
+    return under_test.outputs.get(asked.request_id) or under_test.failures[asked.request_id]
+
+
+@given(
+    arrivals=ARRIVALS,
+    num_blocks=st.integers(8, 16),
+    max_num_seqs=st.integers(1, 4),
+    extra_budget=st.integers(0, 30),
+    runs_ahead=st.booleans(),
+    speculation=st.sampled_from(["off", "prompt_lookup"]),
+)
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+def test_each_request_ends_once_and_as_it_ends_alone(
+    letters: GrammarCompiler,
+    arrivals: list[dict[str, Any]],
+    num_blocks: int,
+    max_num_seqs: int,
+    extra_budget: int,
+    runs_ahead: bool,
+    speculation: Any,
+) -> None:
+    under_test = EngineUnderTest(
+        HistoryRunner(num_blocks, 8, MAX_LEN, runs_ahead=runs_ahead),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + extra_budget,
+        speculation=speculation,
+        grammars=letters,
+    )
+    for step in range(20):
+        for place, arrival in enumerate(arrivals):
+            if arrival["at"] == step:
+                under_test.engine.add(request(str(place), arrival))
+            if arrival["aborted_after"] is not None and arrival["at"] + arrival["aborted_after"] == step:
+                under_test.engine.abort(str(place))
+        under_test.step()
+    under_test.finish()
+    for place, arrival in enumerate(arrivals):
+        check(letters, under_test, str(place), arrival)
+
+
+def check(letters: GrammarCompiler, under_test: EngineUnderTest, name: str, arrival: dict[str, Any]) -> None:
+    expected = alone(letters, request(name, arrival))
+    found = under_test.outputs.get(name) or under_test.failures[name]
+    if isinstance(found, Output) and found.finish_reason is FinishReason.ABORT:
+        known = [] if isinstance(expected, str) else expected.token_ids
+        assert isinstance(expected, str) or found.token_ids == known[: len(found.token_ids)]
+    elif isinstance(found, str) or isinstance(expected, str):
+        assert found == expected == "ConstraintNotMet"
+    else:
+        assert found.token_ids == expected.token_ids
+        assert (found.finish_reason, found.complete) == (expected.finish_reason, expected.complete)
+        assert found.forced == expected.forced
+        assert arrival["pattern"] is None or re.fullmatch(arrival["pattern"], text(found.token_ids))
+
+
+@pytest.mark.parametrize("pattern", ["[a-e]{3,12}", "(a(b(c(d)?)?)?){2,5}o", "abc(de|fg)h{2}[a-p]{3}"])
+def test_a_resumed_output_is_the_same(letters: GrammarCompiler, pattern: str) -> None:
+    arrival = {"pattern": pattern, "prompt": 4, "max_tokens": 50, "temperature": 1.0, "logprobs": None, "penalty": 1.0}
+    for seed in range(3):
+        whole = alone(letters, request(str(seed), arrival))
+        assert isinstance(whole, Output)
+        for count in range(len(whole.token_ids)):
+            resumed = alone(letters, request(str(seed), arrival, whole.token_ids[:count]))
+            assert isinstance(resumed, Output)
+            assert (resumed.token_ids, resumed.forced) == (whole.token_ids, whole.forced)
+
+
+def test_a_sequence_that_is_not_finite_fails_and_no_constraint_hides_it(letters: GrammarCompiler) -> None:
+    under_test = EngineUnderTest(
+        HistoryRunner(64, 8, MAX_LEN, broken=lambda history: len(history) >= 6), grammars=letters
+    )
+    under_test.engine.add(Request("a", [1, 2], SamplingParams.parse({"constraint": {"regex": "[a-e]{20}"}})))
+    under_test.finish()
+    assert under_test.failures == {"a": "NonFiniteLogits"}
+
+
+def test_a_constrained_output_whose_time_is_up_is_no_answer(letters: GrammarCompiler) -> None:
+    under_test = EngineUnderTest(HistoryRunner(64, 8, MAX_LEN), grammars=letters)
+    for name, fields in (("a", {"constraint": {"regex": "[a-e]{40}"}}), ("b", {"ignore_eos": True})):
+        under_test.engine.add(Request(name, [1], SamplingParams.parse({"deadline": 5.0, "max_tokens": 50, **fields})))
+        while name not in under_test.progress:
+            under_test.step()
+    under_test.clock.now += 6.0
+    under_test.finish()
+    assert under_test.failures == {"a": "DeadlineExceeded"}
+    assert under_test.outputs["b"].finish_reason is FinishReason.DEADLINE
+
+
+class Held(GrammarCompiler):
+    """Compiles a constraint only once it is let go; counts how often."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        self.let_go = threading.Event()
+        self.compiled = 0
+
+    def kept(self, constraint: Constraint) -> Grammar | None:
+        return self._compiler.kept(constraint)
+
+    def compile(self, constraint: Constraint) -> Grammar:
+        self.compiled += 1
+        assert self.let_go.wait(60)
+        return self._compiler.compile(constraint)
+
+
+def test_nobody_waits_for_a_compilation_but_those_whose_constraint_it_is(letters: GrammarCompiler) -> None:
+    held = Held(letters)
+    under_test = EngineUnderTest(grammars=held)
+    constrained = {"constraint": {"regex": "[a-e]{3}"}, "deadline": 5.0}
+    for name in ("a", "b", "aborted", "late"):
+        fields = constrained if name == "late" else constrained | {"deadline": None}
+        under_test.engine.add(Request(name, [1, 2], SamplingParams.parse(fields)))
+    under_test.engine.add(Request("free", [1, 2], SamplingParams.parse({"max_tokens": 5, "ignore_eos": True})))
+    while "free" not in under_test.outputs:
+        under_test.step()
+    assert under_test.engine.stats().waiting == 4
+    under_test.engine.abort("aborted")
+    under_test.clock.now += 6.0
+    under_test.step()
+    assert under_test.outputs["aborted"].finish_reason is FinishReason.ABORT
+    assert under_test.failures == {"late": "DeadlineExceeded"}
+    assert under_test.engine.has_work()
+    held.let_go.set()
+    under_test.finish()
+    assert all(re.fullmatch("[a-e]{3}", text(under_test.outputs[name].token_ids)) for name in ("a", "b"))
+    assert held.compiled == 1
+
+
+def test_few_constraints_are_compiled_at_a_time_and_those_of_the_far_end_of_the_line_not_at_all(
+    letters: GrammarCompiler,
+) -> None:
+    held = Held(letters)
+    under_test = EngineUnderTest(grammars=held)
+    for index in range(40):
+        params = SamplingParams.parse(
+            {"constraint": {"regex": f"[a-e]{{{1 + index}}}"}, "max_tokens": 50, "priority": index % 2}
+        )
+        under_test.engine.add(Request(str(index), [1, 2], params))
+    for _ in range(3):
+        under_test.step()
+    begun = under_test.engine._preparation._begun
+    assert len(begun) == 16
+    assert all(int(name) % 2 == 0 for name in begun)  # the first in line
+    held.let_go.set()
+    under_test.finish()
+    assert len(under_test.outputs) == 40
+
+
+def test_who_needs_no_compilation_waits_for_none(letters: GrammarCompiler) -> None:
+    """However many constraints are slow, and however many sequences they have that are first in line."""
+    held, kept = Held(letters), Constraint(regex="[a-e]{3}b")
+    letters.compile(kept)
+    under_test = EngineUnderTest(grammars=held)
+    for index in range(200):
+        params = SamplingParams.parse({"constraint": {"regex": f"[a-d]{{{1 + index % 20}}}"}, "max_tokens": 30})
+        under_test.engine.add(Request(str(index), [1, 2], params))
+    under_test.engine.add(Request("kept", [1, 2], SamplingParams(constraint=kept)))
+    under_test.engine.add(Request("resumed", [1, 2], SamplingParams(constraint=kept), output_token_ids=[1]))
+    while not {"kept", "resumed"} <= under_test.outputs.keys():
+        under_test.step()
+    assert not under_test.outputs.keys() - {"kept", "resumed"}
+    held.let_go.set()
+    under_test.finish()
+    assert len(under_test.outputs) == 202
+    assert held.compiled == 20
+
+
+@pytest.mark.parametrize("error", [ValueError("llguidance's"), KeyError("ours")], ids=["request", "fault"])
+def test_only_what_llguidance_does_not_take_is_the_requests_fault(letters: GrammarCompiler, error: Exception) -> None:
+    class Failing(Held):
+        def compile(self, constraint: Constraint) -> Grammar:
+            assert constraint.regex
+            raise error
+
+    under_test = EngineUnderTest(grammars=Failing(letters))
+    under_test.engine.add(Request("a", [1, 2], SamplingParams(constraint=Constraint(regex="[abc]x"))))
+    if isinstance(error, ValueError):
+        under_test.finish()
+        assert under_test.failures == {"a": "InvalidRequest"}
+    else:
+        with pytest.raises(KeyError, match="ours"):
+            under_test.finish()
+
+
+def test_drafts_that_are_forced_take_no_more_rows_of_logits_than_are_planned(
+    letters: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speculation, "MOST_CERTAIN_LOGITS", 3 * VOCAB_SIZE)
+    runner = HistoryRunner()
+    under_test = EngineUnderTest(runner, grammars=letters)
+    params = SamplingParams.parse({"constraint": {"regex": "ponmlkjihgf"}, "logprobs": 0})
+    under_test.run(Request("a", [1, 2], params), Request("b", [3], params))
+    assert text(under_test.outputs["a"].token_ids) == text(under_test.outputs["b"].token_ids) == "ponmlkjihgf"
+    assert max(len(step.logits_rows) for step in runner.steps) == 2 + 3
+
+
+def test_a_grammar_that_is_not_kept_goes_with_its_last_sequence(
+    tmp_path: Path,
+) -> None:
+    grammars.__wrapped__(tmp_path)
+    compiler = GrammarCompiler(tmp_path, VOCAB_SIZE, [EOS], most_kept_bytes=0)
+    under_test = EngineUnderTest(grammars=compiler)
+    constraint = Constraint(regex="[a-e]{3}")
+    params = SamplingParams(constraint=constraint)
+    under_test.run(Request("a", [1, 2], params), Request("b", [1, 2], params))
+    assert compiler.kept(constraint) is None
+
+
+@pytest.mark.parametrize("how", ["abort", "deadline"])
+def test_a_request_that_ends_while_its_tokens_are_gone_through_has_all_of_them(
+    letters: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    reached, go_on, take_again = threading.Event(), threading.Event(), Guide.take_again
+
+    def held(guide: Guide, token_id: int, left: int) -> None:
+        if guide.length == 3:
+            reached.set()
+            assert go_on.wait(60)
+        take_again(guide, token_id, left)
+
+    monkeypatch.setattr(Guide, "take_again", held)
+    under_test = EngineUnderTest(grammars=letters)
+    params = SamplingParams.parse({"constraint": {"regex": "[a-e]{20}"}, "deadline": 5.0, "max_tokens": 30})
+    under_test.engine.add(Request("a", [1, 2], params, output_token_ids=[1, 2, 3, 4, 5, 1, 2]))
+    while not reached.is_set():
+        under_test.step()
+    replay = under_test.engine._preparation._begun["a"]
+    if how == "abort":
+        under_test.engine.abort("a")
+    else:
+        under_test.clock.now += 6.0
+        under_test.step()
+    go_on.set()
+    wait([replay])
+    under_test.finish()
+    if how == "abort":
+        assert under_test.outputs["a"].finish_reason is FinishReason.ABORT
+        assert under_test.outputs["a"].token_ids == [1, 2, 3, 4, 5, 1, 2]
+    else:
+        assert under_test.failures == {"a": "DeadlineExceeded"}
+
+
+def test_a_model_without_a_tokenizer_takes_no_constraints() -> None:
+    under_test = EngineUnderTest()
+    with pytest.raises(ValueError, match=r"constraint: takes a model whose folder has a tokenizer\.json"):
+        under_test.engine.add(Request("a", [1], SamplingParams.parse({"constraint": {"json": True}})))
+    assert not under_test.engine.has_work()
+
+
+def test_a_nested_output_is_brought_to_its_end_with_the_last_token(letters: GrammarCompiler) -> None:
+    """A token refused is sampled again from the same logits, as the first of the way to the end."""
+    grammar = {"grammar": 'start: "o" (start | "b" start)* "a"'}
+    for seed in range(20):
+        asked = Request(
+            str(seed), [3], SamplingParams.parse({"constraint": grammar, "temperature": 1.0, "max_tokens": 24})
+        )
+        output = alone(letters, asked)
+        assert isinstance(output, Output)
+        assert text(output.token_ids).count("a") == text(output.token_ids).count("o")

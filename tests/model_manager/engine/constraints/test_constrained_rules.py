@@ -1,0 +1,139 @@
+"""A constraint beside the request's other parameters, and the pitfalls of structured output that engines fall into.
+
+Non-canonical tokens of forced text: test_constrained_engine.test_tokens_that_the_constraint_forces_… · rows of masks
+under batching: …test_company_changes_no_ones_tokens · rollback: …test_tokens_do_not_depend_on_how_they_are_computed ·
+an all-zero mask, errors that stick, stop strings, several ends, endings in the middle: here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from model_manager.client.choices import choice_requests
+from model_manager.engine.constraints.ends import Ends
+from model_manager.engine.constraints.guide import Guide
+from model_manager.engine.engine import LLMEngine
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import ConstraintNotMet
+from model_manager.wire.messages import FinishReason
+from tests.model_manager.engine.constraints.constrained_engine import DATE, LARK, Run, engine, holds, request, tokenizer
+from tests.model_manager.engine.constraints.letters import PIECES, grammars
+
+
+@pytest.fixture(scope="module")
+def shared() -> LLMEngine:
+    return engine()
+
+
+def tokens_of(*texts: str) -> list[int]:
+    found = [tokenizer().token_to_id(text) for text in texts]
+    return [token for token in found if token is not None]
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_a_stop_string_ends_an_output_only_where_that_is_whole(shared: LLMEngine, included: bool) -> None:
+    pattern = "[a-e]{4,12}"
+    asked = [
+        request(str(n), {"regex": pattern}, seed=n, stop=["a", "bc"], include_stop_str_in_output=included)
+        for n in range(12)
+    ]
+    run = Run(shared, *asked)
+    stopped = [name for name, output in run.outputs.items() if isinstance(output.stop_reason, str)]
+    assert stopped
+    for name, output in run.outputs.items():
+        assert re.fullmatch(pattern, run.text(name))
+        if name in stopped:
+            assert run.text(name).endswith(str(output.stop_reason)) or not included
+    passed = [name for name in run.outputs if re.search("a|bc", run.text(name)[:4])]
+    assert passed  # what is complete sooner is text
+
+
+def test_a_stop_token_ends_an_output_only_where_it_may_end(shared: LLMEngine) -> None:
+    stops = tokens_of("a", "x")
+    asked = [request(str(n), {"regex": "[a-c]{3,9}"}, seed=n, stop_token_ids=stops) for n in range(12)]
+    run = Run(shared, *asked)
+    for name in run.outputs:
+        assert re.fullmatch("[a-c]{3,9}", run.text(name))
+    stopped = {output.stop_reason for output in run.outputs.values()} - {None}
+    assert stopped <= set(stops)
+    assert stopped
+
+
+def test_what_the_grammar_has_no_more_of_ends_the_output_whatever_min_tokens_says(shared: LLMEngine) -> None:
+    run = Run(shared, request("a", {"regex": DATE}, min_tokens=30, max_tokens=40))
+    assert re.fullmatch(DATE, run.text("a"))
+    assert run.outputs["a"].finish_reason is FinishReason.STOP
+
+
+def test_min_tokens_keeps_an_output_going_where_the_grammar_does(shared: LLMEngine) -> None:
+    asked = [request(str(n), {"regex": "[a-c]*"}, seed=n, min_tokens=12, max_tokens=20) for n in range(4)]
+    run = Run(shared, *asked)
+    assert all(len(output.token_ids) >= 12 for output in run.outputs.values())
+    assert all(re.fullmatch("[a-c]*", run.text(name)) for name in run.outputs)
+
+
+def test_an_ignored_end_of_sequence_never_comes(shared: LLMEngine) -> None:
+    run = Run(shared, request("a", {"regex": "[a-c]+"}, ignore_eos=True, max_tokens=20))
+    assert len(run.outputs["a"].token_ids) == 20
+    assert run.outputs["a"].finish_reason is FinishReason.LENGTH
+    assert re.fullmatch("[a-c]+", run.text("a"))
+
+
+def test_rules_that_leave_nothing_end_an_output_that_is_whole_and_fail_any_other(shared: LLMEngine) -> None:
+    letters = tokens_of("a", "b")
+    asked = [
+        request("whole", {"regex": "[0-9]*"}, allowed_token_ids=letters),
+        request("begun", {"regex": "a[0-9]*"}, allowed_token_ids=letters),
+        request("not", {"regex": "a[0-9]"}, allowed_token_ids=letters),
+        request("free", None, allowed_token_ids=letters, max_tokens=4),
+    ]
+    run = Run(shared, *asked)
+    assert (run.text("whole"), run.outputs["whole"].finish_reason) == ("", FinishReason.STOP)
+    assert (run.text("begun"), run.outputs["begun"].finish_reason) == ("a", FinishReason.STOP)
+    assert run.failures["not"].kind == "ConstraintNotMet"
+    assert "other rules" in run.failures["not"].message
+    assert len(run.outputs["free"].token_ids) == 4
+
+
+def test_bad_words_and_bias_choose_among_what_is_allowed(shared: LLMEngine) -> None:
+    forbidden = tokens_of("q")[0]
+    asked = [
+        request("no", {"choice": ["yes", "no"]}, bad_words=["yes", "ye", "y"]),
+        request("biased", {"regex": "[a-c]{5}"}, logit_bias={forbidden: 100}),
+        request("one", {"regex": "[a-c]{5}"}, logit_bias={tokens_of("b")[0]: 100}),
+    ]
+    run = Run(shared, *asked)
+    assert run.text("no") == "no"
+    assert re.fullmatch("[a-c]{5}", run.text("biased"))
+    assert run.text("one") == "bbbbb"
+
+
+def test_several_answers_are_each_of_the_constraint(shared: LLMEngine) -> None:
+    answers = choice_requests(request("a", {"grammar": LARK}, n=5, seed=1))
+    run = Run(shared, *answers)
+    texts = {run.text(name) for name in run.outputs}
+    assert len(texts) > 1
+    assert all(holds({"grammar": LARK}, text) for text in texts)
+
+
+def test_a_prompts_log_probabilities_come_with_an_output_that_is_forced(shared: LLMEngine) -> None:
+    output = Run(shared, request("a", {"choice": ["certainly"]}, prompt_logprobs=1)).outputs["a"]
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs.logprobs) == output.prompt_tokens - 1
+    assert output.forced == list(range(len(output.token_ids)))
+
+
+def test_what_goes_wrong_in_a_matcher_stays_wrong(tmp_path: Path) -> None:
+    guide = guide_of("[a-c]{5}", tmp_path)
+    wrong = PIECES.index("d")
+    for _ in range(2):
+        with pytest.raises(ConstraintNotMet, match="after 0 tokens"):
+            guide.take(wrong, 9)
+
+
+def guide_of(pattern: str, folder: Path) -> Guide:
+    grammar = grammars(folder).compile(Constraint(regex=pattern))
+    return Guide(grammar, Ends(eos=[0], stops=[], ignore_eos=False))

@@ -1,0 +1,23 @@
+"""Nothing that a constraint says hangs or ends the process that compiles and follows it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def fuzzed(seconds: int, seed: int) -> str:
+    """What fuzz.py says at its end; it is another process, so that an abort is seen."""
+    command = [sys.executable, "-m", "tests.model_manager.engine.constraints.fuzz", str(seconds), str(seed)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=os.environ)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_constraint_hangs_or_crashes() -> None:
+    said = fuzzed(60, seed=1)
+    assert said.startswith("refused ")
+    assert "compiled 0" not in said

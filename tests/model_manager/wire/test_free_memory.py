@@ -1,0 +1,58 @@
+"""What is free: the machine's memory, within the limits of the control groups that the process is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model_manager.wire.free_memory import free_memory
+
+_MIB = 2**20
+
+
+def test_a_version_2_control_group_limits_what_is_free(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "job"
+    _write(group, {"memory.max": "max\n", "memory.current": "5"})
+    _write(
+        group / "task", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 1\ninactive_file 60"}
+    )
+    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/job/task\n")) == 1000 - 700 + 60
+
+
+def test_a_parent_groups_limit_counts(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "job"
+    _write(group, {"memory.max": "100\n", "memory.current": "90\n"})
+    _write(group / "task", {"memory.max": "1000\n", "memory.current": "700\n"})
+    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/job/task\n")) == 10
+
+
+def test_in_a_container_the_groups_own_path_is_not_there_and_the_root_counts(tmp_path: Path) -> None:
+    _write(tmp_path / "fs", {"memory.max": "4096\n", "memory.current": "96\n"})
+    assert free_memory(tmp_path / "fs", _own(tmp_path, "0::/somewhere/outside\n")) == 4000
+
+
+def test_a_version_1_control_group_limits_what_is_free(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "memory" / "job"
+    usage = {
+        "memory.limit_in_bytes": "1000\n",
+        "memory.usage_in_bytes": "400\n",
+        "memory.stat": "total_inactive_file 7",
+    }
+    _write(group, usage)
+    own = _own(tmp_path, "12:cpu,cpuacct:/x\n3:memory:/job\n")
+    assert free_memory(tmp_path / "fs", own) == 607
+
+
+def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
+    assert free_memory(tmp_path, tmp_path / "nothing") > 100 * _MIB
+
+
+def _own(folder: Path, text: str) -> Path:
+    file = folder / "cgroup"
+    file.write_text(text)
+    return file
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)

@@ -1,0 +1,77 @@
+"""What workers get is built here and installed in clean environments."""
+
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from apache_beam.runners.portability.stager import Stager
+
+from pipelines.dataflow.package import find_package
+from tests.pipelines.clean_environments import clean_environment, install
+
+ROOT = Path(__file__).parents[3]
+LOADS = """
+import json, sys
+import pipelines.generate, transforms
+from model_manager.client.tokenizing import Tokenizer
+from model_manager.store import resolve
+from pipelines.dataflow.package import find_package
+from apache_beam.options.pipeline_options import PipelineOptions
+folder = resolve("millrace-tiny")
+places = [pipelines.__file__, transforms.__file__, str(folder)]
+package = find_package(PipelineOptions([]))
+print(json.dumps({"places": places, "ids": Tokenizer.load(folder).encode("Mexico"), "package": package.source,
+    "files": {path.name: path.stat().st_size for path in folder.iterdir()}}))
+"""
+MAKES_A_WHEEL = """
+import shutil, sys
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from pipelines.dataflow.package import find_package
+options = PipelineOptions([])
+with find_package(options).staged(options):
+    (wheel,) = options.view_as(SetupOptions).extra_packages
+    shutil.copy(wheel, sys.argv[1])
+"""
+
+
+def loaded(python: Path, folder: Path) -> dict[str, object]:
+    shown = subprocess.run([python, "-I", "-c", LOADS], cwd=folder, capture_output=True, text=True, check=True).stdout
+    found: dict[str, object] = json.loads(shown)
+    return found
+
+
+def test_by_default_a_checkout_is_shipped_and_what_is_asked_for_wins(tmp_path: Path) -> None:
+    package = find_package(PipelineOptions([]))
+    assert (package.source, package.setup_file) == ("checkout", ROOT / "setup.py")
+    options = PipelineOptions([])
+    with package.staged(options):
+        assert options.view_as(SetupOptions).setup_file == str(ROOT / "setup.py")
+    assert find_package(PipelineOptions(["--setup_file=/x/setup.py"])).source == "asked for"
+    assert find_package(PipelineOptions([f"--extra_package={tmp_path}/millrace-0.1.0.tar.gz"])).source == "asked for"
+    assert find_package(PipelineOptions(["--extra_package=other-1.0.tar.gz"])).source == "checkout"
+    assert find_package(PipelineOptions(["--sdk_container_image=i"])).source == "image"
+
+
+@pytest.mark.slow
+def test_what_is_staged_works_in_a_clean_environment_and_can_be_staged_from_there(tmp_path: Path) -> None:
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    archive = Path(Stager._build_setup_package(str(ROOT / "setup.py"), str(staged)))
+    python = clean_environment(tmp_path / "first")
+    install(python, archive)
+    found = loaded(python, tmp_path)
+    assert all(str(place).startswith(str(tmp_path / "first")) for place in found["places"])  # type: ignore[attr-defined]
+    embedded = ROOT / "model_manager/store/embedded/millrace-tiny"
+    assert found["files"] == {path.name: path.stat().st_size for path in embedded.iterdir()}
+    assert found["ids"]
+    assert found["package"] == "installed"
+
+    subprocess.run([python, "-I", "-c", MAKES_A_WHEEL, tmp_path], cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("millrace-*.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if "__pycache__" in name or name.startswith("/")]
+    second = clean_environment(tmp_path / "second")
+    install(second, wheel)
+    assert loaded(second, tmp_path) | {"places": 0} == found | {"places": 0}

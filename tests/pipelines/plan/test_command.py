@@ -1,0 +1,147 @@
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.cli import dispatch
+
+ROOT = Path(__file__).parents[3]
+PRICES = """
+checked = 2026-11-21
+currency = "USD"
+vcpu = 0.05
+memory_gb = 0.005
+machine_hours = { round = 2.0 }
+"""
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    """1,000 rows of 10 token ids, of which some say how much they may generate, and one is no prompt."""
+    lines = [json.dumps({"prompt": list(range(10)), "max_tokens": 50, "n": 2}) for _ in range(400)]
+    lines += [json.dumps({"prompt": list(range(10))}) for _ in range(599)]
+    lines.insert(500, "not json")
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    return str(tmp_path / "rows.jsonl")
+
+
+def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    assert dispatch(["plan", *flags, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def told(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert dispatch(["plan", *flags]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    return shown
+
+
+def test_tokens_workers_hours_and_money_of_a_job(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    machine = ["--machine_type", "round", "--disk_size_gb", "50", "--prices", f"{tmp_path}/prices.toml"]
+    time = ["--startup_minutes", "30", "--margin", "0.5", "--deadline", "90m"]
+    plan = planned(capsys, "--input", rows, "--max_tokens", "10", "--tokens_per_second", "2", *machine, *time)
+    found = plan["input"]
+    assert (found["rows"], found["rows_exact"], found["unreadable"]) == (1000, True, 1)
+    assert (found["prompt_tokens"], found["generated_tokens"]) == (9990, 400 * 100 + 599 * 10)
+    # 45,990 / 2 tokens/s × 1.5 = 34,492.5 s = 9.58 h of one worker, in the hour that is left: 10 workers
+    (estimate,) = plan["estimates"]
+    assert estimate["workers"] == 10
+    of_one = Fraction("34492.5") / 3600
+    assert estimate["hours"] == float(Fraction(1, 2) + of_one / 10)
+    assert estimate["worker_hours"] == float(5 + of_one)
+    assert estimate["price"] == 2 * estimate["worker_hours"]
+    assert (plan["currency"], plan["prices_checked"]) == ("USD", "2026-11-21")
+
+
+def test_a_sample_stands_for_all_rows_and_says_how_well(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(capsys, "--input", rows, "--sample", "100", "--tokens_per_second", "100", "--workers", "1")
+    found = plan["input"]
+    assert found["sampled"] == 100
+    assert found["prompt_tokens"] == round(10 * (100 - found["unreadable"]) * 10)
+    assert found["prompt_tokens_mean_error"] == 0
+    assert any("the 100 rows that were counted stand for all" in each for each in plan["assumptions"])
+    every = planned(capsys, "--input", rows, "--sample", "0", "--tokens_per_second", "100", "--workers", "1")
+    assert every["input"]["sampled"] == 1000
+
+
+def test_text_is_counted_by_the_models_tokenizer_and_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("What is the capital of Mexico?\n" * 5)
+    flags = ["--input", f"{tmp_path}/a.txt", "--tokens_per_second", "1", "--workers", "1"]
+    plain = planned(capsys, *flags, "--chat", "never")["input"]["prompt_tokens"]
+    chat = planned(capsys, *flags)["input"]["prompt_tokens"]
+    from model_manager.client.tokenizing import Tokenizer
+    from model_manager.store import resolve
+
+    tokenizer = Tokenizer.load(resolve("millrace-tiny"))
+    assert plain == 5 * len(tokenizer.encode("What is the capital of Mexico?"))
+    assert chat == 5 * len(tokenizer.encode_chat([{"role": "user", "content": "What is the capital of Mexico?"}]))
+
+
+def test_what_a_trial_generated_stands_for_what_the_job_will(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = [json.dumps({"id": "a", "text": "", "usage": {"completion_tokens": n}}) for n in (4, 8)]
+    (tmp_path / "c-00000.jsonl").write_text("\n".join(trial))
+    flags = ["--input", rows, "--tokens_per_second", "1", "--workers", "1"]
+    plan = planned(capsys, *flags, "--trial", f"{tmp_path}/c-*.jsonl")
+    assert plan["input"]["generated_tokens"] == 999 * 6
+    assert planned(capsys, *flags, "--output_tokens", "2.5")["input"]["generated_tokens"] == round(999 * 2.5)
+    assert "exclude each other" in told(capsys, *flags, "--output_tokens", "2", "--trial", "x")
+
+
+def test_the_speed_may_be_of_our_benchmarks_and_must_be_one(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    results = str(ROOT / "benchmarks/results/pipeline.json")
+    figures = json.loads(Path(results).read_text())["rows"]
+    ours = next(row for row in figures if row["engine"] == "millrace-pipeline")
+    where = ",".join(f"{name}={value}" for name, value in ours["match"].items())
+    flags = ["--input", rows, "--workers", "1", "--results", results]
+    plan = planned(capsys, *flags, "--where", f"{where},engine=millrace-pipeline")
+    assert plan["worker"]["tokens_per_second"] == ours["tokens_per_s"]
+    assert "engine=millrace-pipeline" in plan["worker"]["measured"]
+    assert "beam-runinference-8, millrace-pipeline" in told(capsys, *flags, "--where", where)
+    assert "picks 0 of" in told(capsys, *flags, "--where", "dtype=int3")
+
+
+def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
+    rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = str(ROOT / "deploy/dataflow/prices.example.toml")
+    flags = ["--input", rows, "--tokens_per_second", "1", "--gpu", "l4", "--prices", prices]
+    assert dispatch(["plan", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "worker   g2-standard-8 with 1 × l4, 60 GB of disk" in shown
+    assert "1,000, 1 of 1,000 counted are no prompts" in " ".join(shown.split())
+    assert "assumed: what rows generate is the most that max_tokens of rows and flags allow" in shown
+    assert len([line for line in shown.splitlines() if line.strip()[:1].isdigit()]) > 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "--input is missing"),
+        (["--input", "ROWS"], "--tokens_per_second is missing"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "6"], "takes minutes, hours or days"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "5m"], "is over before a worker has started"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "1h", "--workers", "2"], "exclude each other"),
+        (["--input", "ROWS", "--tokens_per_second", "0"], "--tokens_per_second=0.0: takes a number above 0"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--workers", "-1"], "--workers=-1: takes a number above 0"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--margin", "-1"], "--margin=-1.0: takes 0 or more"),
+        (["--input", "ROWS", "--max_tokens", "0"], "max_tokens=0"),
+        (
+            ["--input", "ROWS", "--tokens_per_second", "1", "--gpu", "l4", "--machine_type", "n2-standard-8"],
+            "--machine_type n2-standard-8: --gpu l4 goes with machines of g2-…",
+        ),
+        (["--input", "ROWS", "--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    flags: list[str], sentence: str, rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in told(capsys, *(rows if flag == "ROWS" else flag for flag in flags))

@@ -1,0 +1,68 @@
+from fractions import Fraction
+
+import pytest
+
+from model_manager.wire.errors import ConfigError
+from pipelines.plan.estimate import Speed, Terms, Work, for_deadline, ladder, with_workers, work_hours
+
+NO_MARGIN = Fraction(0)
+HOUR = Fraction(1)
+
+
+def terms(startup: Fraction = Fraction(0), hourly: Fraction | None = None) -> Terms:
+    return Terms(startup=startup, margin=NO_MARGIN, hourly=hourly)
+
+
+def test_generated_tokens_take_their_quotient_with_the_speed() -> None:
+    work = Work(prompt_tokens=Fraction(10**9), generated_tokens=Fraction(3_600_000))
+    assert work_hours(work, Speed(generated=Fraction(100)), NO_MARGIN) == 10
+
+
+def test_prompt_tokens_come_on_top_where_their_speed_is_given() -> None:
+    work = Work(prompt_tokens=Fraction(7_200_000), generated_tokens=Fraction(3_600_000))
+    assert work_hours(work, Speed(Fraction(100), prompt=Fraction(1000)), NO_MARGIN) == 12
+
+
+def test_what_generates_nothing_takes_what_reading_takes() -> None:
+    work = Work(prompt_tokens=Fraction(3_600_000), generated_tokens=Fraction(0))
+    assert work_hours(work, Speed(None, prompt=Fraction(1000)), NO_MARGIN) == 1
+    with pytest.raises(ConfigError, match="--prompt_tokens_per_second is missing"):
+        work_hours(work, Speed(Fraction(100)), NO_MARGIN)
+
+
+def test_a_speed_that_is_needed_is_asked_for() -> None:
+    work = Work(prompt_tokens=Fraction(1), generated_tokens=Fraction(1))
+    with pytest.raises(ConfigError, match="--tokens_per_second is missing"):
+        work_hours(work, Speed(None, prompt=Fraction(1)), NO_MARGIN)
+
+
+def test_workers_share_the_work_and_each_pays_its_start() -> None:
+    estimate = with_workers(Fraction(10), 4, terms(startup=Fraction(1, 2), hourly=Fraction(2)))
+    assert [estimate.hours, estimate.worker_hours, estimate.price] == [3, 12, 24]
+    assert with_workers(Fraction(10), 4, terms()).price is None
+
+
+def test_a_deadline_takes_the_fewest_workers_that_meet_it() -> None:
+    estimate = for_deadline(Fraction(10), Fraction(6), terms(startup=HOUR))
+    assert [estimate.workers, estimate.hours] == [2, 6]
+    assert for_deadline(Fraction(10), Fraction(599, 100), terms(startup=HOUR)).workers == 3
+
+
+def test_a_quotient_that_is_whole_takes_no_worker_more() -> None:
+    hours = work_hours(Work(Fraction(0), Fraction(1_080_000)), Speed(Fraction(100)), margin=Fraction("0.1"))
+    assert for_deadline(hours, Fraction("3.3"), terms()).workers == 1
+    assert 3 * 1.1 / 3.3 > 1, "which is why it is not done in floating point"
+
+
+def test_a_deadline_that_cannot_be_met_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"is over before a worker has started, which takes 1\.00 h"):
+        for_deadline(Fraction(10), HOUR, terms(startup=HOUR))
+    with pytest.raises(ConfigError, match="takes 10,000 workers"):
+        for_deadline(Fraction(10_000), Fraction(2), terms(startup=HOUR))
+
+
+def test_the_ladder_ends_where_workers_would_start_rather_than_work() -> None:
+    counts = [each.workers for each in ladder(Fraction(8), terms(startup=HOUR))]
+    assert counts == [1, 2, 4, 8, 16]
+    assert [each.workers for each in ladder(Fraction(1, 100), terms(startup=HOUR))] == [1]
+    assert len(ladder(Fraction(8), terms())) == 10

@@ -1,0 +1,35 @@
+"""A job on a folder, as a user starts it, on Beam's Prism."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream, until
+
+pytestmark = [pytest.mark.runners, pytest.mark.slow]
+
+
+def ids(folder: Path) -> list[str]:
+    files = sorted(folder.glob("c-*.jsonl"))
+    return sorted(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
+
+
+def test_a_job_that_is_resumed_answers_what_came_since_and_nothing_is_left_beside_its_files(
+    tmp_path: Path, runtime: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    out = tmp_path / "out"
+    places = f"watch:{tmp_path}/*.txt", f"{out}/c"
+    first = [f"{tmp_path}/a.txt@0", f"{tmp_path}/a.txt@4"]
+    with stream(*places, "--window=1") as job:
+        until(lambda: ids(out) == first)
+        assert "with --resume" in interrupted(job)
+    (tmp_path / "b.txt").write_text("three\n")
+    with stream(*places, "--window=1", "--resume") as job:
+        until(lambda: len(ids(out)) > 2)
+        interrupted(job)
+    assert ids(out) == [*first, f"{tmp_path}/b.txt@0"]
+    assert [path.name for path in out.iterdir() if not re.fullmatch(r"c-.*\.jsonl", path.name)] == [".millrace"]
+    nothing_is_left(runtime)

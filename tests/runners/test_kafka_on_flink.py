@@ -1,0 +1,93 @@
+"""Kafka on a Flink cluster with checkpoints: every partition is read, and no kill loses anything, nor the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from model_manager.client.status import stop_models
+from tests.runners.targets import Servers, targets
+from tests.runners.watching import nothing_is_left, until
+from tests.servers.kafka import Kafka, kafka
+
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]
+
+PARTITIONS = 5
+"""More than there are tasks."""
+FIRST, ALL = 60, 240
+TOKENS = 32
+_TARGET = [target for target in targets() if target.name == "flink-streaming-process"]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Kafka]:
+    with kafka(tmp_path) as running:
+        yield running
+
+
+@contextmanager
+def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> Iterator[subprocess.Popen[str]]:
+    """`millrace run` in a process of its own."""
+    command = [sys.executable, "-m", "pipelines.generate", "--input", f"kafka:{broker.address}/{prompts}"]
+    command += ["--output", f"kafka:{broker.address}/{answers}", f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
+    command += ["--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def send(broker: Kafka, topic: str, numbers: Iterable[int]) -> None:
+    rows = ((number, json.dumps({"id": f"r{number}", "prompt": f"What is {number}?"})) for number in numbers)
+    broker.send(topic, [{"value": row.encode(), "partition": number % PARTITIONS} for number, row in rows])
+
+
+def answered(broker: Kafka, topic: str) -> set[str]:
+    """Ids of the rows that have an answer by now."""
+    found = broker.received(topic, 100_000, seconds=2.0)
+    assert all(dict(each.headers())["kind"] == b"result" for each in found)
+    return {each.key().decode() for each in found}
+
+
+def committed(broker: Kafka, topic: str) -> set[str]:
+    """Ids of the rows that the next job does not get."""
+    offsets = broker.offsets(topic)
+    return {f"r{number + PARTITIONS * offset}" for number, end in offsets.items() for offset in range(end)}
+
+
+def ids(count: int) -> set[str]:
+    return {f"r{number}" for number in range(count)}
+
+
+@pytest.mark.skipif(not _TARGET, reason="RUNNER names others")
+def test_all_partitions_are_read_and_neither_a_killed_task_manager_nor_the_end_loses_anything(
+    servers: Servers, runtime: Path, broker: Kafka
+) -> None:
+    prompts, answers = broker.topic(PARTITIONS), broker.topic(2)
+    send(broker, prompts, range(FIRST))
+    with job(_TARGET[0].job_flags(servers), broker, prompts, answers) as process:
+        until(lambda: answered(broker, answers) == ids(FIRST), "all partitions are read")
+        until(lambda: committed(broker, prompts) == ids(FIRST), "what is answered is committed")
+
+        send(broker, prompts, range(FIRST, ALL))
+        until(lambda: len(answered(broker, answers)) > FIRST + 20, "some more are answered")
+        servers.cluster.kill("task-manager-1")
+        servers.cluster.up()  # as a cluster's supervisor would
+        until(lambda: answered(broker, answers) == ids(ALL), "all are answered")
+        until(lambda: committed(broker, prompts) == ids(ALL), "all are committed")
+
+        send(broker, prompts, range(ALL, 2 * ALL))
+        until(lambda: len(answered(broker, answers)) > ALL + 20, "some more are answered")
+        servers.cluster.cancel()
+        process.wait(60)
+    assert committed(broker, prompts) <= answered(broker, answers)
+    assert len(answered(broker, answers)) < 2 * ALL, "the job is too fast for this test"
+    stop_models(runtime)
+    nothing_is_left(runtime)

@@ -1,0 +1,142 @@
+"""On a Flink cluster with checkpoints, whatever is killed in mid-job: complete, nothing twice, no token paid twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from model_manager.client.status import stop_models
+from model_manager.wire.messages import JobStatus, ModelStatus, Status
+from tests.runners.targets import Servers, Target, targets
+from tests.runners.watching import nothing_is_left, status_of, until
+
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]
+
+FILES = 16
+ROWS = 10
+"""Of each file."""
+TOKENS = 32
+"""Of each completion."""
+_STREAMING = {target.name: target for target in targets() if target.name.startswith("flink-streaming")}
+_CHECKPOINTS = ["--checkpointing_interval=1000", "--checkpointing_mode=EXACTLY_ONCE"]
+_CHECKPOINTS += ["--shutdown_sources_after_idle_ms=1000"]  # else a job with checkpoints waits for ever at its end
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    for number in range(FILES):
+        lines = [json.dumps({"id": f"{number}-{n}", "prompt": f"What is {number} + {n}?"}) for n in range(ROWS)]
+        (tmp_path / f"prompts-{number}.jsonl").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "prompts-*.jsonl")
+
+
+@contextmanager
+def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterator[subprocess.Popen[str]]:
+    """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
+    command = [sys.executable, "-m", "pipelines.generate", "--input", prompts, "--output", str(output / "c")]
+    command += [f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}", "--max_num_seqs=2", "--log_level=info"]
+    command += [*target.job_flags(servers), *_CHECKPOINTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def the_job(runtime: Path) -> JobStatus | None:
+    status = status_of(runtime)
+    return status.jobs[0] if status and status.jobs else None
+
+
+def in_mid_job(runtime: Path) -> Status:
+    """Wait until a fifth of the requests are finished; most are not."""
+
+    def some_are_finished() -> bool:
+        counted = the_job(runtime)
+        return counted is not None and counted.finished >= FILES * ROWS // 5
+
+    until(some_are_finished, "a fifth is finished")
+    status = status_of(runtime)
+    assert status is not None
+    assert status.jobs[0].finished < FILES * ROWS * 4 // 5, "the job is too fast for this test"
+    return status
+
+
+def complete(process: subprocess.Popen[str], output: Path) -> None:
+    """The job ends well, with each row's completion once."""
+    shown, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, shown[-5000:]
+    rows = [json.loads(line) for path in output.glob("c-*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(row["id"] for row in rows) == sorted(f"{f}-{n}" for f in range(FILES) for n in range(ROWS))
+    assert all(row["usage"]["completion_tokens"] == TOKENS for row in rows)
+    assert not list(output.glob("*dead_letters*"))
+    assert not (output / "c.tmp").exists()
+
+
+def engine_of(status: Status) -> ModelStatus:
+    (model,) = status.models
+    return model
+
+
+def kill_engine(_servers: Servers, status: Status) -> None:
+    (pid,) = engine_of(status).pids
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_sdk_worker(_servers: Servers, status: Status) -> None:
+    os.kill(next(process.pid for process in status.processes if process.role == "client"), signal.SIGKILL)
+
+
+def kill_task_manager(servers: Servers, _status: Status) -> None:
+    servers.cluster.kill("task-manager-1")
+    servers.cluster.up()  # as a cluster's supervisor would
+
+
+@pytest.mark.parametrize(
+    ("name", "kill", "outlives"),
+    [
+        pytest.param("flink-streaming-process", kill_task_manager, True),
+        pytest.param("flink-streaming-external", kill_sdk_worker, True),
+        pytest.param("flink-streaming-process", kill_sdk_worker, True),
+        pytest.param("flink-streaming-process", kill_engine, False),
+    ],
+    ids=["task manager", "SDK worker, EXTERNAL", "SDK worker, PROCESS", "inference process"],
+)
+def test_a_job_outlives_what_is_killed_and_pays_for_no_token_twice(
+    servers: Servers,
+    runtime: Path,
+    prompts: str,
+    tmp_path: Path,
+    name: str,
+    kill: Callable[[Servers, Status], None],
+    outlives: bool,
+) -> None:
+    """`outlives`: whether the engine does."""
+    if name not in _STREAMING:
+        pytest.skip("RUNNER names others")
+    with job(_STREAMING[name], servers, prompts, tmp_path / "out") as process:
+        before = in_mid_job(runtime)
+        kill(servers, before)
+        complete(process, tmp_path / "out")
+    status = status_of(runtime)
+    assert status is not None
+    assert status.pid == before.pid, "the manager was there all the time, with what had been answered"
+    counted, engine = status.jobs[0], engine_of(status)
+    assert counted.finished == FILES * ROWS
+    assert counted.generated_tokens == FILES * ROWS * TOKENS
+    if outlives:
+        assert engine.pids == engine_of(before).pids
+        assert engine.stats.generated_tokens == FILES * ROWS * TOKENS, "the engine's own count"
+    else:
+        assert engine.restarts == 1
+        assert engine.stats.generated_tokens < FILES * ROWS * TOKENS, "the new one went on from what there was"
+    stop_models(runtime)
+    nothing_is_left(runtime)

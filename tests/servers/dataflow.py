@@ -1,0 +1,107 @@
+"""Dataflow's job service and Google's token endpoint, as far as a submission meets them: real HTTP, all of it recorded.
+
+It takes jobs and says that they are done; it runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+TOKEN = "ya29.a-token-that-nobody-may-see"
+
+
+class Exchange(NamedTuple):
+    """One request that came."""
+
+    method: str
+    path: str
+    body: str
+
+
+class DataflowService(ThreadingHTTPServer):
+    """At `endpoint`; what came is in `exchanges`, the jobs that were created in `jobs`."""
+
+    def __init__(self) -> None:
+        super().__init__(("localhost", 0), _Handler)
+        self.endpoint = f"http://localhost:{self.server_address[1]}"
+        self.exchanges: list[Exchange] = []
+        self.jobs: list[dict[str, Any]] = []
+        self.states = ["JOB_STATE_DONE"]
+        """Of a job, one each time that it is asked for; the last one stays."""
+        self.messages: list[dict[str, str]] = []
+        """Of the job, as the service would log them."""
+
+    def answer(self, exchange: Exchange) -> dict[str, Any]:
+        """What the service says, and remembers."""
+        self.exchanges.append(exchange)
+        if exchange.path == "/token":
+            return {"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600}
+        if exchange.path.partition("?")[0].endswith("/messages"):
+            return {"jobMessages": self.messages}
+        if exchange.method == "POST":
+            self.jobs.append(json.loads(exchange.body))
+        job = self.jobs[-1]
+        names = {"id": f"job-{len(self.jobs)}", "name": job["name"], "clientRequestId": job["clientRequestId"]}
+        return names | {"currentState": self.states.pop(0) if len(self.states) > 1 else self.states[0]}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: DataflowService
+
+    def do_GET(self) -> None:
+        self._exchange()
+
+    def do_POST(self) -> None:
+        self._exchange()
+
+    def _exchange(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        reply = json.dumps(self.server.answer(Exchange(self.command, self.path, body))).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None:
+        """Tests look at `exchanges` instead."""
+
+
+@contextmanager
+def serve() -> Iterator[DataflowService]:
+    """On a free port of this machine, until the block ends."""
+    with DataflowService() as service:
+        thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield service
+        finally:
+            service.shutdown()
+            thread.join()
+
+
+def service_account(folder: Path, service: DataflowService) -> Path:
+    """A key file of an account that only this service knows."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "project_id": "a-project",
+        "private_key_id": "1",
+        "private_key": key.decode(),
+        "client_email": "tester@a-project.iam.gserviceaccount.com",
+        "token_uri": f"{service.endpoint}/token",
+    }
+    path = folder / "account.json"
+    path.write_text(json.dumps(account))
+    return path

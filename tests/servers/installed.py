@@ -1,0 +1,46 @@
+"""Servers that tests start are installed once, each into a folder of its own, for all processes and runs.
+
+<MILLRACE_SERVERS, else ~/.cache/millrace/servers>/<name>-<version>/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+
+def installed(name: str, version: str, install: Callable[[Path], None]) -> Path:
+    """The folder of that server; `install` fills one that is not there yet, while other processes wait."""
+    home = Path(os.environ.get("MILLRACE_SERVERS") or Path.home() / ".cache" / "millrace" / "servers")
+    folder = home / f"{name}-{version}"
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f"{name}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _fill(folder, install)
+    return folder
+
+
+def _fill(folder: Path, install: Callable[[Path], None]) -> None:
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    install(partial)
+    partial.rename(folder)
+
+
+def go_install(package: str, version: str) -> Callable[[Path], None]:
+    """What installs a Go program, built from its module."""
+
+    def install(folder: Path) -> None:
+        environment = os.environ | {"GOBIN": str(folder), "GOFLAGS": "-p=1"}
+        command = ["go", "install", f"{package}@{version}"]
+        built = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if built.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed: {built.stderr[-2000:]}")
+
+    return install

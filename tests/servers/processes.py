@@ -1,0 +1,73 @@
+"""A server as a process of a test: started, waited for until it answers, and killed with all its children."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+@contextlib.contextmanager
+def serving(
+    command: Sequence[str | Path],
+    answers: Callable[[], bool],
+    *,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    deadline: float = 60.0,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The running process, once it answers; its output goes to `log`. It dies with this process, however that ends."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | dict(environment or {}),
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - it takes no lock
+        )
+    try:
+        _wait(process, answers, log, deadline)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait(process: subprocess.Popen[bytes], answers: Callable[[], bool], log: Path, deadline: float) -> None:
+    end = time.monotonic() + deadline
+    while not answers():
+        if process.poll() is not None or time.monotonic() > end:
+            said = log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"{process.args!r} does not answer (exit status {process.poll()}): {said}")
+        time.sleep(0.05)
+
+
+def listens(port: int) -> bool:
+    """Whether somebody takes connections at this machine's port."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def free_port() -> int:
+    """A port that nobody used a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

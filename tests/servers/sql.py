@@ -1,0 +1,35 @@
+"""Beam SQL: an expansion service in Java that has it, and the worker of what it expands to. Installed by Maven."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.servers.installed import installed
+from tests.servers.processes import free_port, listens, serving
+
+VERSION = "2.70.0"
+"""The latest of which Maven Central's mirrors have all parts, as sql_pom.xml says."""
+_POM = Path(__file__).with_name("sql_pom.xml")
+_SERVICE = "org.apache.beam.sdk.expansion.service.ExpansionService"
+_JAVA = ["java", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
+def _install(folder: Path) -> None:
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+    command = ["mvn", "-q", "-B", "-f", str(_POM), *goal]
+    got = subprocess.run(command, capture_output=True, text=True, check=False)
+    if got.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {got.stdout[-2000:]}{got.stderr[-2000:]}")
+
+
+@contextlib.contextmanager
+def sql_service(folder: Path) -> Iterator[str]:
+    """The address of an expansion service that takes any class, such as SqlTransform; its log is in `folder`."""
+    jars, port = installed("beam-sql", VERSION, _install), free_port()
+    flags = ["--javaClassLookupAllowlistFile=*", "--alsoStartLoopbackWorker"]
+    command = [*_JAVA, "-cp", f"{jars}/*", _SERVICE, str(port), *flags]
+    with serving(command, lambda: listens(port), log=folder / "sql.log", deadline=240):
+        yield f"localhost:{port}"

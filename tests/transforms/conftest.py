@@ -1,0 +1,14 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.transforms.clients import RecordingClient
+
+
+@pytest.fixture
+def recorded() -> Iterator[list[tuple[str, str]]]:
+    """What is done with RecordingClients."""
+    RecordingClient.log.clear()
+    RecordingClient.held.clear()
+    yield RecordingClient.log
+    RecordingClient.log.clear()

@@ -1,0 +1,96 @@
+"""A client that answers under its requests' constraints as a model without sense would: at random, and to the end."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+from functools import cache
+from typing import Any
+
+from model_manager.engine.constraints.compiling import GrammarCompiler
+from model_manager.engine.constraints.grammar import Grammar
+from model_manager.store.resolving import resolve_tokenizer
+from model_manager.wire.config import EMBEDDED_MODEL
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.logprobs import TokenLogprob
+from model_manager.wire.messages import FinishReason
+from model_manager.wire.sampling import SamplingParams
+from transforms.client import Content
+from transforms.stand_in import StandInClient, StandInGeneration
+
+LOGPROB_FREE, LOGPROB_FORCED = -2.0, -0.25
+"""What every token says of itself, whether the model had a choice or not."""
+EMBEDDED = resolve_tokenizer(EMBEDDED_MODEL)
+_VOCABULARY, _END = 1536, 1
+_PATIENCE = 60
+"""Tokens after which it makes for the end."""
+
+
+@cache
+def compiler() -> GrammarCompiler:
+    """Of the embedded model's tokens."""
+    return GrammarCompiler(EMBEDDED, _VOCABULARY, [_END])
+
+
+def answer(grammar: Grammar, seed: int) -> tuple[list[int], list[int]]:
+    """Tokens of a sentence of the grammar, and which of them were forced."""
+    chance, matcher = random.Random(seed), grammar.matcher()
+    tokens: list[int] = []
+    forced: list[int] = []
+    while True:
+        allowed = _allowed(matcher.compute_bitmask())
+        if _END in allowed and (len(allowed) == 1 or chance.random() < 0.5 or len(tokens) > _PATIENCE):
+            return tokens, forced
+        if len(tokens) > _PATIENCE:
+            token = min(allowed, key=lambda each: _openness(grammar.tokenizer.decode_bytes([each])))
+        else:
+            token = chance.choice(allowed)
+        if len(allowed) == 1:
+            forced.append(len(tokens))
+        tokens.append(token)
+        matcher.consume_token(token)
+        assert not matcher.is_error(), matcher.get_error()
+        assert len(tokens) < 5000
+
+
+def _allowed(mask: bytes) -> list[int]:
+    return [8 * at + bit for at, byte in enumerate(mask) if byte for bit in range(8) if byte >> bit & 1]
+
+
+def _openness(token: bytes) -> tuple[int, bytes]:
+    """The less, the sooner the answer ends."""
+    return 0 if token == b'"' else 1 if token[:1] in (b"]", b"}") else 2, token
+
+
+class ConstrainedClient(StandInClient):
+    """Its answers are sentences of the constraint; which ones, the prompt and the seed say."""
+
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
+        self._checked(prompt)
+        found = constrained(str(prompt), params)  # here, where an assertion of ours is seen
+        return self._start(lambda: found)
+
+
+def constrained(prompt: str, params: SamplingParams) -> StandInGeneration:
+    """What the client gives."""
+    assert isinstance(params.constraint, Constraint)
+    grammar = compiler().compile(params.constraint)
+    tokens, forced = answer(grammar, random.Random(f"{prompt}|{params.seed}").randrange(2**31))
+    text = grammar.tokenizer.decode_bytes(tokens)
+    said = [
+        TokenLogprob(
+            grammar.tokenizer.decode_bytes([token]).decode("utf-8", "replace"),
+            token,
+            LOGPROB_FORCED if at in forced else LOGPROB_FREE,
+            [],
+        )
+        for at, token in enumerate(tokens)
+    ]
+    return StandInGeneration(
+        text=text.decode(),
+        token_ids=tokens,
+        finish_reason=FinishReason.STOP,
+        prompt_tokens=len(prompt.split()),
+        logprobs=said if params.logprobs is not None else None,
+        forced=forced,
+    )

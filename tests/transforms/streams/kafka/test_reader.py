@@ -1,0 +1,14 @@
+import pytest
+
+from model_manager.wire.errors import ConfigError
+from tests.servers.processes import free_port
+from transforms.streams.kafka import KafkaTopic
+from transforms.streams.kafka import reader as kafka_reader
+from transforms.streams.kafka.reader import partitions_of
+
+
+def test_a_broker_that_is_not_there_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_reader, "_CONNECT_SECONDS", 0.5)
+    brokers = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ConfigError, match=rf"^kafka:{brokers}/prompts: cannot connect to {brokers} \("):
+        partitions_of(KafkaTopic.parse(f"kafka:{brokers}/prompts"))

@@ -1,0 +1,226 @@
+"""Documents become rows of the user's own type, with what is known of each."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import apache_beam as beam
+import pyarrow.parquet as pq
+import pydantic
+import pytest
+from apache_beam.options.pipeline_options import SetupOptions
+
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import ConfigError
+from model_manager.wire.sampling import SamplingParams
+from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient
+from tests.transforms.running import check, pipeline
+from tests.transforms.typed.invoices import SCHEMA, TYPES, Frozen, Invoice, Order, Plain
+from transforms import Extract, ModelConfig, Prompt, Span
+from transforms.client import Content
+from transforms.stand_in import StandInClient
+
+MODEL = ModelConfig(model="any", max_num_seqs=4)
+DOCUMENTS = [f"Invoice {number}: Anna Larsen bought {number} lamps." for number in range(8)]
+
+
+class Buyer(pydantic.BaseModel):
+    name: Annotated[str, Span()]
+    age: int
+
+
+class SeenClient(ConstrainedClient):
+    """Remembers what it was asked."""
+
+    asked: ClassVar[list[tuple[Content, SamplingParams]]] = []
+
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:
+        self.asked.append((prompt, params))
+        return super().submit(prompt, params, request_id=request_id)
+
+
+@pytest.mark.parametrize("rows", TYPES[:4], ids=lambda each: each.__name__)
+def test_rows_are_of_the_type_that_was_asked_for_wherever_they_are_sent(rows: Any) -> None:
+    with pipeline() as running:
+        found = running | beam.Create(DOCUMENTS) | Extract(rows, MODEL, open_client=ConstrainedClient)
+        check(found, lambda each: len(each) == 8 and all(type(row) is rows for row in each))
+        again = found | beam.Reshuffle() | beam.Map(lambda row: row)
+        check(again, lambda each: len(each) == 8 and all(type(row) is rows for row in each), "behind a coder")
+
+
+def test_rows_of_a_json_schema_are_a_named_tuple() -> None:
+    with pipeline() as running:
+        found = running | beam.Create(DOCUMENTS) | Extract(SCHEMA, MODEL, open_client=ConstrainedClient)
+        names = ("note", "order_id", "day", "state", "size", "field_class", "tags")
+        check(found, lambda rows: len(rows) == 8 and all(row._fields == names for row in rows))
+
+
+def test_what_takes_the_type_takes_the_rows() -> None:
+    def city(row: Order) -> str:
+        return row.buyer
+
+    def name(row: Frozen) -> str:
+        return row.name
+
+    with pipeline() as running:
+        documents = running | beam.Create(DOCUMENTS)
+        orders = documents | Extract(Order, MODEL, open_client=ConstrainedClient) | beam.Map(city)
+        check(orders, lambda found: len(found) == 8 and all(isinstance(each, str) for each in found), "models")
+        frozen = documents | "Frozen" >> Extract(Frozen, MODEL, open_client=ConstrainedClient)
+        check(frozen | "name" >> beam.Map(name), lambda found: len(found) == 8, "frozen")
+
+
+def test_workers_know_the_types_of_rows_before_any_transform_is_there() -> None:
+    with pipeline() as running:
+        documents = running | beam.Create(DOCUMENTS)
+        for name in ("once", "twice"):
+            _ = documents | name >> Extract(Plain, MODEL, open_client=ConstrainedClient)
+        assert running.options.view_as(SetupOptions).beam_plugins == ["transforms.typed.beam_rows"]
+
+
+def test_keys_stay() -> None:
+    with pipeline() as running:
+        keyed = running | beam.Create([(number, text) for number, text in enumerate(DOCUMENTS)])
+        found = keyed | Extract(Plain, MODEL, open_client=ConstrainedClient)
+        check(found | beam.GroupByKey() | beam.Map(lambda pair: pair[0]), lambda keys: sorted(keys) == list(range(8)))
+
+
+def test_details_have_id_columns_spans_and_how_sure_the_model_was() -> None:
+    document = "Anna Larsen bought two lamps"
+
+    def holds(rows: list[Any]) -> bool:
+        (row,) = rows
+        start, end = row.spans["name"]
+        return (
+            (row.id, json.loads(row.columns), row.model) == ("7", {"shop": "Oslo"}, "any")
+            and document[start:end] == row.value.name
+            and set(row.confidences) == {"name", "age"}
+            and row.confidence == LOGPROB_FREE == row.confidences["name"]
+        )
+
+    with pipeline() as running:
+        documents = running | beam.Create([{"id": 7, "prompt": document, "shop": "Oslo"}])
+        found = documents | Extract(Buyer, MODEL, details=True, open_client=ConstrainedClient)
+        check(found | beam.Reshuffle(), holds)
+
+
+def test_columns_of_documents_are_no_parameters() -> None:
+    with pipeline() as running:
+        documents = running | beam.Create([{"text": "Anna Larsen bought two lamps", "n": 2, "stop": "soon"}])
+        found = documents | Extract(Buyer, MODEL, details=True, open_client=ConstrainedClient)
+        check(found, lambda rows: [json.loads(row.columns) for row in rows] == [{"n": 2, "stop": "soon"}])
+
+
+def test_forced_tokens_say_nothing_of_confidence() -> None:
+    with pipeline() as running:
+        schema = {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"]}
+        found = (
+            running | beam.Create(DOCUMENTS[:1]) | Extract(schema, MODEL, details=True, open_client=ConstrainedClient)
+        )
+        check(found, lambda rows: [(row.confidence, row.confidences) for row in rows] == [(0.0, {"a": 0.0})])
+
+
+def test_each_document_is_asked_about_under_its_own_grammar_and_the_shared_prompt() -> None:
+    SeenClient.asked.clear()
+    transform = Extract(Invoice, MODEL, SamplingParams(max_tokens=99), open_client=SeenClient)
+    with pipeline() as running:
+        _ = running | beam.Create(DOCUMENTS) | transform
+    prompts = sorted(str(prompt) for prompt, _ in SeenClient.asked)
+    assert prompts == sorted(str(transform.prompt(document)) for document in DOCUMENTS)
+    shared = prompts[0].index(DOCUMENTS[0])
+    assert len({prompt[:shared] for prompt in prompts}) == 1
+    assert prompts[0][shared:] == f"{DOCUMENTS[0]}\nJSON:"
+    assert len({params.constraint for _, params in SeenClient.asked if params.constraint}) == 8
+    assert {(params.max_tokens, params.logprobs) for _, params in SeenClient.asked} == {(99, 0)}
+
+
+def test_the_prompt_lists_fields_questions_and_examples() -> None:
+    example = {"name": "Bo", "inner": Plain("x"), "days": []}
+    transform = Extract(Frozen, MODEL, examples=[("Bo was here.", example)])
+    assert transform.prompt("{fields} of Anna") == (
+        "Extract these fields as JSON:\n"
+        "- name: text from the document\n"
+        "- inner: object\n"
+        "  - name: text\n"
+        "  - age: integer, or null\n"
+        "- days: list of date, YYYY-MM-DD\n"
+        "\nDocument:\nBo was here.\n"
+        'JSON: {"name": "Bo", "inner": {"name": "x", "age": null}, "days": []}\n'
+        "\nDocument:\n{fields} of Anna\nJSON:"
+    )
+    assert "- issued: date, YYYY-MM-DD (the day the invoice was issued, YYYY-MM-DD)" in str(
+        Extract(Invoice, MODEL).prompt("x")
+    )
+
+
+def test_the_template_may_be_the_users_own() -> None:
+    chat = [{"role": "system", "content": "Fields: {fields}"}, {"role": "user", "content": "{document}"}]
+    assert Extract(Plain, MODEL, template=chat).prompt("Anna") == [
+        {"role": "system", "content": "Fields: - name: text\n- age: integer, or null"},
+        {"role": "user", "content": "Anna"},
+    ]
+    with pytest.raises(ConfigError, match="template: takes text"):
+        Extract(Plain, MODEL, template="no place")
+
+
+def test_an_example_that_is_no_row_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not stand in the document"):
+        Extract(Frozen, MODEL, examples=[("Anna.", {"name": "Bo", "inner": Plain("x"), "days": []})])
+    with pytest.raises(ConfigError, match="Plain has no name"):
+        Extract(Plain, MODEL, examples=[("Anna.", {"age": 3})])
+
+
+class Strict(pydantic.BaseModel):
+    name: str
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def nothing_will_do(cls, _name: str) -> str:
+        raise LookupError("not this one")
+
+
+def test_what_fails_is_a_dead_letter() -> None:
+    def told(letters: list[Any]) -> bool:
+        return sorted((letter.id, letter.error) for letter in letters) == [
+            ("chat", "InvalidRequest"),
+            ("constrained", "InvalidRequest"),
+            ("strict", "AnswerRejected"),
+        ]
+
+    documents = [
+        Prompt(id="strict", text="Anna"),
+        Prompt(id="chat", messages=[{"role": "user", "content": "x"}]),
+        Prompt(id="constrained", text="x", params={"constraint": {"json": True}}),
+    ]
+    with pipeline() as running:
+        transform = Extract(Strict, MODEL, open_client=ConstrainedClient).with_exception_handling()
+        rows, letters = running | beam.Create(documents) | transform
+        check(rows, lambda found: not found, "rows")
+        check(letters, told, "letters")
+
+
+def test_without_handling_a_failure_fails_the_job() -> None:
+    with pytest.raises(Exception, match="not this one"), pipeline() as running:
+        _ = running | beam.Create(["Anna"]) | Extract(Strict, MODEL, open_client=ConstrainedClient)
+
+
+def test_an_answer_that_is_cut_off_is_no_row() -> None:
+    class CutClient(StandInClient):
+        """Answers nothing of the kind."""
+
+    with pytest.raises(Exception, match="in the place of"), pipeline() as running:
+        _ = running | beam.Create(["Anna"]) | Extract(Plain, MODEL, open_client=CutClient)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(n=2), SamplingParams(constraint=Constraint(json=True))])
+def test_parameters_that_are_its_own_are_refused(params: SamplingParams) -> None:
+    with pytest.raises(ConfigError, match=r"Extract"):
+        Extract(Plain, MODEL, params)
+
+
+def test_rows_go_on_to_parquet_with_no_more_ado(tmp_path: Path) -> None:
+    with pipeline() as running:
+        rows = running | beam.Create(DOCUMENTS) | Extract(Plain, MODEL, open_client=ConstrainedClient)
+        _ = rows | beam.io.WriteToParquet(str(tmp_path / "rows"))
+    (path,) = tmp_path.iterdir()
+    assert [set(row) for row in pq.read_table(path).to_pylist()] == [{"name", "age"}] * 8

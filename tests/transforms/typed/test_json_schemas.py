@@ -1,0 +1,177 @@
+"""JSON Schemas as the types of rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import ConfigError
+from tests.transforms.constrained_client import answer, compiler
+from tests.transforms.typed.invoices import SCHEMA
+from transforms.typed.describe import record_of
+from transforms.typed.grammar import Grammar
+from transforms.typed.leaves import bare, choice
+from transforms.typed.schemas import schema_of
+from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
+
+
+def member(part: Any, **root: Any) -> Shape:
+    """The shape of a property."""
+    record = record_of({"type": "object", "properties": {"a": part}, "required": ["a"], **root})
+    assert isinstance(record, Record)
+    return record.members[0].shape
+
+
+def test_names_are_identifiers_and_keys_are_as_they_were() -> None:
+    record = record_of(SCHEMA)
+    assert [(each.name, each.key) for each in record.members][1::4] == [
+        ("order_id", "order-id"),
+        ("field_class", "class"),
+    ]
+    odd = record_of({"properties": {"1 a": {"type": "string"}, "_1_a": {"type": "string"}, "é": {"type": "string"}}})
+    assert [each.name for each in odd.members] == ["field_1_a", "field_1_a_", "field_"]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "string", "maxLength": 3}, "text"),
+        ({"type": "string", "format": "email"}, "text"),
+        ({"type": "string", "format": "date"}, "date"),
+        ({"type": "string", "format": "date-time", "title": "When"}, "datetime"),
+        ({"type": "string", "format": "date", "pattern": "^2026"}, "text"),
+        ({"type": "integer", "minimum": 0}, "integer"),
+        ({"enum": ["a", "b"]}, "text"),
+        ({"type": "integer", "const": 3}, "integer"),
+        ({"enum": ["a", 1]}, "json"),
+        ({"type": ["string", "number"]}, "json"),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "json"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "json"),
+        ({"type": "object", "properties": {"b": {"type": "string"}}, "minProperties": 1}, "json"),
+        ({"type": "array"}, "json"),
+        ({}, "json"),
+        (True, "json"),
+    ],
+)
+def test_what_a_row_has_no_type_for_is_json(part: Any, kind: str) -> None:
+    found = member(part)
+    assert isinstance(found, Leaf)
+    assert found.kind == kind
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": ["integer", "null"]},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        {"oneOf": [{"type": "null"}, {"$ref": "#/$defs/n"}]},
+        {"type": ["null", "integer"], "enum": [1, None]},
+    ],
+)
+def test_null_makes_a_value_optional(part: Any) -> None:
+    found = member(part, **{"$defs": {"n": {"type": "integer"}}})
+    assert isinstance(found, Maybe)
+    assert isinstance(found.shape, Leaf)
+    assert found.shape.kind == "integer"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": ["string", "null"], "const": "x"},
+        {"type": ["string", "null"], "enum": ["a", "b"]},
+        {"type": ["null", "string"], "enum": ["a", 3, True]},
+        {"type": "string", "enum": ["a", None, 3]},
+        {"oneOf": [{"enum": ["a", "b"]}, {"enum": [3]}]},
+    ],
+)
+def test_null_is_no_value_where_a_part_of_the_schema_does_not_take_it(part: Any) -> None:
+    found = member(part)
+    assert not isinstance(found, Maybe)
+    validator = jsonschema.Draft202012Validator(part)
+    for value in (None, "a", "b", "x", 3, True):
+        assert jsonschema.Draft202012Validator(schema_of(found)).is_valid(value) == validator.is_valid(value)
+
+
+@pytest.mark.parametrize("part", [{"type": ["integer", "null"], "enum": [3, None, "a"]}, {"enum": [3, None]}])
+def test_a_choice_may_be_optional(part: Any) -> None:
+    assert member(part) == Maybe(choice([3]))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"oneOf": [{"type": ["string", "null"]}, {"type": "null"}]},
+        {"oneOf": [{"type": "null"}, {"enum": ["a", None]}]},
+        {"type": ["null", "null"]},
+        {"type": ["string", "null"], "const": None},
+        {"type": ["string", ["null"]], "enum": ["a"]},
+        {"enum": "ab"},
+    ],
+)
+def test_what_may_be_null_in_ways_that_no_row_has_is_json_as_it_is(part: Any) -> None:
+    assert member(part) == Leaf("json", part)
+
+
+def test_references_lead_into_lists_and_names_of_any_characters() -> None:
+    parts = {"$defs": {"a b": {"type": "integer"}, "list": {"anyOf": [{"type": "string"}, {"type": "boolean"}]}}}
+    assert member({"$ref": "#/$defs/a%20b"}, **parts) == bare("integer")
+    assert member({"$ref": "#/$defs/list/anyOf/1"}, **parts) == bare("boolean")
+
+
+@pytest.mark.parametrize(
+    "draft", ["https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"]
+)
+def test_references_are_followed_until_they_recur(draft: str) -> None:
+    node = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string"}, "inner": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+    }
+    schema = {"$id": "https://example.com/node.json", "$schema": draft, "$defs": {"node": node}}
+    schema |= {"properties": {"a": {"$ref": "#/$defs/node"}}}
+    record = record_of(schema)
+    assert isinstance(record.members[0].shape, Record)
+    inner = record.members[0].shape.members[1].shape
+    assert isinstance(inner, Items)
+    assert isinstance(inner.item, Leaf)
+    assert inner.item.kind == "json"
+    valid = jsonschema.Draft202012Validator(schema_of(record)).is_valid
+    assert valid({"a": {"name": "x", "inner": [{"name": "y", "inner": [{"name": "z"}]}]}})
+    assert not valid({"a": {"name": "x", "inner": [{"name": "y", "inner": [{"name": 3}]}]}})
+    for seed in range(4):
+        compiled = compiler().compile(Constraint(grammar=Grammar(record).of("")))
+        text = compiled.tokenizer.decode_bytes(answer(compiled, seed)[0]).decode()
+        jsonschema.validators.validator_for(schema)(schema).validate(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "array", "items": {"type": "string"}}, "it has items"),
+        ({"type": "object"}, "it has no properties"),
+        ({"anyOf": [{}]}, "it has anyOf"),
+        ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, "it requires b"),
+        ({"$ref": "https://example.com/x"}, "leads nowhere"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "no such part"),
+        (
+            {"properties": {"a": {"$ref": "#item"}}, "$defs": {"b": {"$anchor": "item"}}},
+            "'#item': .* not by an .anchor",
+        ),
+    ],
+)
+def test_what_is_no_type_of_rows_is_refused_in_a_sentence(schema: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        record_of(schema)
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(SCHEMA))
+    assert record_of(str(tmp_path / "a.json")) == record_of(SCHEMA)
+    (tmp_path / "b.json").write_text("[")
+    for name in ("b.json", "c.json"):
+        with pytest.raises(ConfigError, match="takes a file with a JSON Schema"):
+            record_of(tmp_path / name)

@@ -1,0 +1,113 @@
+"""Python's types as the types of rows, and what is refused of them."""
+
+import dataclasses
+import datetime
+import enum
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple
+
+import annotated_types
+import pydantic
+import pytest
+
+from model_manager.wire.errors import ConfigError
+from tests.transforms.typed.invoices import Invoice, Order
+from transforms import Ask, Span
+from transforms.typed.describe import record_of
+from transforms.typed.schemas import schema_of
+from transforms.typed.shapes import Piece
+
+
+def record(annotation: Any) -> Any:
+    """Of a class with one field."""
+    return record_of(dataclasses.make_dataclass("Row", [("a", annotation)]))
+
+
+def schema(annotation: Any) -> Any:
+    return schema_of(record(annotation).members[0].shape)
+
+
+def test_a_type_says_what_its_rows_are_valid_under() -> None:
+    found = schema_of(record_of(Invoice))
+    assert found["required"] == list(Invoice._fields)
+    assert found["properties"]["issued"] == {
+        "type": "string",
+        "format": "date",
+        "description": "the day the invoice was issued, YYYY-MM-DD",
+    }
+    assert found["properties"]["kind"] == {"anyOf": [{"enum": ["sale", "return"]}, {"type": "null"}]}
+    assert found["properties"]["lines"]["items"]["properties"]["quantity"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 999,
+    }
+
+
+def test_constraints_are_taken_from_pydantic_and_annotated_types_alike() -> None:
+    assert schema(Annotated[int, annotated_types.Gt(3), annotated_types.Lt(9)]) == {
+        "type": "integer",
+        "exclusiveMinimum": 3,
+        "exclusiveMaximum": 9,
+    }
+    assert schema(Annotated[float, annotated_types.Interval(ge=0, le=1)]) == {
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1,
+    }
+    assert schema(Annotated[str, annotated_types.Len(1, 5)]) == {"type": "string", "minLength": 1, "maxLength": 5}
+    assert schema(Annotated[Decimal, pydantic.Field(ge=Decimal("0.5"))]) == {"type": "number", "minimum": 0.5}
+    assert schema(Annotated[list[str], annotated_types.MaxLen(2)]) == {
+        "type": "array",
+        "items": {"type": "string"},
+        "maxItems": 2,
+    }
+
+
+def test_a_model_goes_by_its_names_and_its_aliases() -> None:
+    members = record_of(Order).members
+    assert (members[0].name, members[0].key) == ("buyer", "customer")
+    assert members[0].shape == Piece(Span.words)
+
+
+def test_a_question_is_in_the_key_and_a_span_may_be_optional_or_in_a_list() -> None:
+    found = record(Annotated[Annotated[str, Span.chars] | None, Ask("who?")]).members[0]
+    assert (found.asked_key, found.shape.shape) == ("a (who?)", Piece(Span.chars))
+    for annotation in (Annotated[int, Ask("when?")] | None, list[Annotated[int, Ask("when?")]]):
+        assert record(annotation).members[0].asked_key == "a (when?)"
+    assert record(Annotated[list[str], Span()]).members[0].shape.item == Piece(Span.words)
+    assert record(Annotated[str | None, Span]).members[0].shape.shape == Piece(Span.words)
+
+
+class Plain(enum.Enum):
+    A = "a"
+
+
+class Tree(NamedTuple):
+    inner: "list[Tree]"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        (dict[str, int], r"Row.a: dict"),
+        (Any, "Row.a"),
+        (int | str, r"int \| str: a row has one type a field"),
+        (tuple[int, str], "Row.a"),
+        (list[datetime.time], r"Row.a\[\]: time"),
+        (Annotated[int, Span()], "a Span of int: takes str"),
+        (Literal["a", 1], "Row.a: a choice"),
+        (Plain, "enum.StrEnum"),
+        (Tree, "Tree is within itself"),
+        (Annotated[Decimal, pydantic.Field(decimal_places=12)], "takes 0 to 9"),
+        (Annotated[list[int], pydantic.Field(min_length=3, max_length=2)], "a list of 3 to 2 items"),
+    ],
+)
+def test_what_no_row_has_is_refused_by_its_field(annotation: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        record(annotation)
+
+
+@pytest.mark.parametrize("given", [int, 3, None, dataclasses.make_dataclass("Empty", [])])
+def test_what_is_no_type_of_rows_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="takes"):
+        record_of(given)

@@ -1,0 +1,184 @@
+"""Classify: documents → which of some labels hold, and how likely each is.
+
+labelled = documents | Classify(["complaint", "praise", "question"], "org/model")
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Unpack
+
+import msgspec
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.errors import ConfigError
+from model_manager.wire.sampling import SamplingParams
+from transforms.classification import Classification
+from transforms.client import Client, ContinuationResult
+from transforms.documents import DOCUMENTS, document_of
+from transforms.elements import Prompt, content_id
+from transforms.model_transform import ModelSettings
+from transforms.row_transform import RowTransform
+from transforms.task_elements import Classified, spent
+from transforms.typed.examples import answer_of
+from transforms.typed.leaves import bare, choice
+from transforms.typed.shapes import Member, Record
+from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
+
+LABEL = "label"
+"""The key of the answer whose value is one of the labels."""
+
+
+CLASSIFY_TEMPLATE = DEFAULT_TEMPLATE.replace("Extract these fields", "Classify the document")
+
+
+class Classify(RowTransform):
+    """A Classification for each document; documents, keys and failures are as those of Extract.
+
+    The answers that would be right are scored as wholes, `{"label": "praise"}` for each label, over a prompt that they
+    share; nothing is generated. None begins with another, so their probabilities given that it is one of them are the
+    softmax of their log-probabilities, whatever their lengths. With `multiple`, each label is scored on its own,
+    `{"praise": true}` against `{"praise": false}`, and holds where its probability reaches the threshold.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str] | Mapping[str, str],
+        model: str | ModelConfig,
+        params: SamplingParams | None = None,
+        *,
+        multiple: bool = False,
+        threshold: float = 0.5,
+        examples: Sequence[tuple[str, str | Sequence[str]]] = (),
+        template: Template = CLASSIFY_TEMPLATE,
+        **settings: Unpack[ModelSettings],
+    ) -> None:
+        """`labels`: as they are, or each with what it means. `examples` are documents with their label, or labels.
+
+        Of the sampling parameters priority, deadline, cache_salt and adapter count. The template is as that of Extract.
+
+        `settings`: as transforms.model_transform.ModelSettings explains them.
+        """
+        said = _checked(labels)
+        if not 0 < threshold < 1:
+            raise ConfigError(f"threshold={threshold}: takes more than 0 and less than 1")
+        record = _record(said, multiple)
+        shown = [(document, answer_of(record, _answer(given, said, multiple))) for document, given in examples]
+        self._prompts = Prompts(record, shown, template)
+        task = _Classifying(list(said), self._prompts, threshold if multiple else None)
+        super().__init__(task, model, params, settings)
+
+    def prompt(self, document: str) -> Content:
+        """What the model is told about a document."""
+        return self._prompts.of(document)
+
+    @property
+    def row_type(self) -> Any:
+        return Classification
+
+    @property
+    def make_row(self) -> Callable[[Classified], Any]:
+        return _row
+
+
+class _Classifying:
+    result = Classified
+    rows = DOCUMENTS
+
+    def __init__(self, labels: list[str], prompts: Prompts, threshold: float | None) -> None:
+        """`threshold`: of each label by itself; without one they exclude each other."""
+        self._labels = labels
+        self._prompts = prompts
+        self._threshold = threshold
+        if threshold is None:
+            self._answers = [_one(LABEL, label) for label in labels]
+        else:
+            self._answers = [_one(label, held) for label in labels for held in (True, False)]
+        self._digest = content_id([prompts.of(""), self._answers])
+
+    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+        document_of(prompt)
+        return "classify", self._digest
+
+    def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
+        content = self._prompts.of(document_of(prompt))
+        return client.score(content, self._answers, params, request_id=request_id)
+
+    def element(self, prompt: Prompt, result: list[ContinuationResult], model: str, revision: str) -> Classified:
+        probabilities = self._probabilities([math.fsum(each.logprobs) for each in result])
+        likeliest = sorted(self._labels, key=lambda label: -probabilities[label])
+        held = likeliest[:1]
+        if self._threshold is not None:
+            held = [label for label in likeliest if probabilities[label] >= self._threshold]
+        return Classified(
+            id=prompt.id,
+            labels=held,
+            probabilities=probabilities,
+            model=model,
+            revision=revision,
+            columns=prompt.columns,
+            **spent(result),
+        )
+
+    def _probabilities(self, logprobs: list[float]) -> dict[str, float]:
+        if self._threshold is None:
+            return dict(zip(self._labels, softmax(logprobs), strict=True))
+        pairs = zip(logprobs[::2], logprobs[1::2], strict=True)
+        return {label: softmax(pair)[0] for label, pair in zip(self._labels, pairs, strict=True)}
+
+
+def softmax(logprobs: Sequence[float]) -> list[float]:
+    """Probabilities of which one it is, given that it is one of these."""
+    largest = max(logprobs)
+    shares = [math.exp(logprob - largest) for logprob in logprobs]
+    return [share / math.fsum(shares) for share in shares]
+
+
+def _checked(labels: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Each label with what it means; raises ConfigError."""
+    given = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else []
+    if not given or not all(isinstance(each, str) for each in given):
+        raise ConfigError(f"labels={labels!r}: takes one or more strings")
+    if twice := [label for label, times in Counter(given).items() if times > 1]:
+        raise ConfigError(f"labels: {twice[0]!r} is there twice: takes labels that differ")
+    if not all(label.strip() for label in given):
+        raise ConfigError(f"labels={labels!r}: takes no empty ones")
+    return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(given, "")
+
+
+def _record(said: Mapping[str, str], multiple: bool) -> Record:
+    """What an answer is, as the prompt lists it."""
+    if multiple:
+        members = [
+            Member(f"label_{at}", bare("boolean"), label, hint=hint) for at, (label, hint) in enumerate(said.items())
+        ]
+        return Record("Labels", tuple(members))
+    hints = "; ".join(f"{label}: {hint}" for label, hint in said.items() if hint)
+    return Record("Label", (Member(LABEL, choice(list(said)), LABEL, hint=hints),))
+
+
+def _answer(given: str | Sequence[str], said: Mapping[str, str], multiple: bool) -> dict[str, Any]:
+    labels = [given] if isinstance(given, str) else list(given)
+    if (not multiple and len(labels) != 1) or not set(labels) <= said.keys():
+        raise ConfigError(f"example: labels {labels}: takes {'some' if multiple else 'one'} of {', '.join(said)}")
+    return {label: label in labels for label in said} if multiple else {LABEL: labels[0]}
+
+
+def _one(key: str, value: str | bool) -> str:
+    leaf = choice([value])
+    return answer_of(Record("Answer", (Member("answer", leaf, key),)), {key: value})
+
+
+def _row(found: Classified) -> Classification:
+    return Classification(
+        id=found.id,
+        label=found.labels[0] if found.labels else None,
+        labels=found.labels,
+        probabilities=found.probabilities,
+        columns=msgspec.json.encode(found.columns).decode(),
+        model=found.model,
+        revision=found.revision,
+    )

@@ -1,0 +1,17 @@
+"""Prompts that are documents: what is asked about them is not in them."""
+
+from __future__ import annotations
+
+from model_manager.wire.errors import InvalidRequest
+from transforms.elements import Prompt
+from transforms.rows import RowShape
+
+DOCUMENTS = RowShape(documents=True, row_params=False)
+"""Rows with a document: what else they have is theirs, whatever its name."""
+
+
+def document_of(prompt: Prompt) -> str:
+    """Its text; raises InvalidRequest where it is something else."""
+    if prompt.text is None:
+        raise InvalidRequest("a document is text, not messages or token ids")
+    return prompt.text

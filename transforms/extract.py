@@ -1,0 +1,163 @@
+"""Extract: documents → rows of the user's own type, always.
+
+invoices = documents | Extract(Invoice, "org/model")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+
+from model_manager.wire.config import ModelConfig
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest
+from model_manager.wire.sampling import SamplingParams
+from transforms.client import Client
+from transforms.documents import DOCUMENTS, document_of
+from transforms.elements import Prompt, Usage, content_id
+from transforms.model_transform import ModelSettings
+from transforms.row_transform import RowTransform
+from transforms.task_elements import Extracted
+from transforms.typed.alignment import Confidence, token_ranges
+from transforms.typed.beam_rows import element_type
+from transforms.typed.checking import check_supported
+from transforms.typed.describe import record_of
+from transforms.typed.details import Details
+from transforms.typed.examples import answer_of
+from transforms.typed.grammar import Grammar
+from transforms.typed.reading import read
+from transforms.typed.schemas import schema_of
+from transforms.typed.shapes import Record, Schema
+from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
+from transforms.typed.values import decoded, value_of
+
+MAX_TOKENS = 1024
+"""Of an answer, where the parameters are not given."""
+
+
+class Extract(RowTransform):
+    """A row of the type for each document; keyed input `(key, document)` comes back keyed.
+
+    The type is a dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a dict, or a file of one, whose rows are
+    then a NamedTuple. A document is text, a Prompt of text, or a mapping with a `prompt` and further columns. What is
+    in the rows, docs/EXTRACT.md says.
+
+    A document whose answer fails fails the job; `with_exception_handling()` gives `(rows, dead_letters)` instead.
+    Otherwise as Generate.
+    """
+
+    def __init__(
+        self,
+        rows: type | Schema | str | Path,
+        model: str | ModelConfig,
+        params: SamplingParams | None = None,
+        *,
+        examples: Sequence[tuple[str, Any]] = (),
+        template: Template = DEFAULT_TEMPLATE,
+        details: bool = False,
+        stateful: bool = False,
+        **settings: Unpack[ModelSettings],
+    ) -> None:
+        """`rows`: the type.
+
+        `examples` are documents with their rows: instances of the type, or mappings.
+
+        `template` is the prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
+        `details` gives rows of id, value, confidence, spans and the source row's columns in the place of the values.
+        `stateful`: as for Generate. `settings`: as transforms.model_transform.ModelSettings explains them.
+        """
+        self._record = record_of(rows)
+        check_supported(self._record)
+        self._prompts = Prompts(self._record, [_example(self._record, *each) for each in examples], template)
+        params = params or SamplingParams(max_tokens=MAX_TOKENS)
+        _check(params, ConfigError)
+        self._details = Details(self._record) if details else None
+        super().__init__(_Extracting(self._record, self._prompts), model, params, settings, stateful=stateful)
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON Schema that every answer is valid under."""
+        return schema_of(self._record)
+
+    def prompt(self, document: str) -> Content:
+        """What the model is told about a document."""
+        return self._prompts.of(document)
+
+    @property
+    def row_type(self) -> Any:
+        return element_type(self._record) if self._details is None else self._details.element_type
+
+    @property
+    def make_row(self) -> Callable[[Extracted], Any]:
+        return partial(_row, self._record, self._details)
+
+
+class _Extracting:
+    result = Extracted
+    rows = DOCUMENTS
+
+    def __init__(self, record: Record, prompts: Prompts) -> None:
+        self._record = record
+        self._prompts = prompts
+        self._grammar = Grammar(record)
+        self._digest = content_id([self._grammar.of(""), prompts.of("")])
+
+    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+        document_of(prompt)
+        return "extract", self._digest
+
+    def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
+        _check(params, InvalidRequest)
+        document = document_of(prompt)
+        asked = msgspec.structs.replace(
+            params, constraint=Constraint(grammar=self._grammar.of(document)), logprobs=params.logprobs or 0
+        )
+        return client.submit(self._prompts.of(document), asked, request_id=request_id)
+
+    def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Extracted:
+        reading = read(self._record, result.text, document_of(prompt))
+        value_of(self._record, decoded(reading.json))  # a class's own checks
+        tokens = result.logprobs
+        if tokens is None:
+            raise AnswerRejected("the answer has no log-probabilities, though they were asked for")
+        ranges = token_ranges(result.text, [each.token for each in tokens])
+        confidence = Confidence(ranges, [each.logprob for each in tokens], result.forced)
+        return Extracted(
+            id=prompt.id,
+            answer=reading.json,
+            confidence=confidence.over((0, len(result.text))),
+            confidences={path: confidence.over(where) for path, where in reading.ranges.items() if path},
+            spans=reading.spans,
+            usage=Usage(result.prompt_tokens, result.cached_tokens, len(result.token_ids)),
+            timings=result.timings,
+            latency=result.latency,
+            model=model,
+            revision=revision,
+            columns=prompt.columns,
+        )
+
+
+def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
+    answer = answer_of(record, value)
+    try:
+        value_of(record, decoded(read(record, answer, document).json))
+    except (AnswerRejected, ValueError) as error:
+        raise ConfigError(f"example {document[:40]!r}: {error}") from None
+    return document, answer
+
+
+def _check(params: SamplingParams, error: type[Exception]) -> None:
+    if params.constraint is not None:
+        raise error("constraint: Extract makes its own")
+    if params.n != 1:
+        raise error(f"n={params.n}: Extract takes 1")
+
+
+def _row(record: Record, details: Details | None, found: Extracted) -> Any:
+    value = value_of(record, decoded(found.answer))
+    return value if details is None else details.row(value, found)

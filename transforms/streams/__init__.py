@@ -1,0 +1,1 @@
+"""Prompts that keep coming, and results that keep going: folders that are watched, files by window, brokers."""

@@ -1,0 +1,13 @@
+"""Kafka: prompts from a topic, results to one, by librdkafka (confluent-kafka) in the workers themselves.
+
+A partition is read in order by one reader at a time. What a bundle read is committed to the consumer group when the
+runner has committed the bundle, so nothing is lost, and what a failed bundle read comes again (at least once). The
+runner's own checkpoint, where it has one, says where to go on; the group says where a new job begins. docs/STREAMS.md
+is the tour, docs/ARCHITECTURE.md says why this is not Beam's KafkaIO.
+"""
+
+from transforms.streams.kafka.address import KafkaFailed, KafkaTopic
+from transforms.streams.kafka.reader import ReadKafka
+from transforms.streams.kafka.writer import WriteKafka
+
+__all__ = ["KafkaFailed", "KafkaTopic", "ReadKafka", "WriteKafka"]

@@ -1,0 +1,179 @@
+"""A broker's messages: in, a row each; out, a result each. Knows no broker.
+
+What Pub/Sub calls attributes and Kafka headers are attributes here. Those of a message that comes in complete its row:
+`id` is its id, those named as sampling parameters are its parameters, all others ride along as columns; what the
+payload says itself goes first. What goes out is a line of output_rows.py, with the row's id, and with the attributes
+`id` and `kind`: `result` or `dead_letter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self, Unpack
+
+import apache_beam as beam
+import msgspec
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.display import DisplayDataItem
+
+from model_manager.wire.errors import ConfigError, RequestError
+from transforms.elements import Completion, DeadLetter, Prompt
+from transforms.metrics import NAMESPACE
+from transforms.output_rows import json_line
+from transforms.prompt_reader import PromptReader, RowsDoFn, RowSettings
+from transforms.read_rows import message_row, typed_cells
+from transforms.rows import RowShape, take_id, take_params
+from transforms.streams.connected import Address, ConnectedDoFn, Connection
+from transforms.streams.prism import end_quietly
+from transforms.task_elements import Result
+
+FORMATS = ("jsonl", "text")
+"""Of payloads: a JSON value each, or a prompt each."""
+_FAILURES = Metrics.counter(NAMESPACE, "failures")
+_CONTENT = ("prompt", "messages")
+"""What only a payload says."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message as it came."""
+
+    data: bytes
+    attributes: dict[str, str]
+    position: str
+    """The broker's name for it, the same however often it is delivered; the id of a row without one."""
+
+
+Element = Completion | Result | DeadLetter
+"""What becomes a message."""
+
+
+class Outgoing(NamedTuple):
+    """One message to be sent."""
+
+    key: str
+    """The row's id."""
+    data: bytes
+    attributes: dict[str, str]
+
+
+class MessageSettings(RowSettings, total=False):
+    """What every reader of messages takes by name."""
+
+    drain: str | None
+
+
+class ReadMessages(PromptReader):
+    """Prompts from a broker; a message is a row."""
+
+    def __init__(self, *, drain: str | None = None, **rows: Unpack[RowSettings]) -> None:
+        """`rows`: as PromptReader takes them; `input_format` is that of the payloads: jsonl, the default, or text.
+
+        `drain`: the path of a file; workers that find it on their machine read no more, and the job ends when what was
+        read is done.
+        """
+        super().__init__(**rows)
+        if self._format not in (None, *FORMATS):
+            raise ConfigError(f"input_format={self._format!r}: messages are {' or '.join(FORMATS)}")
+        self._drain = drain
+
+    def messages(self, root: Any) -> Any:
+        """The Messages, unbounded, each at the time that its broker has for it."""
+        raise NotImplementedError(type(self).__name__)
+
+    def expand(self, root: Any) -> Any:
+        parse = ParseMessages(self._shape, self._max_row_bytes, text=self._format == "text", strict=self._strict)
+        return self._outputs(*self._rows("Parse", self.messages(root), parse))
+
+
+class ParseMessages(RowsDoFn):
+    """A message → its prompt."""
+
+    def __init__(self, shape: RowShape, max_row_bytes: int, *, text: bool, strict: bool) -> None:
+        """`text`: of the payloads' formats."""
+        super().__init__(shape, max_row_bytes, strict=strict)
+        self._text = text
+
+    def process(self, message: Message) -> Iterator[Any]:
+        yield from self._sorted([read_message(message, self._shape, self._max_row_bytes, text=self._text)])
+
+
+class WriteMessages(beam.PTransform):
+    """Results and dead letters as messages of a topic, each as it comes.
+
+    A bundle that the runner repeats sends again, under the same ids. A result larger than the broker takes is sent as
+    the dead letter that says so; see `with_exception_handling`.
+    """
+
+    def __init__(self, topic: Any) -> None:
+        """`topic`: the address of one."""
+        super().__init__()
+        self.topic = topic
+        self._gives_letters = False
+
+    def with_exception_handling(self) -> Self:
+        """Give the dead letters of results that are too large, rather than send them to the topic of the results."""
+        self._gives_letters = True
+        return self
+
+    def _sent(self, elements: Any, send: beam.DoFn) -> Any:
+        """What a DoFn that sends them gives: dead letters, or nothing."""
+        given = elements | "Send" >> beam.ParDo(send).with_output_types(DeadLetter)
+        if not self._gives_letters:
+            end_quietly(given)
+        return given
+
+    def display_data(self) -> dict[str, Any]:
+        return {"topic": DisplayDataItem(str(self.topic), label="Topic")}
+
+
+class SendDoFn(ConnectedDoFn[Address, Connection]):
+    """Elements → at most the letters of those that are too large; ends its bundle when the broker has everything."""
+
+    def __init__(self, topic: Address, *, gives_letters: bool) -> None:
+        """`gives_letters`: rather than send them."""
+        super().__init__(topic)
+        self._gives_letters = gives_letters
+
+
+def read_message(message: Message, shape: RowShape, limit: int, *, text: bool = False) -> Prompt | DeadLetter:
+    """The row of a message, completed by its attributes."""
+    row = message_row(message.data, "text" if text else "jsonl", shape, message.position, limit)
+    if not message.attributes:
+        return row
+    if isinstance(row, DeadLetter):
+        return msgspec.structs.replace(row, id=_own_id(row, message.attributes, shape))
+    try:
+        return completed(row, message.attributes, shape)
+    except RequestError as error:
+        return msgspec.structs.replace(DeadLetter.of(row, error.info()), id=_own_id(row, message.attributes, shape))
+
+
+def completed(prompt: Prompt, attributes: Mapping[str, str], shape: RowShape) -> Prompt:
+    """The prompt with what only its attributes say: id, parameters, columns. Raises InvalidRequest."""
+    own = {name: value for name, value in attributes.items() if name not in (*_CONTENT, shape.prompt_column)}
+    rest = typed_cells(own, shape)
+    take_id(rest, shape)
+    params = take_params(rest) if shape.row_params else {}
+    identity = _own_id(prompt, attributes, shape)
+    return msgspec.structs.replace(prompt, id=identity, params=params | prompt.params, columns=rest | prompt.columns)
+
+
+def _own_id(row: Prompt | DeadLetter, attributes: Mapping[str, str], shape: RowShape) -> str:
+    """The row's, unless it is known by its position alone and the attributes have a better one."""
+    return take_id(dict(attributes), shape) or row.id if row.id == row.source else row.id
+
+
+def outgoing(element: Element) -> Outgoing:
+    """The message of a result or a dead letter."""
+    kind = "dead_letter" if isinstance(element, DeadLetter) else "result"
+    return Outgoing(element.id, json_line(element).rstrip(b"\n"), {"id": element.id, "kind": kind})
+
+
+def too_large(identity: str, size: int) -> DeadLetter:
+    """What is sent in the place of a result, of the row of this id, that the broker does not take.
+
+    Called in a bundle: it is counted as a failure.
+    """
+    _FAILURES.inc()
+    reason = f"its {size:,} bytes are more than the broker takes"
+    return DeadLetter(id=identity, error="MessageTooLarge", reason=reason)

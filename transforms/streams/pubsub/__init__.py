@@ -1,0 +1,13 @@
+"""Pub/Sub: prompts from a subscription or a topic, results to a topic.
+
+On Dataflow, whose service reads and writes Pub/Sub itself, by Beam's own transforms. No other runner has an
+implementation of those, so elsewhere the workers do it, over google-cloud-pubsub. What a bundle pulled is acknowledged
+when the runner has committed the bundle; until then its leases are renewed, however long the answers take. What a
+failed bundle pulled is given back and delivered again (at least once).
+"""
+
+from transforms.streams.pubsub.address import PubSubAddress, PubSubFailed
+from transforms.streams.pubsub.reader import ReadPubSub
+from transforms.streams.pubsub.writer import WritePubSub
+
+__all__ = ["PubSubAddress", "PubSubFailed", "ReadPubSub", "WritePubSub"]

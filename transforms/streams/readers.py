@@ -1,0 +1,92 @@
+"""How the readers of a broker's stream are started, wherever the runner puts them. Knows no broker.
+
+source ─► its readers, each with where it begins ─► redistribute ─► each reads, for as long as the job runs
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+from apache_beam.transforms.window import TimestampedValue
+
+from transforms.elements import StructCoder
+from transforms.flink_options import has_checkpoints
+from transforms.streams.connected import Address, ConnectedDoFn, Connection
+from transforms.streams.messages import Message
+from transforms.streams.unbounded import END, FROM_START, OWN_WATERMARK, SpanTracker, StreamTime, Turn, pause
+
+READING = f"{__name__}.reading"
+"""The logger that is told, at DEBUG, that a source is read: for who waits for it in this process."""
+_reading = logging.getLogger(READING)
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """One of those that read a source at the same time."""
+
+    number: int
+    """Of a partition, where the source has such."""
+    start: int = 0
+    """The position at which the job begins."""
+
+
+beam.coders.registry.register_coder(Reader, StructCoder)
+
+
+def spread(
+    root: Any,
+    source: Any,
+    readers_of: Callable[[Any], Iterable[Reader]],
+    do_fn: type[ReaderDoFn[Any, Any]],
+    drain: str | None,
+) -> Any:
+    """The Messages of a source, as all its readers read them."""
+    read = do_fn(source, drain, late=has_checkpoints(root.pipeline.options))
+    return (
+        root
+        | "Source" >> beam.Create([source])
+        | "Readers" >> beam.FlatMap(readers_of).with_output_types(Reader)
+        | "Spread" >> beam.Reshuffle()
+        | "Read" >> beam.ParDo(read).with_output_types(Message)
+    )
+
+
+WhenFinal = Callable[[], None]
+"""What the broker is told when the bundle is final."""
+Reading = Generator[TimestampedValue, None, WhenFinal | None]
+
+
+class ReaderDoFn(ConnectedDoFn[Address, Connection]):
+    """Readers → their messages."""
+
+    def __init__(self, source: Address, drain: str | None, *, late: bool) -> None:
+        """`drain`: as for ReadMessages. `late`: bundles are final as Flink has it (unbounded.Finals)."""
+        super().__init__(source)
+        self._drain = drain
+        self._late = late
+
+    def setup(self) -> None:
+        super().setup()
+        _reading.debug("reading %s", self._address)
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        reader: Reader,
+        finalizer: Any = beam.DoFn.BundleFinalizerParam,
+        tracker: Any = FROM_START,
+        estimator: Any = OWN_WATERMARK,
+    ) -> Iterator[Any]:
+        turn = Turn(self._drain)
+        when_final = yield from self.read(reader, turn, tracker, StreamTime(estimator))
+        if when_final is not None:
+            finalizer.register(when_final)
+        if not turn.is_last or tracker.try_claim(END):
+            tracker.defer_remainder(pause(reader.number))
+
+    def read(self, reader: Reader, turn: Turn, tracker: SpanTracker, times: StreamTime) -> Reading:
+        """A turn's Messages, each claimed; returns what is to be done when they are final, if anything is."""
+        raise NotImplementedError(type(self).__name__)

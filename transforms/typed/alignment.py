@@ -1,0 +1,62 @@
+"""Which characters of an answer each of its tokens wrote, and how sure the model was of them.
+
+Tokens come with their own texts, in which a part of a character is U+FFFD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from transforms.typed.reading import Range
+
+_BROKEN = "\ufffd"
+
+
+def token_ranges(text: str, tokens: Sequence[str]) -> list[Range]:
+    """Where each token stands in the text; those that share a character all stand on the whole of it."""
+    found: list[Range] = []
+    at = 0
+    for number, token in enumerate(tokens):
+        if _BROKEN in token and not text.startswith(token, at):
+            end = _end_of_broken(text, at, tokens[number:])
+            found.append((at, end))
+            if number + 1 < len(tokens) and _BROKEN not in tokens[number + 1]:
+                at = end
+            continue
+        if not text.startswith(token, at):
+            token = token.strip()  # what decoding drops at the beginning
+        start = text.find(token, at) if token else at
+        start = at if start < 0 else start
+        at = min(start + len(token), len(text))
+        found.append((start, at))
+    return found
+
+
+def _end_of_broken(text: str, at: int, tokens: Sequence[str]) -> int:
+    """Where the next whole token begins."""
+    whole = next((token for token in tokens if token and _BROKEN not in token), None)
+    end = -1 if whole is None else text.find(whole, min(at + 1, len(text)))
+    return len(text) if end < 0 else end
+
+
+class Confidence:
+    """Means of log-probabilities of tokens that were free: where more than one was allowed."""
+
+    def __init__(self, ranges: Sequence[Range], logprobs: Sequence[float], forced: Iterable[int]) -> None:
+        """One entry a token; `forced` are positions."""
+        excluded = set(forced)
+        self._free = [
+            (*where, logprob)
+            for position, (where, logprob) in enumerate(zip(ranges, logprobs, strict=True))
+            if position not in excluded and where[0] < where[1]
+        ]
+
+    def over(self, where: Range) -> float:
+        """Of the free tokens that wrote any of these characters; 0, which is certain, if all was forced."""
+        start, end = where
+        return _mean([logprob for first, last, logprob in self._free if first < end and last > start])
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0

@@ -1,0 +1,55 @@
+"""Whether answers of a record can be held to it, known before a model is: what its grammar would be refused for with
+the first document is told here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from model_manager.engine.constraints.compiling import check
+from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import ConfigError, InvalidRequest
+from transforms.typed.grammar import Grammar
+from transforms.typed.leaves import bounded, expression, is_choice
+from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
+
+_DOCUMENT = "a"
+"""One that has spans, however they are cut."""
+_PREFIX = "failed to compile JSON schema: "
+
+
+def check_supported(record: Record) -> None:
+    """Raises ConfigError for what no grammar is made of, what nothing satisfies, and what is more than a grammar may
+    have; it names the field where one is to blame.
+    """
+    whole = _refusal(grammar=Grammar(record).of(_DOCUMENT))
+    if whole is None:
+        return
+    for path, leaf in _leaves(record, ""):
+        if not is_choice(leaf) and expression(leaf) is None:
+            said = _refusal(json_schema=bounded(leaf))
+            if said is not None:
+                raise ConfigError(f"{path}: {said}")
+    raise ConfigError(f"the grammar of {record.name}: {whole}")
+
+
+def _refusal(**constraint: Any) -> str | None:
+    """Why the engine would not take it."""
+    try:
+        check(Constraint(**constraint))
+    except InvalidRequest as error:
+        return str(error).partition(": ")[2].rpartition(_PREFIX)[2]
+    return None
+
+
+def _leaves(shape: Shape, path: str) -> Iterator[tuple[str, Leaf]]:
+    if isinstance(shape, Leaf):
+        yield path, shape
+    elif isinstance(shape, Maybe):
+        yield from _leaves(shape.shape, path)
+    elif isinstance(shape, Items):
+        yield from _leaves(shape.item, f"{path}[]")
+    elif isinstance(shape, Record):
+        for member in shape.members:
+            yield from _leaves(member.shape, f"{path}.{member.key}" if path else member.key)

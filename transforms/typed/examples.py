@@ -1,0 +1,59 @@
+"""A row that a user gives as an example → the answer that the model would have written."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from model_manager.wire.errors import ConfigError
+from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
+
+
+def answer_of(record: Record, value: Any) -> str:
+    """JSON as the grammar writes it, questions in the keys. Raises ConfigError for what is no row of the record."""
+    return _written(record, value, record.name)
+
+
+def _written(shape: Shape, value: Any, path: str) -> str:
+    if isinstance(shape, Maybe):
+        return "null" if value is None else _written(shape.shape, value, path)
+    if isinstance(shape, Items):
+        if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
+            raise ConfigError(f"example: {path} is {value!r}: takes a list")
+        return "[" + ", ".join(_written(shape.item, each, f"{path}[{at}]") for at, each in enumerate(value)) + "]"
+    if isinstance(shape, Record):
+        return "{" + ", ".join(_members(shape, value, path)) + "}"
+    return value if isinstance(shape, Leaf) and shape.kind == "json" and isinstance(value, str) else _plain(value, path)
+
+
+def _members(record: Record, value: Any, path: str) -> list[str]:
+    written = []
+    for member in record.in_order:
+        if isinstance(value, Mapping):
+            found = value.get(member.key, value.get(member.name))
+        else:
+            found = getattr(value, member.name, None)
+        if found is None and not member.required:
+            continue
+        if found is None and not isinstance(member.shape, Maybe):
+            raise ConfigError(f"example: {path} has no {member.key}: {value!r}")
+        inner = _written(member.shape, found, f"{path}.{member.name}")
+        written.append(f"{json.dumps(member.asked_key, ensure_ascii=False)}: {inner}")
+    return written
+
+
+def _plain(value: Any, path: str) -> str:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime.datetime):
+        return json.dumps(value.isoformat().replace("+00:00", "Z"))
+    if isinstance(value, datetime.date):
+        return json.dumps(value.isoformat())
+    try:
+        return json.dumps(value.value if isinstance(value, enum.Enum) else value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise ConfigError(f"example: {path} is {value!r}: takes JSON") from None

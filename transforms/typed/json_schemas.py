@@ -1,0 +1,228 @@
+"""Shapes of JSON Schemas: an object with properties, as the record of rows that a NamedTuple is made for.
+
+What Beam's rows have no type for (a choice of types, free objects, references that recur) is a leaf of the kind `json`.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+from model_manager.engine.constraints.schema_cost import referred
+from model_manager.wire.errors import ConfigError
+from transforms.elements import content_id
+from transforms.typed.leaves import bare, choice, is_bare
+from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Record, Schema, Shape
+
+_SAID = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+_HEAD = {"$schema", "$id", "$defs", "definitions"}
+_OF_OBJECTS = {"type", "properties", "required", "additionalProperties"}
+_OF_LISTS = {"type", "items", "minItems", "maxItems"}
+_OF_LEAVES: dict[str, set[str]] = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "boolean": set(),
+}
+_KINDS: dict[str, Kind] = {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}
+_OF_CHOICES: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "null": type(None)}
+_FORMATS: dict[str, Kind] = {"date": "date", "date-time": "datetime"}
+_DEEPEST = 32
+_WHOLE = "document"
+"""Where a part that refers to others has the whole schema."""
+
+
+def record_of_schema(given: Schema | str | Path) -> Record:
+    """The record of a schema, or of a file that holds one. Raises ConfigError."""
+    schema = _loaded(given) if isinstance(given, str | Path) else given
+    root = _Root(schema)
+    resolved, _ = root.resolved(schema, ())
+    shape = root.shape(resolved, ())
+    if not isinstance(shape, Record):
+        raise ConfigError(f"the JSON Schema: takes an object with properties and no more on top; {_oddity(resolved)}")
+    return shape
+
+
+def _oddity(schema: Schema | None) -> str:
+    """What keeps a schema from being a record's."""
+    if schema is None:
+        return "its reference leads nowhere"
+    if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("required", []), list):
+        return "its properties are no object, or what it requires is no list"
+    if odd := sorted(schema.keys() - _OF_OBJECTS - _SAID - _HEAD):
+        return f"it has {', '.join(odd)}"
+    if missing := sorted(set(schema.get("required", [])) - schema.get("properties", {}).keys()):
+        return f"it requires {', '.join(missing)}, of which properties says nothing"
+    return f"its type is {schema.get('type')!r}" if schema.get("properties") else "it has no properties"
+
+
+def _loaded(path: str | Path) -> Schema:
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: takes a file with a JSON Schema: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: takes a JSON Schema that is an object")
+    return found
+
+
+class _Root:
+    """A schema whose parts are looked at."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def shape(self, schema: Any, seen: tuple[str, ...]) -> Shape:
+        """Of a part; `seen`, references on the way to it."""
+        if not isinstance(schema, dict) or len(seen) > _DEEPEST:
+            return self._json(schema)
+        resolved, seen_now = self.resolved(schema, seen)
+        if resolved is None:
+            return self._json(schema)
+        if (inner := _of_nullable(resolved)) is not None:
+            found = self.shape(inner, seen_now)
+            twice = isinstance(found, Maybe) and "oneOf" in resolved  # null is of both parts, so of none
+            if twice or _is_json(found):
+                return self._json(schema)
+            return found if isinstance(found, Maybe) else Maybe(found)
+        return self._plain(resolved, seen_now) or self._json(schema)
+
+    def resolved(self, schema: Schema, seen: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        """The schema that a reference names; None for one that recurs or is elsewhere."""
+        while isinstance(schema, dict) and "$ref" in schema:
+            name = schema["$ref"]
+            if name in seen or schema.keys() - _SAID - _HEAD - {"$ref"}:
+                return None, seen
+            seen = (*seen, name)
+            schema = self._named(name)
+        return (schema if isinstance(schema, dict) else None), seen
+
+    def _named(self, name: str) -> Any:
+        if not name.startswith("#"):
+            return None
+        if name[1:] and not name.startswith("#/"):
+            raise ConfigError(f"$ref {name!r}: takes a part by its place, such as #/$defs/name, and not by an $anchor")
+        found = referred(self._schema, name)
+        if found is None:
+            raise ConfigError(f"$ref {name!r}: the JSON Schema has no such part")
+        return found
+
+    def _json(self, schema: Any) -> Leaf:
+        """The part as a schema of its own: what it refers to comes with it."""
+        if not isinstance(schema, dict):
+            return Leaf("json", {} if schema else {"not": {}})
+        draft = {"$schema": self._schema["$schema"]} if "$schema" in self._schema else {}
+        if (moved := _moved(schema)) == schema:
+            return Leaf("json", draft | schema)
+        unnamed = {key: value for key, value in self._schema.items() if key != "$id"}  # or its own places would count
+        whole = {"$defs": {_WHOLE: _moved(unnamed)}}  # beside a $ref old drafts would not see it
+        return Leaf("json", {"$id": f"urn:millrace:{content_id(moved)}"} | draft | {"allOf": [moved]} | whole)
+
+    def _plain(self, schema: Schema, seen: tuple[str, ...]) -> Shape | None:
+        said = schema.keys() - _SAID - _HEAD
+        if "enum" in schema or "const" in schema:
+            return _choice(schema, said)
+        kind = schema.get("type")
+        if (kind == "object" or "properties" in schema) and said <= _OF_OBJECTS:
+            return self._record(schema, seen)
+        if kind == "array" and said <= _OF_LISTS and isinstance(schema.get("items"), dict):
+            least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+            return Items(self.shape(schema["items"], seen), least, None if most is None else int(most))
+        if isinstance(kind, str) and kind in _OF_LEAVES and said <= {"type", *_OF_LEAVES[kind]}:
+            return _leaf(kind, {name: schema[name] for name in schema if name in said})
+        return None
+
+    def _record(self, schema: Schema, seen: tuple[str, ...]) -> Record | None:
+        properties, required = schema.get("properties"), schema.get("required", [])
+        if not properties or not isinstance(properties, dict) or not isinstance(required, list):
+            return None
+        if not set(required) <= properties.keys():
+            return None
+        names = _identifiers(list(properties))
+        members = [
+            Member(
+                name,
+                self.shape(part, seen),
+                key,
+                hint=_description(part),
+                required=key in required,
+            )
+            for name, (key, part) in zip(names, properties.items(), strict=True)
+        ]
+        return Record(str(schema.get("title", "Row")), tuple(members))
+
+
+def _moved(value: Any) -> Any:
+    """With references into what is now below `$defs`."""
+    if isinstance(value, list):
+        return [_moved(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    moved = {key: _moved(each) for key, each in value.items()}
+    if isinstance(name := value.get("$ref"), str) and (name == "#" or name.startswith("#/")):
+        moved["$ref"] = f"#/$defs/{_WHOLE}{name[1:]}"
+    return moved
+
+
+def _is_json(shape: Shape) -> bool:
+    return isinstance(shape, Leaf) and shape.kind == "json"
+
+
+def _description(schema: Any) -> str:
+    said = schema.get("description", "") if isinstance(schema, dict) else ""
+    return said if isinstance(said, str) else ""
+
+
+def _of_nullable(schema: Schema) -> Schema | None:
+    """The schema without the null that it also takes, where it does."""
+    kind = schema.get("type")
+    if isinstance(kind, list) and "null" in kind and len(kind) == 2 and not schema.keys() & {"enum", "const"}:
+        others = [each for each in kind if each != "null"]
+        return {**schema, "type": others[0]} if others else None
+    for keyword_ in ("anyOf", "oneOf"):
+        parts = schema.get(keyword_)
+        if isinstance(parts, list) and len(parts) == 2 and not schema.keys() - _SAID - _HEAD - {keyword_}:
+            others = [part for part in parts if part != {"type": "null"}]
+            if len(others) == 1:
+                return others[0] if isinstance(others[0], dict) else None
+    return None
+
+
+def _choice(schema: Schema, said: set[str]) -> Shape | None:
+    """Of its values those that its type takes, null apart; None where these are more than a choice."""
+    values, kinds = schema.get("enum", [schema.get("const")]), schema.get("type", [*_OF_CHOICES])
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if not said <= {"type", "enum", "const"} or {"enum", "const"} <= said or not isinstance(values, list):
+        return None
+    if any(kind not in [*_OF_CHOICES] for kind in kinds) or any(
+        type(each) not in _OF_CHOICES.values() for each in values
+    ):
+        return None
+    taken = [each for each in values if type(each) in [_OF_CHOICES[kind] for kind in kinds]]
+    others = [each for each in taken if each is not None]
+    try:
+        return choice(others) if len(others) == len(taken) else Maybe(choice(others))
+    except ConfigError:
+        return None
+
+
+def _leaf(kind: str, schema: Schema) -> Leaf:
+    special = _FORMATS.get(schema.get("format", ""))
+    if special is not None and is_bare(Leaf(special, schema)):
+        return bare(special)
+    return Leaf(_KINDS[kind], schema)
+
+
+def _identifiers(keys: list[str]) -> list[str]:
+    """Names for a NamedTuple's fields, of keys that need not be any."""
+    found: list[str] = []
+    for key in keys:
+        name = re.sub(r"\W", "_", key, flags=re.ASCII).lstrip("_")
+        name = f"field_{name}" if not name or name[0].isdigit() or keyword.iskeyword(name) else name
+        while name in found:
+            name += "_"
+        found.append(name)
+    return found

@@ -1,0 +1,98 @@
+"""JSON values → the user's own: a record of them is an instance of its class."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from model_manager.wire.errors import AnswerRejected
+from transforms.typed.beam_rows import row_class
+from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Piece, Record, Shape
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def decoded(text: str) -> Any:
+    """JSON with its decimals as they are written. Raises AnswerRejected for half a character, which no file has."""
+    found = json.loads(text, parse_float=Decimal)
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(found, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise AnswerRejected("the answer has half of a surrogate pair, which is no character") from None
+    return found
+
+
+def value_of(shape: Shape, found: Any) -> Any:
+    """A row's value. Raises AnswerRejected for what its class does not take."""
+    if isinstance(shape, Maybe):
+        return None if found is None else value_of(shape.shape, found)
+    if isinstance(shape, Items):
+        return [value_of(shape.item, each) for each in found]
+    if isinstance(shape, Record):
+        return _made(shape, found)
+    return found if isinstance(shape, Piece) else _leaf(shape, found)
+
+
+def _made(record: Record, found: dict[str, Any]) -> Any:
+    values = {
+        (member.key if record.by_key else member.name): value_of(member.shape, found[member.key])
+        if member.key in found
+        else None
+        for member in record.members
+    }
+    try:
+        return row_class(record)(**values)
+    except Exception as error:  # a class's own checks raise what they like
+        raise AnswerRejected(f"{record.name} does not take the answer: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _leaf(leaf: Leaf, found: Any) -> Any:
+    try:
+        return _READ[leaf.kind](found) if leaf.convert is None else leaf.convert(found)
+    except Exception:  # as above
+        raise AnswerRejected(f"the answer has {found!r}, which is no {leaf.kind}") from None
+
+
+def _finite(found: Any) -> float:
+    value = float(found)
+    if not math.isfinite(value):
+        raise ValueError(found)
+    return value
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
+def _written(found: Any) -> str:
+    """JSON, with the digits that the answer has."""
+    if isinstance(found, dict):
+        return "{" + ", ".join(f"{_written(key)}: {_written(value)}" for key, value in found.items()) + "}"
+    if isinstance(found, list):
+        return "[" + ", ".join(map(_written, found)) + "]"
+    if isinstance(found, Decimal):
+        _finite(found)
+        return str(found)
+    return json.dumps(found, ensure_ascii=False)
+
+
+_READ: dict[Kind, Callable[[Any], Any]] = {
+    "text": _as_it_is,
+    "integer": int,
+    "number": _finite,
+    "decimal": Decimal,
+    "boolean": _as_it_is,
+    "date": datetime.date.fromisoformat,
+    "datetime": lambda found: datetime.datetime.fromisoformat(found).astimezone(datetime.UTC),
+    "json": _written,
+}

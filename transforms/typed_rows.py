@@ -1,0 +1,88 @@
+"""Rows of a user's own type, as output_rows.py writes them: the fields of an answer beside what is ours, and JSON's
+values as those of Arrow's types.
+
+    {"id", …the fields, by their keys…, "confidence", "confidences": {path: …}, "spans": {path: {"start", "end"}}, …}
+
+A field whose name is one of ours has an underscore behind it: `id_`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from transforms.task_elements import Extracted
+
+JSON_TEXT = {b"millrace": b"json"}
+"""Metadata of a field that holds any JSON, as text."""
+_OURS = frozenset(
+    ("id", "confidence", "confidences", "spans", "finish_reason", "usage", "timings", "model", "revision", "error")
+) | {"columns"}
+_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
+
+
+def typed_name(key: str) -> str:
+    """What a field is called in rows."""
+    return f"{key}_" if key.rstrip("_") in _OURS else key
+
+
+def extracted_fields(result: Extracted) -> dict[str, Any]:
+    """What was found, and how sure the model was."""
+    answer = msgspec.json.decode(result.answer, type=dict[str, msgspec.Raw])
+    return {
+        **{typed_name(key): value for key, value in answer.items()},
+        "confidence": result.confidence,
+        "confidences": result.confidences,
+        "spans": {path: {"start": start, "end": end} for path, (start, end) in result.spans.items()},
+    }
+
+
+def fields_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What was found, of a row as it is written."""
+    return {name: value for name, value in row.items() if name not in _OURS}
+
+
+def arrow_row(line: bytes, schema: pa.Schema) -> dict[str, Any]:
+    """A line's values as `pa.Table.from_pylist` takes them."""
+    found = _DECODER.decode(line)
+    found["columns"] = _json_text(found["columns"])
+    return {field.name: _value(found.get(field.name), field) for field in schema}
+
+
+def _value(found: Any, field: pa.Field) -> Any:
+    if found is None:
+        return None
+    if field.metadata == JSON_TEXT:
+        return _json_text(found)
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return {inner.name: _value(found.get(inner.name), inner) for inner in kind}
+    if pa.types.is_map(kind):
+        return [(key, _value(value, kind.item_field)) for key, value in found.items()]
+    if pa.types.is_list(kind):
+        return [_value(each, kind.value_field) for each in found]
+    convert = next((made for is_kind, made in _CONVERSIONS if is_kind(kind)), None)
+    return convert(found) if convert else found
+
+
+_CONVERSIONS: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [
+    (pa.types.is_floating, float),
+    (pa.types.is_integer, int),
+    (pa.types.is_decimal, Decimal),
+    (pa.types.is_date, datetime.date.fromisoformat),
+    (pa.types.is_timestamp, datetime.datetime.fromisoformat),
+]
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_number)
+
+
+def _number(value: Decimal) -> float:
+    return float(value)
