@@ -21,6 +21,7 @@ from model_manager.wire.errors import ConfigError, ModelError
 from pipelines.edge import unwrapped
 from pipelines.options import COMMANDS, JobOptions, Task
 from pipelines.typed_flags import Classification, Extraction
+from transforms.classify import DEFAULT_THRESHOLD
 from transforms.files import create, exists, remove
 from transforms.object_reads import open_file
 from transforms.object_stores import is_local
@@ -160,7 +161,8 @@ def _of_extraction(options: JobOptions) -> dict[str, Any]:
 def _of_classification(options: JobOptions) -> dict[str, Any]:
     asked = options.typed
     assert isinstance(asked, Classification)
-    return {"labels": list(asked.labels), "multiple": asked.multiple, "threshold": asked.threshold}
+    threshold = DEFAULT_THRESHOLD if asked.threshold is None else asked.threshold
+    return {"labels": list(asked.labels), "multiple": asked.multiple, "threshold": threshold}
 
 
 _OF_TASK: dict[Task, Callable[[JobOptions], dict[str, Any]]] = {

@@ -24,7 +24,7 @@ from apache_beam.io.filesystem import BeamIOError
 
 from model_manager.wire.config import EMBEDDED_MODEL
 from model_manager.wire.errors import ConfigError, MillraceError
-from transforms.classify import CLASSIFY_TEMPLATE, Classify
+from transforms.classify import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD, Classify
 from transforms.extract import Extract
 from transforms.object_reads import open_file
 from transforms.typed.checking import check_supported
@@ -62,7 +62,7 @@ class Classification(DocumentTask):
     labels: list[str] | dict[str, str]
     """As they are, or each with what it means."""
     multiple: bool = False
-    threshold: float = 0.5
+    threshold: float | None = None
 
 
 def add_extraction(group: Any) -> None:
@@ -89,7 +89,7 @@ def add_classification(group: Any) -> None:
         "--threshold",
         type=float,
         metavar="P",
-        help=f"Probability from which a label holds, with --multiple. Default: {Classification.threshold}.",
+        help=f"Probability from which a label holds, with --multiple. Default: {DEFAULT_THRESHOLD}.",
     )
     _add_prompt_files(group, "the label, or with --multiple a list of labels")
 
@@ -133,12 +133,14 @@ def classification(given: argparse.Namespace) -> Classification:
     asked = Classification(
         labels=_labels_of(given.labels),
         multiple=given.multiple,
-        threshold=Classification.threshold if given.threshold is None else given.threshold,
+        threshold=given.threshold,
         **_prompt_files(given, CLASSIFY_TEMPLATE),
     )
+    make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple, threshold=asked.threshold)
+    _told(f"--labels {given.labels}", make, "list of labels")
     if asked.examples:
-        make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple, examples=asked.examples)
-        _told(f"--examples {given.examples}", make, "list of documents with labels")
+        with_examples = partial(make, examples=asked.examples)
+        _told(f"--examples {given.examples}", with_examples, "list of documents with labels")
     return asked
 
 

@@ -74,9 +74,10 @@ def _run(arguments: Sequence[str]) -> int:
     if state in (PipelineState.FAILED, PipelineState.CANCELLED):
         print(f"the job's state: {state}")
         return 1
-    for line in _what_was_done(result, spec, began):
+    outcome = outcome_of(result, None, []) if isinstance(result, RunnerResult | PortableResult) else None
+    for line in _what_was_done(outcome, spec, began):
         print(line)
-    return 0
+    return outcome.status if outcome is not None else 0
 
 
 def build(pipeline: beam.Pipeline, spec: dict[str, Any], path: str) -> None:
@@ -112,11 +113,11 @@ def _options(spec: dict[str, Any], flags: list[str]) -> PipelineOptions:
     return options
 
 
-def _what_was_done(result: Any, spec: dict[str, Any], began: float) -> Iterator[str]:
+def _what_was_done(outcome: Outcome | None, spec: dict[str, Any], began: float) -> Iterator[str]:
     """How long it took, what the model was asked, the files that were written since; as far as it is known here."""
     yield f"done in {span(time.time() - began)}"
-    if isinstance(result, RunnerResult | PortableResult):
-        yield from _what_was_asked(outcome_of(result, None, []))
+    if outcome is not None:
+        yield from _what_was_asked(outcome)
     for path in _paths_written(spec):
         found = [*match(glob.escape(path)), *match(f"{glob.escape(path)}-*")]
         files = [str(file.path) for file in found if file.last_updated_in_seconds >= began - _CLOCKS]

@@ -219,12 +219,12 @@ class AsyncRequestDoFn(beam.DoFn):
         try:
             result = self._task.element(asked.prompt, answer, served.name, served.revision)
         except RequestError as error:
-            return self._failed(asked, error, served)
+            return self._failed(asked, error, served, getattr(answer, "text", ""))
         self._metrics.finished(result)
         return _output(result, asked.keyed, asked.element)
 
-    def _failed(self, asked: _Asked, error: RequestError, served: ServedModel) -> Any:
-        letter = DeadLetter.of(asked.prompt, error.info(), served.name, served.revision)
+    def _failed(self, asked: _Asked, error: RequestError, served: ServedModel, answer: str = "") -> Any:
+        letter = DeadLetter.of(asked.prompt, error.info(), served.name, served.revision, answer)
         return self._failure(letter, asked.prompt.columns, asked.keyed, asked.element)
 
     def _failure(

@@ -30,8 +30,8 @@ from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Templa
 
 LABEL = "label"
 """The key of the answer whose value is one of the labels."""
-
-
+DEFAULT_THRESHOLD = 0.5
+"""Probability from which one of several labels holds."""
 CLASSIFY_TEMPLATE = DEFAULT_TEMPLATE.replace("Extract these fields", "Classify the document")
 
 
@@ -51,24 +51,24 @@ class Classify(RowTransform):
         params: SamplingParams | None = None,
         *,
         multiple: bool = False,
-        threshold: float = 0.5,
+        threshold: float | None = None,
         examples: Sequence[tuple[str, str | Sequence[str]]] = (),
         template: Template = CLASSIFY_TEMPLATE,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`labels`: as they are, or each with what it means. `examples` are documents with their label, or labels.
+        """`labels`: as they are, or each with what it means; two at least, unless `multiple`. `examples` are documents
+        with their label, or labels. `threshold` is of `multiple`, by default 0.5.
 
         Of the sampling parameters priority, deadline, cache_salt and adapter count. The template is as that of Extract.
 
         `settings`: as transforms.model_transform.ModelSettings explains them.
         """
-        said = _checked(labels)
-        if not 0 < threshold < 1:
-            raise ConfigError(f"threshold={threshold}: takes more than 0 and less than 1")
+        said = _checked(labels, multiple)
+        threshold = _threshold(threshold, multiple)
         record = _record(said, multiple)
         shown = [(document, answer_of(record, _answer(given, said, multiple))) for document, given in examples]
         self._prompts = Prompts(record, shown, template)
-        task = _Classifying(list(said), self._prompts, threshold if multiple else None)
+        task = _Classifying(list(said), self._prompts, threshold)
         super().__init__(task, model, params, settings)
 
     def prompt(self, document: str) -> Content:
@@ -137,7 +137,19 @@ def softmax(logprobs: Sequence[float]) -> list[float]:
     return [share / math.fsum(shares) for share in shares]
 
 
-def _checked(labels: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+def _threshold(given: float | None, multiple: bool) -> float | None:
+    """None where labels exclude each other; raises ConfigError."""
+    if not multiple:
+        if given is not None:
+            raise ConfigError(f"threshold={given}: is of multiple=True; without that the likeliest label holds")
+        return None
+    threshold = DEFAULT_THRESHOLD if given is None else given
+    if not 0 < threshold < 1:
+        raise ConfigError(f"threshold={threshold}: takes more than 0 and less than 1")
+    return threshold
+
+
+def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[str, str]:
     """Each label with what it means; raises ConfigError."""
     given = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else []
     if not given or not all(isinstance(each, str) for each in given):
@@ -146,6 +158,8 @@ def _checked(labels: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(f"labels: {twice[0]!r} is there twice: takes labels that differ")
     if not all(label.strip() for label in given):
         raise ConfigError(f"labels={labels!r}: takes no empty ones")
+    if len(given) == 1 and not multiple:
+        raise ConfigError(f"labels={labels!r}: takes two or more, of which one holds, or with multiple any number")
     return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(given, "")
 
 

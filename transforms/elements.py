@@ -47,7 +47,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
     """Where it was read: file and position (positions.py)."""
     original: str | None = None
-    """The row's own JSON, where it was read as one; goes to the dead letters unchanged."""
+    """The row as JSON, where it was read as JSON or from a table; goes to the dead letters unchanged."""
 
     def __post_init__(self) -> None:
         given = [field for field in (self.text, self.messages, self.token_ids) if field is not None]
@@ -76,6 +76,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The row as it was read; else one that reads as this prompt again."""
         if self.original is not None:
             return msgspec.json.decode(self.original)
+        if self.text is not None and self.source and self == Prompt(id=self.source, text=self.text, source=self.source):
+            return self.text  # a line, or a file that was read whole
         content = {"messages": self.messages} if self.messages else {"prompt": self.content}
         params = {"sampling_params": self.params} if self.params else {}
         return ({"id": self.id} if self.id else {}) | content | params | self.columns
@@ -144,15 +146,17 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     """One sentence."""
     row: Any = None
-    """The original row: its JSON value, or its text where it is no JSON."""
+    """The original row: its JSON value, a table's row as an object, or its text where it is neither."""
     source: str = ""
     model: str = ""
     """Whose request failed; empty where no model was asked."""
     revision: str = ""
     """As a Completion's."""
+    answer: str = ""
+    """What the model had answered, where that was not taken."""
 
     @classmethod
-    def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "") -> Self:
+    def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "", answer: str = "") -> Self:
         """The letter of a prompt whose request failed."""
         return cls(
             id=prompt.id,
@@ -162,6 +166,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             source=prompt.source,
             model=model,
             revision=revision,
+            answer=answer,
         )
 
 

@@ -158,7 +158,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 
 def _dead_letter_row(letter: DeadLetter) -> dict[str, Any]:
-    names = ("id", "error", "reason", "source", "row")
+    names = ("id", "error", "reason", "source", "row", *(("answer",) if letter.answer else ()))
     return {name: getattr(letter, name) for name in names} | (_maker(letter) if letter.model else {})
 
 

@@ -180,7 +180,7 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
         return _letter(UnreadableRow(reason), position, fields)
     row = dict(zip(header, fields, strict=True))
     try:
-        return _prompt_or_letter(typed_cells(row, shape), shape, position)
+        return _prompt_or_letter(typed_cells(row, shape), shape, position, msgspec.json.encode(row).decode())
     except InvalidRequest as error:
         return _letter(error, position, row, given_id(row, shape))
 
@@ -230,4 +230,4 @@ def _parquet_row(row: Mapping[str, Any], shape: RowShape, position: str, limit: 
     if len(encoded) > limit:
         shown = encoded[:_SHOWN].decode("utf-8", "replace")
         return _letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown)
-    return _prompt_or_letter(msgspec.json.decode(encoded), shape, position)
+    return _prompt_or_letter(msgspec.json.decode(encoded), shape, position, encoded.decode())

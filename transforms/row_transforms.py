@@ -153,7 +153,8 @@ class ClassifySettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fi
     labels: list[str] | dict[str, str]
     """As they are, or each with what it means."""
     multiple: bool = False
-    threshold: float = 0.5
+    threshold: float | None = None
+    """Of several labels, by default 0.5."""
     template: str = CLASSIFY_TEMPLATE
 
 

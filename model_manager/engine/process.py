@@ -21,14 +21,15 @@ from model_manager.engine.interface import Engine, StepResult
 from model_manager.engine.lifetime import die_with_parent
 from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
 from model_manager.store.revisions import check_revision
-from model_manager.wire.batching import output_batches
-from model_manager.wire.errors import ErrorInfo, ModelLoadFailed, RequestError
+from model_manager.wire.batching import fits_alone, output_batches
+from model_manager.wire.errors import ErrorInfo, InvalidRequest, ModelLoadFailed, RequestError
 from model_manager.wire.messages import (
     Cancel,
     EngineFailed,
     EngineReady,
     Failure,
     ManagerToEngine,
+    Output,
     Request,
     StartEngine,
     StepReport,
@@ -166,13 +167,15 @@ class EngineLoop:
 
     def _report(self, result: StepResult) -> None:
         """Send what there is to say; statistics twice a second, and before falling idle."""
-        failures = self._refused + result.failures
+        failures = (
+            self._refused + result.failures + [_too_large(each) for each in result.outputs if not fits_alone(each)]
+        )
         self._refused = []
         due = not self._engine.has_work() or self._clock() - self._stats_at >= _STATS_INTERVAL
         if due:
             self._stats_at = self._clock()
         if due or result.outputs or failures or result.new_token_ids:
-            *before, last = [*output_batches(result.outputs)] or [[]]
+            *before, last = [*output_batches(filter(fits_alone, result.outputs))] or [[]]
             for outputs in before:  # a report of many vectors would exceed what one message takes
                 self._link.send(StepReport(outputs=outputs))
             self._link.send(
@@ -184,6 +187,11 @@ class EngineLoop:
                     logprobs=result.new_logprobs,
                 )
             )
+
+
+def _too_large(output: Output) -> Failure:
+    error = InvalidRequest("its answer is larger than a message: ask for fewer logprobs or prompt_logprobs")
+    return Failure(output.request_id, error.info())
 
 
 def _first_message(connection: Connection[ManagerToEngine]) -> StartEngine:

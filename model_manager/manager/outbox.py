@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model_manager.wire.batching import output_batches
+from model_manager.wire.batching import failure_batches, output_batches
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import Failure, Message, Output, Results
 
@@ -77,8 +77,7 @@ class Outbox:
         results: list[Effect] = []
         for (client, key), (outputs, failures) in self._answers.items():
             results += [ToClient(client, Results(key=key, outputs=batch)) for batch in output_batches(outputs)]
-            if failures:
-                results.append(ToClient(client, Results(key=key, failures=failures)))
+            results += [ToClient(client, Results(key=key, failures=batch)) for batch in failure_batches(failures)]
         effects = results + self._effects
         self._answers, self._effects = {}, []
         return effects

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Output, Request
+from model_manager.wire.messages import Failure, Output, Request
 
 MOST_TOKENS = 2**20
 """In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
 MOST_ITEMS = 4096
+MOST_TOKENS_ALONE = 12 * 2**20
+"""Of one output: more would be over the transport's limit."""
 _BYTES_PER_TOKEN = 5
 
 T = TypeVar("T")
@@ -26,6 +28,16 @@ def output_batches(outputs: Iterable[Output]) -> Iterator[list[Output]]:
     return _batches(outputs, _output_size)
 
 
+def failure_batches(failures: Iterable[Failure]) -> Iterator[list[Failure]]:
+    """Failures in order, as many at a time as one message takes."""
+    return _batches(failures, _failure_size)
+
+
+def fits_alone(output: Output) -> bool:
+    """Whether a message can take it."""
+    return _output_size(output) <= MOST_TOKENS_ALONE
+
+
 def _request_size(request: Request) -> int:
     params = request.params
     listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())
@@ -37,6 +49,10 @@ def _request_size(request: Request) -> int:
 def _output_size(output: Output) -> int:
     numbers = _tokens_worth(output.logprobs) + _tokens_worth(output.prompt_logprobs)
     return len(output.token_ids) + numbers + len(output.embedding or b"") // _BYTES_PER_TOKEN
+
+
+def _failure_size(failure: Failure) -> int:
+    return len(failure.error.message)  # up to 4 bytes a character
 
 
 def _tokens_worth(logprobs: Logprobs | None) -> int:

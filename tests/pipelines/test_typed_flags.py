@@ -113,7 +113,7 @@ def test_a_schema_that_cannot_be_is_told_by_its_field(
         (["--schema", "json:Nothing"], "json has no Nothing: it is /"),
         (["--schema", "invoice_module:NUMBER"], "7: takes a dataclass"),
         (["--schema", "s.json", "--examples", "e.jsonl"], "--examples e.jsonl: line 2: takes an object of"),
-        (["--schema", "s.json", "--examples", "bad.jsonl"], "--examples bad.jsonl: example: Row has no total"),
+        (["--schema", "s.json", "--examples", "bad.jsonl"], "--examples bad.jsonl: example: Row has no field 'sum'"),
         (["--schema", "s.json", "--examples", "odd.jsonl"], "--examples odd.jsonl: "),
         (["--schema", "s.json", "--template", "t.txt"], "--template t.txt: template: takes text"),
         (["--schema", "s.json", "--n", "3"], "--n is of run"),
@@ -144,10 +144,12 @@ def test_flags_that_cannot_be_are_told(
         ([], "--labels is missing"),
         (["--labels", "a,a"], "labels: 'a' is there twice"),
         (["--labels", "a,,b"], "takes no empty ones"),
+        (["--labels", "a"], "--labels a: labels=['a']: takes two or more"),
         (["--labels", "l.json"], "--labels l.json: takes a list of strings"),
         (["--labels", "none.json"], "--labels none.json: no such file"),
         (["--labels", "l.txt"], "--labels l.txt: takes labels with commas between them, or a file of JSON"),
         (["--labels", '["a", "b"]'], "takes labels with commas between them, or a file of JSON named"),
+        (["--labels", "a,b", "--template", "felds.txt"], "{felds} is no place in it: did you mean {fields}?"),
         (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: is no list of documents with labels"),
         (["--labels", "a,b", "--threshold", "0.4"], "--threshold: is of --multiple"),
         (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "threshold=1.4"),
@@ -164,6 +166,7 @@ def test_labels_that_cannot_be_are_told(
     (folder / "l.txt").write_text("a\nb\n")
     (folder / "e.jsonl").write_text('{"text": "a", "answer": "c"}')
     (folder / "odd.jsonl").write_text('{"text": "a", "answer": 5}')
+    (folder / "felds.txt").write_text("{felds}: {document}")
     assert classify(["--input", "a.txt", "--backend", "fake", *flags]) == 2
     assert reason in said(capsys)
 

@@ -99,6 +99,16 @@ def test_a_pipeline_in_yaml_runs_by_our_command_which_says_what_it_did(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
+def test_a_pipeline_whose_every_row_failed_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = spec(tmp_path)
+    (tmp_path / "questions.csv").write_text("number,question\n3,\n4,\n")
+    assert dispatch(["yaml", str(file)]) == 1
+    assert "0 rows answered, 2 failed" in capsys.readouterr().out
+    assert reasons(tmp_path) == [(number, "InvalidRequest: the prompt is empty") for number in (3, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("runtime")
 def test_a_pipeline_in_yaml_runs_by_beams_own_command_with_the_embedded_model(tmp_path: Path) -> None:
     file = spec(tmp_path, engine="{max_num_seqs: 4}", providers=f"providers:\n  - include: {PROVIDERS}")
     command = [sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file", str(file)]

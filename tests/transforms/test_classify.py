@@ -107,7 +107,6 @@ LABELS: dict[str, list[str]] = {
     "escapes": ['say "a"', "back\\slash", "line\nbreak", "{label}", "\x7f"],
     "long": ["a label of as many tokens as this sentence has " * 4 + end for end in ("one", "two")],
     "two hundred": [f"label {number}" for number in range(200)],
-    "one": ["only"],
 }
 
 
@@ -163,9 +162,11 @@ def test_examples_are_shown_with_their_labels() -> None:
         {"labels": {}},
         {"labels": ["a", "a"]},
         {"labels": ["a", " "]},
-        {"labels": ["a"], "threshold": 1.0},
+        {"labels": ["a"]},
+        {"labels": ["a"], "multiple": True, "threshold": 1.0},
         {"labels": ["a", "b"], "examples": [("x", "c")]},
         {"labels": ["a", "b"], "examples": [("x", ["a", "b"])]},
+        {"labels": ["a", "b"], "multiple": True, "threshold": 0.0},
     ],
 )
 def test_what_is_impossible_is_refused_at_once(settings: dict[str, Any]) -> None:
@@ -190,3 +191,8 @@ def test_rows_go_on_to_parquet_with_no_more_ado(tmp_path: Path) -> None:
     (row,) = pq.read_table(path).to_pylist()
     assert (row["label"], row["labels"]) == ("good", ["good"])
     assert dict(row["probabilities"])["good"] == pytest.approx(1 / (1 + math.exp(-3)))
+
+
+def test_a_threshold_is_of_several_labels() -> None:
+    with pytest.raises(ConfigError, match=r"threshold=0\.4: is of multiple=True"):
+        Classify(["a", "b"], MODEL, threshold=0.4)

@@ -18,6 +18,7 @@ from tests.transforms.running import check, pipeline
 from tests.transforms.typed.invoices import SCHEMA, TYPES, Frozen, Invoice, Order, Plain
 from transforms import Extract, ModelConfig, Prompt, Span
 from transforms.client import Content
+from transforms.output_rows import json_line
 from transforms.stand_in import StandInClient
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
@@ -161,11 +162,14 @@ def test_the_template_may_be_the_users_own() -> None:
     ]
     with pytest.raises(ConfigError, match="template: takes text"):
         Extract(Plain, MODEL, template="no place")
+    assert Extract(Plain, MODEL, template='{"a": {note}} {document}').prompt("Anna") == '{"a": {note}} Anna'
 
 
 def test_an_example_that_is_no_row_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not stand in the document"):
         Extract(Frozen, MODEL, examples=[("Anna.", {"name": "Bo", "inner": Plain("x"), "days": []})])
+    with pytest.raises(ConfigError, match=r"Plain has no field .aged.: did you mean age\?"):
+        Extract(Plain, MODEL, examples=[("Anna.", {"name": "Anna", "aged": 3})])
     with pytest.raises(ConfigError, match="Plain has no name"):
         Extract(Plain, MODEL, examples=[("Anna.", {"age": 3})])
 
@@ -197,6 +201,28 @@ def test_what_fails_is_a_dead_letter() -> None:
         rows, letters = running | beam.Create(documents) | transform
         check(rows, lambda found: not found, "rows")
         check(letters, told, "letters")
+
+
+class Checked(pydantic.BaseModel):
+    name: str
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def nothing_will_do(cls, _name: str) -> str:
+        raise ValueError("not this one")
+
+
+def test_the_letter_of_an_answer_that_is_not_taken_has_the_answer_and_what_is_wrong_with_which_field() -> None:
+    def told(letters: list[Any]) -> bool:
+        (letter,) = letters
+        line = json.loads(json_line(letter))
+        reason = "Checked does not take the answer: name: Value error, not this one"
+        return letter.reason == reason and json.loads(line["answer"]).keys() == {"name"} and line["row"] == "Anna"
+
+    with pipeline() as running:
+        transform = Extract(Checked, MODEL, open_client=ConstrainedClient).with_exception_handling()
+        documents = beam.Create([Prompt(id="a.txt", source="a.txt", text="Anna")])
+        check((running | documents | transform)[1], told)
 
 
 def test_without_handling_a_failure_fails_the_job() -> None:

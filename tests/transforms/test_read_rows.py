@@ -112,6 +112,20 @@ def test_the_dead_letter_of_a_bad_row_has_the_id_of_the_column_that_is_named_for
         assert (type(letter), letter.id) == (DeadLetter, "3")
 
 
+def test_a_prompt_keeps_the_row_that_it_was_read_from(tmp_path: Path) -> None:
+    row = {"key": "7", "review": "Fine.", "temperature": "0.5"}
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([row]), table)
+    content = ",".join(row) + "\n" + ",".join(row.values()) + "\n"
+    shape = {"id_column": "key", "prompt_column": "review", "documents": True, "row_params": False}
+    for prompt in read(table, **shape) + read_bytes(tmp_path, "a.csv", content.encode(), **shape):
+        assert isinstance(prompt, Prompt)
+        assert (prompt.id, prompt.text, prompt.row()) == ("7", "Fine.", row)
+    (line,) = read_bytes(tmp_path, "a.txt", b"Fine.\n")
+    assert isinstance(line, Prompt)
+    assert line.row() == "Fine."
+
+
 def test_rows_that_share_an_id_are_all_read(tmp_path: Path) -> None:
     rows = read_bytes(tmp_path, "a.jsonl", b'{"id": "x", "prompt": "a"}\n{"id": "x", "prompt": "b"}\n')
     assert [row.id for row in rows] == ["x", "x"]

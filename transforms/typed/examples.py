@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import enum
 import json
 from collections.abc import Mapping
@@ -31,6 +32,12 @@ def _written(shape: Shape, value: Any, path: str) -> str:
 
 
 def _members(record: Record, value: Any, path: str) -> list[str]:
+    if isinstance(value, Mapping):
+        names = [name for member in record.in_order for name in (member.key, member.name)]
+        if unknown := [name for name in value if name not in names]:
+            near = difflib.get_close_matches(str(unknown[0]), names, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"example: {path} has no field {unknown[0]!r}{hint}")
     written = []
     for member in record.in_order:
         if isinstance(value, Mapping):

@@ -4,6 +4,7 @@ once and then found in the prefix cache.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ Document:
 JSON:"""
 """The user's turn; what follows it is the answer."""
 _EXAMPLE = "\nDocument:\n{document}\nJSON: {answer}\n"
+_PLACES = ("document", "fields", "examples")
 Template = str | list[dict[str, Any]]
 Content = str | list[dict[str, Any]]
 
@@ -30,6 +32,10 @@ def checked_template(template: Template) -> Template:
     texts = [template] if isinstance(template, str) else [message.get("content") for message in template]
     if not all(isinstance(text, str) for text in texts) or sum(str(text).count("{document}") for text in texts) != 1:
         raise ConfigError("template: takes text, or chat messages with text, that has {document} in it, once")
+    for place in re.findall(r"{(\w+)}", "".join(map(str, texts))):
+        near = difflib.get_close_matches(place, _PLACES, n=1)
+        if near and place not in _PLACES:
+            raise ConfigError(f"template: {{{place}}} is no place in it: did you mean {{{near[0]}}}?")
     return template
 
 

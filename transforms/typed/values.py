@@ -49,11 +49,17 @@ def _made(record: Record, found: dict[str, Any]) -> Any:
     try:
         return row_class(record)(**values)
     except Exception as error:  # a class's own checks raise what they like
-        raise AnswerRejected(f"{record.name} does not take the answer: {_first_line(error)}") from None
+        raise AnswerRejected(f"{record.name} does not take the answer: {_reason(error)}") from None
 
 
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _reason(error: Exception) -> str:
+    """One line; of pydantic's errors what is wrong with each field, without the values and the links."""
+    said = str(error)
+    if callable(listed := getattr(error, "errors", None)):
+        said = "; ".join(
+            ": ".join([".".join(map(str, each["loc"])), each["msg"]]).removeprefix(": ") for each in listed()
+        )
+    return " ".join(said.split())[:300]
 
 
 def _leaf(leaf: Leaf, found: Any) -> Any:

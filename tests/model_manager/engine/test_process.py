@@ -10,16 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from model_manager.engine.manager_link import MALFORMED_INPUT
-from model_manager.engine.process import LOAD_FAILED, STEP_FAILED
+from model_manager.engine.interface import Engine, StepResult
+from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
+from model_manager.engine.process import LOAD_FAILED, STEP_FAILED, EngineLoop
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import (
     Cancel,
@@ -36,9 +37,10 @@ from model_manager.wire.messages import (
     StartEngine,
     StepReport,
     Submit,
+    Timings,
 )
 from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.transport import Connection, ConnectionLost
+from model_manager.wire.transport import Connection, ConnectionLost, encode
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 
 DEADLINE = 60.0
@@ -246,6 +248,60 @@ def test_a_model_that_cannot_be_loaded_is_reported_by_its_class(manager: Manager
     status, log = manager.ended()
     assert status == LOAD_FAILED
     assert "tiny is not loaded" in log
+
+
+def _vector(name: str, size: int) -> Output:
+    return Output(name, [], FinishReason.STOP, Timings(0.0, 0.0, 0.0), prompt_tokens=1, embedding=bytes(size))
+
+
+class _Answering:
+    """An engine that has its answers ready."""
+
+    def __init__(self, *outputs: Output) -> None:
+        self._outputs = outputs
+
+    def has_work(self) -> bool:
+        return bool(self._outputs)
+
+    def step(self) -> StepResult:
+        outputs, self._outputs = list(self._outputs), ()
+        return StepResult(outputs=outputs)
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
+
+
+class _Idle(Exception):
+    """The engine has nothing left to do."""
+
+
+class _Frames:
+    """A link that takes what the transport takes, and ends the loop where it would wait."""
+
+    def __init__(self) -> None:
+        self.reports: list[StepReport] = []
+
+    def receive(self, *, wait: bool) -> list[Message]:
+        if wait:
+            raise _Idle
+        return []
+
+    def working(self, **_: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def send(self, message: StepReport) -> None:
+        encode(message)  # raises ProtocolError over the transport's limit
+        self.reports.append(message)
+
+
+def test_an_answer_larger_than_a_message_is_a_failure_of_its_request_alone() -> None:
+    small, large = (_vector(name, size) for name, size in (("s", 8), ("l", 2**26)))
+    link = _Frames()
+    with pytest.raises(_Idle):
+        EngineLoop(cast(Engine, _Answering(large, small)), cast(ManagerLink, link)).serve()
+    (report,) = link.reports
+    assert report.outputs == [small]
+    assert [(failure.request_id, failure.error.kind) for failure in report.failures] == [("l", "InvalidRequest")]
 
 
 def test_what_nobody_expected_in_loading_is_reported_with_its_text() -> None:

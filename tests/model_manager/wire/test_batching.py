@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from model_manager.wire.batching import MOST_TOKENS, output_batches, request_batches
+import msgspec
+
+from model_manager.wire.batching import (
+    MOST_TOKENS,
+    MOST_TOKENS_ALONE,
+    failure_batches,
+    fits_alone,
+    output_batches,
+    request_batches,
+)
 from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
-from model_manager.wire.messages import FinishReason, Output, Request, Submit, Timings
+from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.logprobs import Logprobs
+from model_manager.wire.messages import Failure, FinishReason, Output, Request, Results, Submit, Timings
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.transport import encode
 
@@ -34,3 +45,27 @@ def test_requests_with_large_constraints_fit_into_their_messages() -> None:
     assert [request for batch in batches for request in batch] == requests
     for batch in batches:
         encode(Submit("model", batch))  # raises ProtocolError over the transport's limit
+
+
+def test_the_largest_output_that_fits_alone_is_taken_by_the_transport() -> None:
+    output = _vector(0, 5 * MOST_TOKENS_ALONE // 4)
+    assert fits_alone(output)
+    assert not fits_alone(_vector(0, 5 * MOST_TOKENS_ALONE // 4 + 2))
+    encode(Results("model", outputs=[output]))  # raises ProtocolError over the transport's limit
+
+
+def test_alternatives_of_a_long_prompt_that_fit_alone_are_taken_by_the_transport() -> None:
+    places = MOST_TOKENS_ALONE // (2 * 42)
+    each = Logprobs([-1.5] * places, [False] * places, [[2**31] * 20] * places, [[-1.5] * 20] * places)
+    output = msgspec.structs.replace(_vector(0, 0), prompt_logprobs=each)
+    assert fits_alone(output)
+    assert not fits_alone(msgspec.structs.replace(output, logprobs=each))
+    encode(Results("model", outputs=[output]))
+
+
+def test_many_failures_with_long_texts_fit_into_their_messages() -> None:
+    failures = [Failure(str(number), InvalidRequest("é" * 2**16).info()) for number in range(1000)]
+    batches = [*failure_batches(failures)]
+    assert [failure for batch in batches for failure in batch] == failures
+    for batch in batches:
+        encode(Results("model", failures=batch))
