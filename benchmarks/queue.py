@@ -28,8 +28,9 @@ from model_manager.engine.engine import LLMEngine
 from model_manager.engine.interface import StepInput, StepOutput
 from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import ModelInfo, Request
+from model_manager.wire.messages import Request
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.status import ModelInfo
 
 _VOCAB = 64
 

@@ -9,7 +9,8 @@ import msgspec
 
 from model_manager.client.status import read_status, stop_models
 from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import ModelStatus, Status
+from model_manager.wire.messages import Status
+from model_manager.wire.status import ModelStatus
 from pipelines.edge import at_the_edge
 from pipelines.flag_parser import FlagParser
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from model_manager.wire.messages import JobStatus, Status
+from model_manager.wire.messages import Status
+from model_manager.wire.status import JobStatus
 from transforms.count import RowCount
 
 POLL_SECONDS = 0.5

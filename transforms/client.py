@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.logprobs import TokenLogprob
-from model_manager.wire.messages import FinishReason, ModelInfo, Pooling, Timings
+from model_manager.wire.messages import FinishReason, Pooling, Timings
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
+from model_manager.wire.status import ModelInfo
 
 
 class Answered(Protocol):

@@ -14,9 +14,10 @@ import msgspec
 
 from model_manager.wire.errors import MillraceError, PromptTooLong
 from model_manager.wire.logprobs import TokenLogprob
-from model_manager.wire.messages import FinishReason, ModelInfo, Pooling, Timings
+from model_manager.wire.messages import FinishReason, Pooling, Timings
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
+from model_manager.wire.status import ModelInfo
 from transforms.client import ClientOptions, Content
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from model_manager.client.generation import Decoder
 from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import ModelInfo
+from model_manager.wire.status import ModelInfo
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]

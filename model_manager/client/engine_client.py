@@ -28,10 +28,11 @@ from model_manager.store import resolve
 from model_manager.store.revisions import revision_of
 from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
 from model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
-from model_manager.wire.messages import ModelInfo, Pooling, Request
+from model_manager.wire.messages import Pooling, Request
 from model_manager.wire.runtime import RuntimeDir
 from model_manager.wire.sampling import SamplingParams
 from model_manager.wire.shared_settings import UnmetSetting
+from model_manager.wire.status import ModelInfo
 
 _NO_SAMPLING = SamplingParams()
 

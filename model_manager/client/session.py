@@ -32,7 +32,6 @@ from model_manager.wire.messages import (
     Failure,
     ManagerToClient,
     ModelFailed,
-    ModelInfo,
     ModelReady,
     OpenModel,
     Output,
@@ -42,6 +41,7 @@ from model_manager.wire.messages import (
     Submit,
 )
 from model_manager.wire.shared_settings import UnmetSetting
+from model_manager.wire.status import ModelInfo
 from model_manager.wire.transport import ConnectionLost, ProtocolError
 
 _ABANDONED_WITHIN = 0.2

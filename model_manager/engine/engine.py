@@ -33,7 +33,8 @@ from model_manager.engine.speculation.speculation import Policy, Speculation, Tu
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits, RequestError
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
+from model_manager.wire.messages import Failure, FinishReason, Request
+from model_manager.wire.status import EngineStats, ModelInfo
 
 _MOMENT = 0.01
 """Seconds that a step waits for a constraint's compilation where nothing else is to be done."""

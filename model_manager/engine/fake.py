@@ -32,7 +32,8 @@ from model_manager.engine.scheduling.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import RequestError
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import EngineStats, Failure, FinishReason, ModelInfo, Request
+from model_manager.wire.messages import Failure, FinishReason, Request
+from model_manager.wire.status import EngineStats, ModelInfo
 
 _VOCAB_SIZE = 1000
 _MAX_MODEL_LEN = 2048

@@ -18,7 +18,7 @@ from model_manager.manager.families import Families
 from model_manager.manager.gpus import Place
 from model_manager.manager.outbox import Outbox, Start, Stop
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import EngineStats, ModelInfo
+from model_manager.wire.status import EngineStats, ModelInfo
 
 
 class State(enum.StrEnum):

@@ -27,18 +27,9 @@ from model_manager.manager.requests import Requests
 from model_manager.manager.results import KeptResults
 from model_manager.wire.config import ManagerConfig, ModelConfig
 from model_manager.wire.errors import EngineLost, ErrorInfo, ModelDoesNotFit, ModelLoadFailed, ModelReplaced
-from model_manager.wire.messages import (
-    EngineStats,
-    FinishReason,
-    ModelFailed,
-    ModelInfo,
-    ModelReady,
-    ModelStatus,
-    OpenModel,
-    Request,
-    StepReport,
-)
+from model_manager.wire.messages import FinishReason, ModelFailed, ModelReady, OpenModel, Request, StepReport
 from model_manager.wire.shared_settings import unmet_settings
+from model_manager.wire.status import EngineStats, ModelInfo, ModelStatus
 
 log = logging.getLogger(__name__)
 

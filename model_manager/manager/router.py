@@ -19,17 +19,8 @@ from model_manager.manager.results import KeptResults
 from model_manager.manager.succession import Succession
 from model_manager.wire.config import ManagerConfig
 from model_manager.wire.errors import ConfigError, ErrorInfo, ModelError
-from model_manager.wire.messages import (
-    Cancel,
-    CloseModel,
-    JobStatus,
-    ModelFailed,
-    ModelInfo,
-    ModelStatus,
-    OpenModel,
-    StepReport,
-    Submit,
-)
+from model_manager.wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, StepReport, Submit
+from model_manager.wire.status import JobStatus, ModelInfo, ModelStatus
 from model_manager.wire.transport import ProtocolError
 
 MOST_OUTSTANDING = 65536

@@ -32,7 +32,6 @@ from model_manager.wire.messages import (
     OpenModel,
     Ping,
     Pong,
-    ProcessStatus,
     Refused,
     Status,
     StepReport,
@@ -41,6 +40,7 @@ from model_manager.wire.messages import (
     Welcome,
 )
 from model_manager.wire.runtime import BACKLOG
+from model_manager.wire.status import ProcessStatus
 from model_manager.wire.transport import AsyncConnection, ConnectionLost, ProtocolError, peer_pid_uid
 
 _TICK = 0.2

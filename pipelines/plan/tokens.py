@@ -16,8 +16,8 @@ from model_manager.client.encoding import Encoding
 from model_manager.client.tokenizing import Tokenizer
 from model_manager.store import resolve_tokenizer
 from model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
-from model_manager.wire.messages import ModelInfo
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.status import ModelInfo
 from transforms.count import RowCount, count_rows
 from transforms.elements import DeadLetter, Prompt
 from transforms.file_ranges import FileRange, match_files, split_file

@@ -2,7 +2,8 @@
 
 import pytest
 
-from model_manager.wire.messages import EngineStats, ModelInfo, ModelStatus, Status
+from model_manager.wire.messages import Status
+from model_manager.wire.status import EngineStats, ModelInfo, ModelStatus
 from pipelines import processes
 from pipelines.processes import status_lines, stop
 

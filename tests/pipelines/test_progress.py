@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from model_manager.wire.messages import EngineStats, JobStatus, ModelStatus, Status
+from model_manager.wire.messages import Status
+from model_manager.wire.status import EngineStats, JobStatus, ModelStatus
 from pipelines.progress import Speed, describe, duration, heard, shown_progress
 from transforms.count import RowCount
 from transforms.streams.readers import READING, ReaderDoFn

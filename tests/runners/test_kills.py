@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from model_manager.client.status import stop_models
-from model_manager.wire.messages import JobStatus, ModelStatus, Status
+from model_manager.wire.messages import Status
+from model_manager.wire.status import JobStatus, ModelStatus
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left, status_of, until
 

@@ -117,7 +117,7 @@ def test_a_prompt_keeps_the_row_that_it_was_read_from(tmp_path: Path) -> None:
     table = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist([row]), table)
     content = ",".join(row) + "\n" + ",".join(row.values()) + "\n"
-    shape = {"id_column": "key", "prompt_column": "review", "documents": True, "row_params": False}
+    shape: dict[str, Any] = {"id_column": "key", "prompt_column": "review", "documents": True, "row_params": False}
     for prompt in read(table, **shape) + read_bytes(tmp_path, "a.csv", content.encode(), **shape):
         assert isinstance(prompt, Prompt)
         assert (prompt.id, prompt.text, prompt.row()) == ("7", "Fine.", row)

@@ -23,7 +23,7 @@ from model_manager.engine.loading.kv_memory import NO_ROOM, Room
 from model_manager.engine.loading.placement import Placement
 from model_manager.engine.tensor_parallel.tensor_parallel import Rank
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import ModelInfo
+from model_manager.wire.status import ModelInfo
 
 if TYPE_CHECKING:
     from model_manager.engine.model_runner import TorchModelRunner

@@ -23,8 +23,9 @@ from model_manager.engine.modules.merged_linears import SharedLinear
 from model_manager.engine.paged_attention import CacheShape, GatheringAttention
 from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import ModelInfo, Request
+from model_manager.wire.messages import Request
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.cuda.test_cuda_graphs import FakeCapture
 from tests.model_manager.engine.test_running_ahead import NotingSampler
 from tests.model_manager.engine.tested_models import qwen3

@@ -21,8 +21,9 @@ from model_manager.engine.scheduling.block_manager import BlockManager
 from model_manager.engine.scheduling.sequence import sampling_seed
 from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig, Speculation
-from model_manager.wire.messages import ModelInfo, Output, Request
+from model_manager.wire.messages import Output, Request
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.sampling_cases import Case, rows_of
 
 VOCAB_SIZE = 24

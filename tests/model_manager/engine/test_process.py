@@ -27,7 +27,6 @@ from model_manager.wire.messages import (
     EngineFailed,
     EngineMessage,
     EngineReady,
-    EngineStats,
     FinishReason,
     Heartbeat,
     Message,
@@ -40,6 +39,7 @@ from model_manager.wire.messages import (
     Timings,
 )
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.status import EngineStats
 from model_manager.wire.transport import Connection, ConnectionLost, encode
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 

@@ -21,7 +21,8 @@ from model_manager.engine.sampling.sampling_rows import SamplingRows
 from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.engine.speculation.speculation import Policy
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import FinishReason, ModelInfo, Output, Request
+from model_manager.wire.messages import FinishReason, Output, Request
+from model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.cuda.test_cuda_graphs import FakeCapture, _runners
 from tests.model_manager.engine.drafting import Fixed, speculate
 from tests.model_manager.engine.history_runner import (

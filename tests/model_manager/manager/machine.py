@@ -23,7 +23,8 @@ from model_manager.client.status import read_status
 from model_manager.store import resolve
 from model_manager.store.revisions import revision_of
 from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from model_manager.wire.messages import ModelStatus, Status
+from model_manager.wire.messages import Status
+from model_manager.wire.status import ModelStatus
 
 MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
 PATIENCE = 60.0

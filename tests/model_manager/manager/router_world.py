@@ -18,7 +18,6 @@ from model_manager.wire.messages import (
     Failure,
     FinishReason,
     ModelFailed,
-    ModelInfo,
     ModelReady,
     OpenModel,
     Output,
@@ -29,6 +28,7 @@ from model_manager.wire.messages import (
     Timings,
 )
 from model_manager.wire.sampling import SamplingParams
+from model_manager.wire.status import ModelInfo
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4)
 KEY = CONFIG.key

@@ -22,12 +22,10 @@ from model_manager.wire.messages import (
     Cancel,
     EngineFailed,
     EngineReady,
-    EngineStats,
     Failure,
     FinishReason,
     Heartbeat,
     ManagerToEngine,
-    ModelInfo,
     Output,
     Request,
     Shutdown,
@@ -36,6 +34,7 @@ from model_manager.wire.messages import (
     Submit,
     Timings,
 )
+from model_manager.wire.status import EngineStats, ModelInfo
 from model_manager.wire.transport import AsyncConnection, ConnectionLost
 
 ANSWER, DIE, FAIL = 1, 2, 3
