@@ -51,7 +51,7 @@ from pipelines.options import JobOptions
 from pipelines.prism import OwnPrism
 from pipelines.progress import Speed, heard, shown_progress
 from pipelines.provenance import unnoted_if_refused
-from pipelines.summary import outcome_of, print_summary
+from pipelines.summary import count_lines, outcome_of, print_summary
 from transforms.count import RowCount, count_rows
 from transforms.output_files import OutputFiles
 from transforms.resume import count_completed
@@ -190,13 +190,13 @@ def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
         ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
         with ends, _progress(options, lambda _: None, stderr):
             result = pipeline.run()
-            with _ended_at_interruption(result, options):
+            with _ended_at_interruption(result, options, stderr):
                 result.wait_until_finish()
     return 0
 
 
 @contextlib.contextmanager
-def _ended_at_interruption(result: Any, options: JobOptions) -> Iterator[None]:
+def _ended_at_interruption(result: Any, options: JobOptions, stderr: TextIO) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -206,6 +206,9 @@ def _ended_at_interruption(result: Any, options: JobOptions) -> Iterator[None]:
         with contextlib.suppress(Exception):  # whatever is wrong with a job that ends, it is to end
             result.cancel()
             _wait_for_workers()
+        with contextlib.suppress(Exception):  # as above
+            for line in () if options.quiet else count_lines(outcome_of(result, None, [])):
+                print(line, file=stderr, flush=True)
         raise
 
 

@@ -63,9 +63,11 @@ class Speed:
             self._samples.popleft()
 
     def line(self) -> str:
-        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`."""
+        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`; of a stream also that it waits."""
         last = self._samples[-1]
         prompts, tokens = self._per_second()
+        if self.total is None and len(self._samples) > 1 and not prompts and not tokens:
+            return f"{last.done:,} done, waiting for more"
         of = f" / {self.total}" if self.total else ""
         return f"{last.done:,}{of}   {prompts:,.1f} prompts/s   {tokens:,.0f} tokens/s   {self._left(prompts)}".rstrip()
 

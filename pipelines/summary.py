@@ -143,12 +143,25 @@ def summary_lines(outcome: Outcome) -> list[str]:
     return [
         f"{outcome.completions:,} completions in {span(seconds)}, first request to last result: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
-        f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
-        f"{outcome.generated_tokens:,} generated",
+        _tokens(outcome),
         *([f"before:       {span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
         *_output(outcome),
         *_examples(outcome.files),
     ]
+
+
+def count_lines(outcome: Outcome) -> list[str]:
+    """Rows and tokens of what has no end or no files of its own; none where no model was asked."""
+    if not outcome.completions and not outcome.dead_letters:
+        return []
+    return [f"{outcome.completions:,} rows answered, {outcome.dead_letters:,} failed", _tokens(outcome)]
+
+
+def _tokens(outcome: Outcome) -> str:
+    return (
+        f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
+        f"{outcome.generated_tokens:,} generated"
+    )
 
 
 def _output(outcome: Outcome) -> list[str]:

@@ -31,7 +31,7 @@ from pipelines.job_server import hint_at_workers, runs_on_flink
 from pipelines.local_runner import runs_here
 from pipelines.logs import logs_at
 from pipelines.named_runner import named_runner
-from pipelines.summary import Outcome, outcome_of, places, span
+from pipelines.summary import Outcome, count_lines, outcome_of, places, span
 from transforms.files import match
 
 PROVIDERS = Path(__file__).with_name("yaml_providers.yaml")
@@ -117,22 +117,12 @@ def _what_was_done(outcome: Outcome | None, spec: dict[str, Any], began: float) 
     """How long it took, what the model was asked, the files that were written since; as far as it is known here."""
     yield f"done in {span(time.time() - began)}"
     if outcome is not None:
-        yield from _what_was_asked(outcome)
+        yield from count_lines(outcome)
     for path in _paths_written(spec):
         found = [*match(glob.escape(path)), *match(f"{glob.escape(path)}-*")]
         files = [str(file.path) for file in found if file.last_updated_in_seconds >= began - _CLOCKS]
         if files:
             yield f"written: {places(files)}"
-
-
-def _what_was_asked(outcome: Outcome) -> Iterator[str]:
-    """Nothing of a pipeline that asked no model."""
-    if outcome.completions or outcome.dead_letters:
-        yield f"{outcome.completions:,} rows answered, {outcome.dead_letters:,} failed"
-        yield (
-            f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
-            f"{outcome.generated_tokens:,} generated"
-        )
 
 
 def _paths_written(node: Any) -> Iterator[str]:

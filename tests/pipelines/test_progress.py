@@ -106,6 +106,13 @@ def test_nothing_is_assumed_without_a_total() -> None:
     assert speed.fraction() == 0.0
 
 
+def test_a_stream_that_has_done_all_there_is_says_that_it_waits() -> None:
+    speed = Speed(None)
+    lines = [describe(status(job(min(second, 3))), "j", speed, float(second)) for second in range(60)]
+    assert lines[5].startswith("3   0.6 prompts/s")
+    assert set(lines[20:]) == {"3 done, waiting for more"}
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
 def test_durations(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown

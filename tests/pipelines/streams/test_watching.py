@@ -25,7 +25,9 @@ def test_a_job_that_is_resumed_answers_what_came_since_and_nothing_is_left_besid
     first = [f"{tmp_path}/a.txt@0", f"{tmp_path}/a.txt@4"]
     with stream(*places, "--window=1") as job:
         until(lambda: ids(out) == first)
-        assert "with --resume" in interrupted(job)
+        told = interrupted(job)
+    assert "2 rows answered, 0 failed" in told
+    assert "with --resume" in told
     (tmp_path / "b.txt").write_text("three\n")
     with stream(*places, "--window=1", "--resume") as job:
         until(lambda: len(ids(out)) > 2)
