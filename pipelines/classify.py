@@ -6,22 +6,20 @@ python -m pipelines.classify --input 'reviews/*.csv' --labels 'positive,negative
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-
-import apache_beam as beam
 
 from pipelines.edge import leave
-from pipelines.file_job import build_file_job, common_settings, run_command
+from pipelines.file_job import common_settings, run_command
 from pipelines.options import JobOptions
 from pipelines.typed_flags import Classification
 from transforms.classify import Classify
+from transforms.model_transform import ModelTransform
 
 
-def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
-    """Files ─► documents ─► labels ─► files, as generate.py; returns the written files."""
+def classify(options: JobOptions) -> ModelTransform:
+    """Documents ─► labels."""
     asked = options.typed
     assert isinstance(asked, Classification)
-    classify = Classify(
+    return Classify(
         asked.labels,
         options.model,
         options.sampling,
@@ -30,11 +28,10 @@ def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
         examples=asked.examples,
         template=asked.template,
         **common_settings(options),
-    )
-    return build_file_job(pipeline, options, classify.as_results())
+    ).as_results()
 
 
-main = partial(run_command, "classify", build)
+main = partial(run_command, "classify", classify)
 """Run the job that the flags (default: the command line's) describe; returns the exit status."""
 
 

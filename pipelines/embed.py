@@ -6,29 +6,25 @@ python -m pipelines.embed --input 'texts/*.jsonl' --output out/vectors --model o
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-
-import apache_beam as beam
 
 from pipelines.edge import leave
-from pipelines.file_job import build_file_job, common_settings, run_command
+from pipelines.file_job import common_settings, run_command
 from pipelines.options import JobOptions
 from transforms.embed import Embed
 
 
-def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
-    """Files ─► prompts ─► vectors ─► files, as generate.py; returns the written files."""
-    embed = Embed(
+def embed(options: JobOptions) -> Embed:
+    """Prompts ─► vectors."""
+    return Embed(
         options.model,
         options.sampling,
         pooling=options.pooling,
         normalize=options.normalize,
         **common_settings(options),
     )
-    return build_file_job(pipeline, options, embed)
 
 
-main = partial(run_command, "embed", build)
+main = partial(run_command, "embed", embed)
 """Run the job that the flags (default: the command line's) describe; returns the exit status."""
 
 

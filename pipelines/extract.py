@@ -6,22 +6,20 @@ python -m pipelines.extract --input 'docs/*.txt' --schema invoice.json --output 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-
-import apache_beam as beam
 
 from pipelines.edge import leave
-from pipelines.file_job import build_file_job, common_settings, run_command
+from pipelines.file_job import common_settings, run_command
 from pipelines.options import JobOptions
 from pipelines.typed_flags import Extraction
 from transforms.extract import Extract
+from transforms.model_transform import ModelTransform
 
 
-def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
-    """Files ─► documents ─► rows ─► files, as generate.py; returns the written files."""
+def extract(options: JobOptions) -> ModelTransform:
+    """Documents ─► rows."""
     asked = options.typed
     assert isinstance(asked, Extraction)
-    extract = Extract(
+    return Extract(
         asked.rows,
         options.model,
         options.sampling,
@@ -29,11 +27,10 @@ def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
         template=asked.template,
         stateful=options.stateful,
         **common_settings(options),
-    )
-    return build_file_job(pipeline, options, extract.as_results())
+    ).as_results()
 
 
-main = partial(run_command, "extract", build)
+main = partial(run_command, "extract", extract)
 """Run the job that the flags (default: the command line's) describe; returns the exit status."""
 
 

@@ -33,16 +33,15 @@ def build_file_job(pipeline: beam.Pipeline, options: JobOptions, transform: Mode
 
 
 def run_command(
-    task: Task, build: Callable[[beam.Pipeline, JobOptions], Any], arguments: Sequence[str] | None = None
+    task: Task, transform_of: Callable[[JobOptions], ModelTransform], arguments: Sequence[str] | None = None
 ) -> int:
     """Run the job that the flags (default: the command line's) describe; returns the exit status."""
     flags = sys.argv[1:] if arguments is None else list(arguments)
 
-    def run() -> int:
-        options = parse(flags, task)
-        return run_job(options, build)
+    def build(pipeline: beam.Pipeline, options: JobOptions) -> Any:
+        return build_file_job(pipeline, options, transform_of(options))
 
-    return at_the_edge(run, verbose="--verbose" in flags)
+    return at_the_edge(lambda: run_job(parse(flags, task), build), verbose="--verbose" in flags)
 
 
 def common_settings(options: JobOptions) -> ModelSettings:
