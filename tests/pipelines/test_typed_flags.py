@@ -79,7 +79,10 @@ def schema_of(*properties: Any, **more: Any) -> str:
         ("{", "is not JSON"),
         ("[1]", "takes a JSON Schema that is an object"),
         ('{"type": "string"}', "takes an object with properties"),
-        (schema_of(("a", {"type": "object", "unevaluatedProperties": False})), "a: Unimplemented keys"),
+        (
+            schema_of(("a", {"type": "object", "unevaluatedProperties": False})),
+            "a: unsupported keywords: `unevaluatedProperties`",
+        ),
         (schema_of(("a", {"type": "array", "items": {"type": "string", "pattern": "(?=x)"}})), r"a\[\]: look-around"),
         (schema_of(("a", {"type": "integer", "minimum": 5, "maximum": 3})), "a: Unsatisfiable schema"),
         (schema_of(("a", {"$ref": "#/nowhere"})), "#/nowhere"),

@@ -33,6 +33,7 @@ _STRINGS = re.compile(r'"([^"\\\n]{2,64})"')
 _PATTERNS = re.compile(r"(?<![/\\])/((?:[^/\\\n]|\\.){1,1000})/[a-z]*")
 """Regular expressions in a grammar, and what looks like one."""
 _MOST_STRINGS = 16
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
@@ -152,10 +153,8 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
     names, patterns = _required_names_and_patterns(constraint.json_schema)
     literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")[:_MOST_STRINGS]
     witnesses = _witnesses(constraint, patterns)
-    grammar = Grammar(start, build, tokenizer, closing.towards(names, witnesses + literals))
-    if grammar.shortest is None and witnesses:  # that of one pattern may lead astray within another
-        return Grammar(start, build, tokenizer, closing.towards(names, literals))
-    return grammar
+    hints = [witnesses + literals] * bool(witnesses) + [literals]  # the witness of one may lead astray within another
+    return Grammar(start, build, tokenizer, [closing.towards(names, each) for each in hints])
 
 
 def _witnesses(constraint: Constraint, patterns: list[str]) -> list[str]:
@@ -216,4 +215,5 @@ def _sentence(message: str) -> str:
     """The line of a message that says what is wrong."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    said = _UNIMPLEMENTED.sub(lambda found: "unsupported keywords: " + found[1].replace('"', "`"), said)
     return said if len(said) <= _LONGEST_REASON else said[: _LONGEST_REASON - 1] + "…"

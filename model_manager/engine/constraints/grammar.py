@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -24,18 +24,21 @@ class Grammar:
     """
 
     def __init__(
-        self, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closing: Closing
+        self, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closings: Sequence[Closing]
     ) -> None:
-        """`start` stays at the start; `build` makes another, with a lexer of its own. Looks for the shortest output."""
+        """`start` stays at the start; `build` makes another, with a lexer of its own. Looks for the shortest output,
+        and keeps the first of `closings` that finds one.
+        """
         self._start = start
         self._build = build
         self._lock = threading.Lock()
         self.tokenizer = tokenizer
-        self.closing = closing
-        """Short ways to the end from any of its matchers' states."""
         self._probe = _allowed_first(start, tokenizer.eos_tokens)
-        self.shortest = closing.shortest(self.matcher())
-        """The fewest tokens found that an output takes; None where none was found."""
+        ways = ((closing, closing.shortest(self.matcher())) for closing in closings)
+        self.closing, self.shortest = next((found for found in ways if found[1] is not None), (closings[-1], None))
+        """Short ways to the end from any of its matchers' states; and the fewest tokens found that an output takes,
+        None where none was found.
+        """
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start of an output; it is one sequence's own, and one thread's at a time."""

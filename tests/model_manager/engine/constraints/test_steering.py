@@ -138,7 +138,7 @@ def counted(fields: dict[str, Any], spare: int) -> tuple[list[dict[str, int]], i
     """What each token of an output took with so many more than the shortest has, and how many that has."""
     plain = COMPILER.compile(Constraint(**fields))
     counts = {"calls": 0, "tokens": 0}
-    grammar = Grammar(plain.matcher(), plain.matcher, plain.tokenizer, plain.closing)
+    grammar = Grammar(plain.matcher(), plain.matcher, plain.tokenizer, [plain.closing])
     grammar._start = Counting(plain.matcher(), counts)  # type: ignore[assignment]
     shortest = len(grammar.shortest or ())
     guide, taken = Guide(grammar, Ends(eos=[1], stops=[], ignore_eos=True)), []

@@ -34,8 +34,8 @@ class Unsupported:
 _NO_COMPLEMENT = "a grammar has no complement"
 _LATER_PARTS = "what is allowed would depend on parts that come later, or elsewhere"
 UNSUPPORTED = (
-    Unsupported("not", "always, but `false`", _NO_COMPLEMENT, '"not"', {"not": {"type": "null"}}),
-    Unsupported("if, then, else", "always, but without effect", _NO_COMPLEMENT, '"if"', {"if": {}, "then": False}),
+    Unsupported("not", "always, but `false`", _NO_COMPLEMENT, "`not`", {"not": {"type": "null"}}),
+    Unsupported("if, then, else", "always, but without effect", _NO_COMPLEMENT, "`if`", {"if": {}, "then": False}),
     Unsupported(
         "oneOf",
         "two of its schemas might hold at once",
@@ -43,22 +43,22 @@ UNSUPPORTED = (
         "oneOf",
         {"oneOf": [{"type": "string", "minLength": 1}, {"type": "string", "maxLength": 3}]},
     ),
-    Unsupported("dependencies", "always, but `{}`", _LATER_PARTS, '"dependencies"', {
+    Unsupported("dependencies", "always, but `{}`", _LATER_PARTS, "`dependencies`", {
         "$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": ["b"]},
     }),
-    Unsupported("dependentRequired, dependentSchemas", "always, but `{}`", _LATER_PARTS, '"dependent', {
+    Unsupported("dependentRequired, dependentSchemas", "always, but `{}`", _LATER_PARTS, "`dependent", {
         "dependentRequired": {"a": ["b"]}
     }),
-    Unsupported("uniqueItems", "`true`", "items would have to be remembered", '"uniqueItems"', {"uniqueItems": True}),
-    Unsupported("contains, minContains, maxContains", "always", _LATER_PARTS, '"contains"', {"contains": {}}),
-    Unsupported("propertyNames", "always, but `true`", "not in llguidance; `patternProperties` is", '"propertyNames"', {
+    Unsupported("uniqueItems", "`true`", "items would have to be remembered", "`uniqueItems`", {"uniqueItems": True}),
+    Unsupported("contains, minContains, maxContains", "always", _LATER_PARTS, "`contains`", {"contains": {}}),
+    Unsupported("propertyNames", "always, but `true`", "not in llguidance; `patternProperties` is", "`propertyNames`", {
         "propertyNames": {"pattern": "^a"}
     }),
     Unsupported(
-        "unevaluatedItems, unevaluatedProperties", "always, but `true`", _LATER_PARTS, '"unevaluated',
+        "unevaluatedItems, unevaluatedProperties", "always, but `true`", _LATER_PARTS, "`unevaluated",
         {"unevaluatedProperties": False},
     ),
-    Unsupported("$dynamicRef, $recursiveRef", "always", "not in llguidance; `$ref` is", '"$dynamicRef"', {
+    Unsupported("$dynamicRef, $recursiveRef", "always", "not in llguidance; `$ref` is", "`$dynamicRef`", {
         "$dynamicRef": "#a"
     }),
     Unsupported("$ref", "to another document", "nothing is fetched", "Resource", {"$ref": "http://example.com/a"}),
