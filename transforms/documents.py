@@ -11,7 +11,9 @@ DOCUMENTS = RowShape(documents=True, row_params=False)
 
 
 def document_of(prompt: Prompt) -> str:
-    """Its text; raises InvalidRequest where it is something else."""
+    """Its text; raises InvalidRequest where it is something else, or blank."""
     if prompt.text is None:
         raise InvalidRequest("a document is text, not messages or token ids")
+    if not prompt.text.strip():
+        raise InvalidRequest("the document is blank")
     return prompt.text

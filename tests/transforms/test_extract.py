@@ -186,6 +186,7 @@ class Strict(pydantic.BaseModel):
 def test_what_fails_is_a_dead_letter() -> None:
     def told(letters: list[Any]) -> bool:
         return sorted((letter.id, letter.error) for letter in letters) == [
+            ("blank", "InvalidRequest"),
             ("chat", "InvalidRequest"),
             ("constrained", "InvalidRequest"),
             ("strict", "AnswerRejected"),
@@ -193,6 +194,7 @@ def test_what_fails_is_a_dead_letter() -> None:
 
     documents = [
         Prompt(id="strict", text="Anna"),
+        Prompt(id="blank", text=" \n"),
         Prompt(id="chat", messages=[{"role": "user", "content": "x"}]),
         Prompt(id="constrained", text="x", params={"constraint": {"json": True}}),
     ]

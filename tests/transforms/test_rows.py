@@ -65,7 +65,7 @@ def test_columns_can_be_named() -> None:
     ("row", "named"),
     [
         ({"promt": "a"}, "`promt`"),
-        ({"prompt": None}, "no `prompt`"),
+        ({"prompt": None}, "`prompt` is null"),
         ({"prompt": ""}, "empty"),
         ({"prompt": 3}, "a number"),
         ({"prompt": ["a"]}, "messages"),
