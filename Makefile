@@ -30,6 +30,7 @@ test-slow: $(READY)
 	$(PYTEST) -m "slow and not runners"
 
 test-runners: $(READY)
+	$(VENV)/bin/python -m tests.servers.everything
 	$(VENV)/bin/pytest -q -m runners $(if $(RUNNER),tests/runners)
 
 lint: $(READY)

@@ -185,7 +185,7 @@ def measure(broker: Broker, folder: Path, location: Path, *, seconds: float, eng
         sent, answered, backlog = sender.sent, answers.total(), broker.not_done()
     drained = time.monotonic()
     with job(broker, runtime, location, 0.0) as process:
-        while len(answers) < sent and time.monotonic() < drained + 600:
+        while len(answers) < sent and time.monotonic() < drained + 1500:
             answers.update(broker.answers())
             _check_running(process)
     return Report(

@@ -84,7 +84,7 @@ def run_job(options: JobOptions, build: Build) -> int:
             resolve(options.model.model, options.model.revision)
             if options.if_exists == "overwrite":
                 _check_model(options)
-            return _run_here(_built(local_runner(options.beam), options, build), options, stderr)
+            return _run_here(_built(local_runner(), options, build), options, stderr)
 
 
 def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:

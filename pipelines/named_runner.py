@@ -18,7 +18,7 @@ from pipelines.prism import OwnPrism
 def named_runner(options: PipelineOptions) -> Iterator[Any]:
     """For as long as its job runs; None is Beam's own."""
     if runs_here(options):
-        yield local_runner(options)
+        yield local_runner()
     elif runner_name(options) == PRISM.lower():
         with contextlib.closing(OwnPrism()) as prism:
             yield prism

@@ -1,5 +1,6 @@
 """What holds for all tests: an interrupt arrives, whoever started them; no example of a property is judged by the time
-that it takes; processes that run tests side by side (`-n`) have a model manager each, and share the cores.
+that it takes, and examples are the same each time, unless HYPOTHESIS_SEARCH is set; processes that run tests side by
+side (`-n`) have a model manager each, and share the cores.
 """
 
 import os
@@ -13,7 +14,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs (`make test &`) with interrupts ignored, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "a busy machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="HYPOTHESIS_SEARCH" not in os.environ,
+)
 settings.load_profile("a busy machine")
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):

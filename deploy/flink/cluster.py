@@ -29,7 +29,7 @@ from flink_commands import processes
 from flink_jars import install
 
 PORTS = {"rest": 8081, "rpc": 6123, "job": 8099, "artifact": 8098, "expansion": 8097, "workers": 50000}
-START_WITHIN = 120.0
+START_WITHIN = 600.0
 
 
 def up(options: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ def running_jobs(cluster: Cluster) -> list[str]:
 def rest(cluster: Cluster, path: str, method: str = "GET") -> Any:
     """What Flink's REST interface answers."""
     request = urllib.request.Request(f"http://127.0.0.1:{cluster.ports['rest']}/{path}", method=method)
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
 

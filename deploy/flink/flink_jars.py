@@ -51,3 +51,7 @@ def fetch_flink(folder: Path) -> None:
         if not jar.name.startswith("flink-table"):  # SQL's, 100 MB of them
             jar.rename(folder / "flink" / jar.name)
     shutil.rmtree(target)
+
+
+if __name__ == "__main__":
+    install()

@@ -38,7 +38,7 @@ def bucket(server: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
         monkeypatch.setattr("model_manager.store.bucket._RETRY", ours)
         monkeypatch.setattr(gcsio_retry, "DEFAULT_RETRY_WITH_THROTTLING_COUNTER", theirs)
 
-    give_up_after(2.0)
+    give_up_after(60.0)
     monkeypatch.setattr(auth._Credentials, "_get_credentials_with_retrys", staticmethod(no_credentials))
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.endpoint)
     FileSystems.set_options(PipelineOptions(["--project=p"]))

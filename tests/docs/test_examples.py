@@ -21,7 +21,7 @@ def test_an_example_prints_what_stands_below_it(language: str, code: str, printe
     paths = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PYTHONPATH": str(TASKS.parents[1])}
     command = [*python, code]
     ended = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True, timeout=800, check=False
     )
     assert (ended.stdout, ended.returncode) == (printed, 0), ended.stderr
 

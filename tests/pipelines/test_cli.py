@@ -54,7 +54,7 @@ def test_a_wrong_flag_is_one_sentence_and_status_2_without_a_stack() -> None:
 def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     output = f"{tmp_path}/out/c"
-    flags = ["--input", f"{tmp_path}/a.txt", "--output", output, "--backend", "fake", "--linger", "60"]
+    flags = ["--input", f"{tmp_path}/a.txt", "--output", output, "--backend", "fake", "--linger", "300"]
     ended = millrace("run", *flags)
     assert ended.returncode == 0, ended.stderr
     assert "2 completions" in ended.stdout
@@ -101,7 +101,7 @@ def test_an_interrupt_is_one_sentence_keeps_the_rows_and_leaves_no_process(tmp_p
             time.sleep(0.05)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        _, shown = process.communicate(timeout=60)
+        _, shown = process.communicate(timeout=200)
     assert process.returncode == 130
     last = shown.splitlines()[-1]
     assert last == f"millrace: interrupted; --resume goes on from what is in {tmp_path}/out/c.tmp"

@@ -30,7 +30,7 @@ def run(prompts: str, folder: Path, *flags: str) -> int:
 def test_the_main_job_completes_prompts_and_says_where_and_how_many(
     runtime: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(prompts, tmp_path) == 0
+    assert run(prompts, tmp_path, "--linger", "60") == 0
     completed = rows("out/c-*.jsonl", tmp_path)
     assert sorted(row["columns"]["number"] for row in completed) == [n for n in range(30) if n not in (7, 8)]
     assert all(row["usage"]["completion_tokens"] == 4 and row["model"] == "millrace-tiny" for row in completed)

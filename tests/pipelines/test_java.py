@@ -2,9 +2,7 @@
 Python's in the expansion service's.
 """
 
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,33 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.installed import installed
+from tests.servers.java_project import class_path
 from tests.servers.prism import prism_server
 from tests.servers.processes import free_port, listens, serving
 
 pytestmark = pytest.mark.runners
 
-PROJECT = Path(__file__).parents[2] / "deploy" / "java"
 JAVA = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-
-
-def build(folder: Path) -> None:
-    """Compile a copy of the project there, with all that it needs."""
-    shutil.copytree(PROJECT / "src", folder / "src")
-    shutil.copy(PROJECT / "pom.xml", folder)
-    command = ["mvn", "-q", "-B", "package", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {built.stdout[-2000:]}{built.stderr[-2000:]}")
-
-
-@pytest.fixture
-def example() -> str:
-    """The class path of the project as it stands, built once."""
-    sources = [PROJECT / "pom.xml", *sorted((PROJECT / "src").rglob("*.java"))]
-    version = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-    target = installed("millrace-java", version, build) / "target"
-    return f"{target}/*:{target}/dependency/*"
 
 
 @pytest.fixture
@@ -57,14 +35,12 @@ def prism(tmp_path: Path) -> Iterator[str]:
         yield endpoint
 
 
-def test_a_pipeline_in_java_has_its_questions_answered(
-    tmp_path: Path, example: str, expansion: str, prism: str
-) -> None:
+def test_a_pipeline_in_java_has_its_questions_answered(tmp_path: Path, expansion: str, prism: str) -> None:
     (tmp_path / "questions.txt").write_text("What is the capital of Mexico?\nWhat is the capital of Peru?\n")
-    command = [*JAVA, "-cp", example, "org.millrace.beam.Example", "--runner=PortableRunner"]
+    command = [*JAVA, "-cp", class_path(), "org.millrace.beam.Example", "--runner=PortableRunner"]
     command += [f"--jobEndpoint={prism}", "--defaultEnvironmentType=LOOPBACK", f"--expansionService={expansion}"]
     command += [f"--input={tmp_path}/questions.txt", f"--output={tmp_path}/answers"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=dict(os.environ))
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=dict(os.environ))
     assert ended.returncode == 0, ended.stderr[-4000:]
     lines = [line for path in tmp_path.glob("answers*") for line in path.read_text().splitlines()]
     assert sorted(lines) == [

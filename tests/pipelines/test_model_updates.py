@@ -28,7 +28,7 @@ from transforms import Generate, Prompt, SamplingParams, WatchedFile, WriteCompl
 
 PROMPTS = 200
 STEP = "MILLRACE_FAKE_STEP_SECONDS"
-PATIENCE = 60.0
+PATIENCE = 300.0
 QUICK = ["--linger=0.5", "--log_level=info", "--chat=never"]
 MAX_TOKENS = 12
 FAKE = ["--backend=fake", f"--max_tokens={MAX_TOKENS}", "--max_num_seqs=8"]
@@ -161,7 +161,7 @@ def _paced(number: int, job: Job) -> Prompt:
 
 @pytest.fixture
 def job(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setenv(STEP, "0.008")
+    monkeypatch.setenv(STEP, "0.03")
     return Job(tmp_path, runtime)
 
 

@@ -27,10 +27,10 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And not only for the seconds that Beam gives the job server for an answer."""
-    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.5")
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1.0")
     (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}')
     job = ["--input", str(tmp_path / "p.jsonl"), "--output", str(tmp_path / "c"), "--backend=fake", "--max_tokens=12"]
-    job += ["--linger=0.1", "--orphan_grace=0.1", "--job_server_timeout=3"]
+    job += ["--linger=0.1", "--orphan_grace=0.1", "--job_server_timeout=8"]
     if is_own:
         assert main([*job, "--runner=PrismRunner", f"--prism_location={prism()}"]) == 0
     else:

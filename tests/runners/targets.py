@@ -81,7 +81,7 @@ class Target:
     @staticmethod
     def runner(options: PipelineOptions) -> Any:
         """What a pipeline is given as its runner, as `millrace run` does; None is what the flags say."""
-        return local_runner(options) if runs_here(options) else None
+        return local_runner() if runs_here(options) else None
 
 
 _STREAMING = ["--streaming"]

@@ -27,7 +27,7 @@ from tests.runners.watching import nothing_is_left, watched
 from transforms.elements import Completion, DeadLetter
 from transforms.generate import Generate
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES = 4
 ROWS = 12

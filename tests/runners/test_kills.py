@@ -19,7 +19,7 @@ from model_manager.wire.status import JobStatus, ModelStatus
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left, status_of, until
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES = 16
 ROWS = 10
@@ -43,8 +43,14 @@ def prompts(tmp_path: Path) -> str:
 def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
     command = [sys.executable, "-m", "pipelines.generate", "--input", prompts, "--output", str(output / "c")]
-    command += [f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}", "--max_num_seqs=2", "--log_level=info"]
-    command += [*target.job_flags(servers), *_CHECKPOINTS]
+    command += [
+        f"--max_tokens={TOKENS}",
+        f"--min_tokens={TOKENS}",
+        "--max_num_seqs=2",
+        "--log_level=info",
+        "--linger=120",
+    ]
+    command += ["--log_level=info", "--linger=120", *target.job_flags(servers), *_CHECKPOINTS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process

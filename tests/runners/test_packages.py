@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tests.runners.targets import Servers, targets
 from tests.runners.watching import until
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 _ON = [target for target in targets() if target.name in ("prism-process", "prism-external", "flink-batch-process")]
 

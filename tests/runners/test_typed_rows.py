@@ -27,7 +27,7 @@ from tests.runners.test_every_runner import Noted, its_id
 from tests.runners.watching import nothing_is_left
 from transforms import Classify, Extract, Span
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 MODEL = ModelConfig(model="millrace-tiny", backend="fake")
 SOON = ManagerConfig(linger=1, orphan_grace=1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
+from confluent_kafka import KafkaException
 
 from model_manager.client.status import read_status
 from model_manager.wire.errors import MillraceError
@@ -23,9 +24,16 @@ _POLL = 0.1
 def until(holds: Callable[[], bool], what: str) -> None:
     """Wait for a condition, which must come about."""
     deadline = time.monotonic() + WITHIN
-    while not holds():
+    while not _holds(holds):
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(_POLL)
+
+
+def _holds(holds: Callable[[], bool]) -> bool:
+    """Not yet, where a broker that is busy cannot say."""
+    with contextlib.suppress(KafkaException):
+        return holds()
+    return False
 
 
 def status_of(runtime: Path) -> Status | None:

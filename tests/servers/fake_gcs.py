@@ -120,13 +120,18 @@ def part_fails(code: int) -> Status:
     return Status(200, body, {"Content-Type": f"multipart/mixed; boundary={_BATCH_BOUNDARY}"})
 
 
+def program() -> Path:
+    """Installed the first time."""
+    install = go_install("github.com/fsouza/fake-gcs-server", VERSION)
+    return installed("fake-gcs-server", VERSION, install) / "fake-gcs-server"
+
+
 @contextlib.contextmanager
 def fake_gcs(folder: Path) -> Iterator[FakeGcs]:
     """A running server without buckets, its objects in memory, its log in `folder`."""
-    home = installed("fake-gcs-server", VERSION, go_install("github.com/fsouza/fake-gcs-server", VERSION))
     port = free_port()
     with running(FakeGcs(port)) as proxy:
-        command = [str(home / "fake-gcs-server"), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+        command = [str(program()), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
         command += ["-backend", "memory", "-log-level", "warn", "-external-url", proxy.endpoint]
         with serving(command, lambda: listens(port), log=folder / "fake-gcs-server.log"):
             yield proxy

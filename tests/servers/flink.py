@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-_SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "flink" / "cluster.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "flink" / "cluster.py"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Flink:
         return dict(json.loads((self.folder / "state.json").read_text()))
 
     def _call(self, *arguments: str) -> None:
-        command = [sys.executable, str(_SCRIPT), *arguments, "--folder", str(self.folder)]
+        command = [sys.executable, str(SCRIPT), *arguments, "--folder", str(self.folder)]
         subprocess.run(command, check=True, env={**os.environ, **self.env})
 
 

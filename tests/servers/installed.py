@@ -12,6 +12,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+_TRIES = 3
+"""Registries and the way to them fail at times."""
+
 
 def installed(name: str, version: str, install: Callable[[Path], None]) -> Path:
     """The folder of that server; `install` fills one that is not there yet, while other processes wait."""
@@ -27,9 +30,15 @@ def installed(name: str, version: str, install: Callable[[Path], None]) -> Path:
 
 def _fill(folder: Path, install: Callable[[Path], None]) -> None:
     partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    install(partial)
+    for tries_left in reversed(range(_TRIES)):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            install(partial)
+            break
+        except (RuntimeError, subprocess.CalledProcessError):
+            if not tries_left:
+                raise
     partial.rename(folder)
 
 

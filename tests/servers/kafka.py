@@ -54,7 +54,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 """
 _JAVA = ("java", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_ANSWER_SECONDS = 20.0
+_ANSWER_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,16 @@ class Kafka:
             producer.poll(0)
         assert producer.flush(_ANSWER_SECONDS) == 0
 
-    def received(self, topic: str, count: int, seconds: float = 60.0) -> list[Any]:
-        """The topic's messages, from its beginning, as soon as there are so many; else those that there are."""
+    def received(self, topic: str, count: int, seconds: float = 300.0) -> list[Any]:
+        """The topic's messages, from its beginning, as soon as there are so many; else, after that time, all that were
+        there at the call.
+        """
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": uuid.uuid4().hex})
         places = [TopicPartition(topic, number, 0) for number in self._partitions(topic)]
+        ends = [consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)[1] for place in places]
         consumer.assign(places)
         end, found = time.monotonic() + seconds, list[Any]()
-        while len(found) < count and time.monotonic() < end:
+        while len(found) < count and (time.monotonic() < end or _is_behind(consumer.position(places), ends)):
             found += [each for each in consumer.consume(count, timeout=0.2) if each.error() is None]
         consumer.close()
         return found
@@ -97,14 +100,15 @@ class Kafka:
     def offsets(self, topic: str, group: str = "millrace") -> dict[int, int]:
         """How far a group has got, by partition."""
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": group})
-        places = consumer.committed([TopicPartition(topic, number) for number in self._partitions(topic)], timeout=10)
+        asked = [TopicPartition(topic, number) for number in self._partitions(topic)]
+        places = consumer.committed(asked, timeout=_ANSWER_SECONDS)
         consumer.close()
         return {place.partition: max(place.offset, 0) for place in places}
 
     def answers(self) -> bool:
         """Whether it does."""
         try:
-            return bool(self._admin().list_topics(timeout=1).brokers)
+            return bool(self._admin().list_topics(timeout=5).brokers)
         except KafkaException:
             return False
 
@@ -115,19 +119,27 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
 
+def libraries() -> Path:
+    """The folder of its jars, fetched the first time."""
+    return installed("kafka", VERSION, _install) / "lib"
+
+
 @contextlib.contextmanager
 def kafka(folder: Path, port: int | None = None) -> Iterator[Kafka]:
     """A broker with its data in `folder`; by default on any port that is free."""
-    libraries = installed("kafka", VERSION, _install) / "lib"
     ports = {"broker": port or free_port(), "controller": free_port()}
     settings = folder / "server.properties"
     settings.write_text(_SETTINGS.format(folder=folder, **ports))
-    java = [*_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries}/*"]
+    java = [*_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries()}/*"]
     identity = ["-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(settings)]
     subprocess.run([*java, "kafka.tools.StorageTool", "format", *identity], check=True, capture_output=True)
     broker = Kafka(f"127.0.0.1:{ports['broker']}")
     with serving([*java, "kafka.Kafka", str(settings)], broker.answers, log=folder / "kafka.log"):
         yield broker
+
+
+def _is_behind(places: list[TopicPartition], ends: list[int]) -> bool:
+    return any(max(place.offset, 0) < end for place, end in zip(places, ends, strict=True))
 
 
 def main(port: str, *topics: str) -> None:

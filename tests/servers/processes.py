@@ -23,7 +23,7 @@ def serving(
     *,
     log: Path,
     environment: Mapping[str, str] | None = None,
-    deadline: float = 60.0,
+    deadline: float = 300.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The running process, once it answers; its output goes to `log`. It dies with this process, however that ends."""
     with log.open("wb") as output:

@@ -63,10 +63,10 @@ class PubSub:
         publisher = PublisherClient()
         pairs = [(each, {}) if isinstance(each, bytes) else each for each in messages]
         for future in [publisher.publish(topic, data, **attributes) for data, attributes in pairs]:
-            future.result(timeout=20)
+            future.result(timeout=120)
         publisher.stop()
 
-    def received(self, subscription: str, count: int, seconds: float = 60.0) -> list[Any]:
+    def received(self, subscription: str, count: int, seconds: float = 300.0) -> list[Any]:
         """Messages, acknowledged, as soon as there are so many; else those that there are."""
         end, found = time.monotonic() + seconds, list[Any]()
         with SubscriberClient() as client:
@@ -86,13 +86,17 @@ class PubSub:
             return dict(json.loads(answer.read()))
 
 
+def program() -> Path:
+    """Built the first time."""
+    return installed("pubsub", VERSION, _install) / "pubsubserver"
+
+
 @contextlib.contextmanager
 def pubsub(folder: Path, port: int | None = None) -> Iterator[PubSub]:
     """A server, with its log in `folder`; while it runs, this process's clients and its children's find it."""
-    program = installed("pubsub", VERSION, _install) / "pubsubserver"
     port, status = port or free_port(), free_port()
     before = os.environ.get("PUBSUB_EMULATOR_HOST")
-    command: list[str | Path] = [program, str(port), str(status)]
+    command: list[str | Path] = [program(), str(port), str(status)]
     with serving(command, lambda: listens(port) and listens(status), log=folder / "pubsub.log"):
         os.environ["PUBSUB_EMULATOR_HOST"] = f"127.0.0.1:{port}"
         try:

@@ -25,11 +25,16 @@ def _install(folder: Path) -> None:
         raise RuntimeError(f"{' '.join(command)} failed: {got.stdout[-2000:]}{got.stderr[-2000:]}")
 
 
+def jars() -> Path:
+    """The folder of its jars, fetched the first time."""
+    return installed("beam-sql", VERSION, _install)
+
+
 @contextlib.contextmanager
 def sql_service(folder: Path) -> Iterator[str]:
     """The address of an expansion service that takes any class, such as SqlTransform; its log is in `folder`."""
-    jars, port = installed("beam-sql", VERSION, _install), free_port()
+    port = free_port()
     flags = ["--javaClassLookupAllowlistFile=*", "--alsoStartLoopbackWorker"]
-    command = [*_JAVA, "-cp", f"{jars}/*", _SERVICE, str(port), *flags]
-    with serving(command, lambda: listens(port), log=folder / "sql.log", deadline=240):
+    command = [*_JAVA, "-cp", f"{jars()}/*", _SERVICE, str(port), *flags]
+    with serving(command, lambda: listens(port), log=folder / "sql.log", deadline=600):
         yield f"localhost:{port}"

@@ -19,7 +19,7 @@ from tests.transforms.running import check, pipeline
 from tests.transforms.typed.plain import plain
 from transforms import Extract, ModelConfig
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 

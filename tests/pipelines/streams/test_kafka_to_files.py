@@ -18,7 +18,7 @@ def test_ctrl_c_closes_the_windows_of_what_was_read(
 ) -> None:
     prompts = broker.topic(partitions=2)
     broker.send(prompts, [*rows(range(30)), b"not JSON"])
-    with stream(f"kafka:{broker.address}/{prompts}", str(tmp_path / "c"), "--window=3600") as job:
+    with stream(f"kafka:{broker.address}/{prompts}", str(tmp_path / "c"), "--window=1000000000") as job:
         until(lambda: broker.committed(prompts) == 31)
         assert not list(tmp_path.glob("c-*.jsonl"))
         told = interrupted(job, by)
@@ -33,7 +33,7 @@ def test_ctrl_c_closes_the_windows_of_what_was_read(
 def test_ctrl_c_waits_for_dead_letters_in_files(broker: Kafka, runtime: Path, tmp_path: Path) -> None:
     prompts, answers = broker.topic(), f"kafka:{broker.address}/{broker.topic()}"
     broker.send(prompts, [*rows(range(3)), b"not JSON"])
-    letters = ["--dead_letters", str(tmp_path / "l"), "--window=3600"]
+    letters = ["--dead_letters", str(tmp_path / "l"), "--window=1000000000"]
     with stream(f"kafka:{broker.address}/{prompts}", answers, *letters) as job:
         until(lambda: broker.committed(prompts) == 4)
         interrupted(job)
@@ -47,7 +47,7 @@ def test_what_kill_9_takes_from_files_on_prism_is_what_the_page_says(
 ) -> None:
     prompts = broker.topic()
     broker.send(prompts, rows(range(5)))
-    with stream(f"kafka:{broker.address}/{prompts}", str(tmp_path / "c"), "--window=3600") as job:
+    with stream(f"kafka:{broker.address}/{prompts}", str(tmp_path / "c"), "--window=1000000000") as job:
         until(lambda: broker.committed(prompts) == 5)
         job.kill()
     nothing_is_left(runtime)

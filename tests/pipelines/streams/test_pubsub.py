@@ -82,5 +82,5 @@ def test_what_a_stopped_job_had_in_hand_is_there_for_the_next_at_once(
     with stream(f"pubsub:{source}", f"pubsub:{answers}") as job:
         until(lambda: server.counts(prompts)["delivered"] == 8)
         interrupted(job)
-    assert len(server.received(source, 8, seconds=10)) == 8
+    assert len(server.received(source, 8, seconds=60)) == 8
     nothing_is_left(runtime)

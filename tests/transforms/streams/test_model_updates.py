@@ -20,7 +20,7 @@ from transforms.generate import Generate
 from transforms.model_updates import WatchedFile
 from transforms.stand_in import StandInClient
 
-SECONDS, EVERY = 12, 0.5
+SECONDS, EVERY = 30, 1.25
 FLAGS = ["--streaming", "--environment_type=LOOPBACK"]
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
@@ -88,8 +88,8 @@ def test_a_stream_goes_over_to_the_model_that_a_side_input_names(
     start = Timestamp.now()
     with stream() as p:
         impulses = p | "Often" >> PeriodicImpulse(start, start + SECONDS, EVERY)
-        prompts = impulses | beam.Map(lambda at: f"at {float(at):.1f}") | beam.WindowInto(FixedWindows(2))
-        now_and_then = p | "Now and then" >> PeriodicImpulse(start, start + SECONDS, 2, apply_windowing=True)
-        names = now_and_then | beam.Map(lambda at, begun: "b" if float(at) - begun > 5 else "a", float(start))
+        prompts = impulses | beam.Map(lambda at: f"at {float(at):.1f}") | beam.WindowInto(FixedWindows(5))
+        now_and_then = p | "Now and then" >> PeriodicImpulse(start, start + SECONDS, 5, apply_windowing=True)
+        names = now_and_then | beam.Map(lambda at, begun: "b" if float(at) - begun > 12 else "a", float(start))
         _ = prompts | generate(names) | "Note" >> beam.Map(note)
     expect_a_change(rows, log.text)

@@ -22,7 +22,7 @@ from transforms.output_files import window_label
 from transforms.streams.watch import WatchPrompts
 from transforms.streams.windowed_files import WriteWindowedFiles
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES, ROWS = 10, 10
 

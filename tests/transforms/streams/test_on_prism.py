@@ -81,7 +81,7 @@ def test_a_watched_folder_becomes_files_by_window_with_each_row_once(prism: str,
     put(1)
     os.utime(folder / "1.jsonl", (1000, 1000))
     with meanwhile(come), beam.Pipeline(options=on(prism)) as p:
-        watch = WatchPrompts(f"{folder}/*.jsonl", interval=0.5, settle=1.0, stop_after=10.0)
+        watch = WatchPrompts(f"{folder}/*.jsonl", interval=0.5, settle=2.0, stop_after=20.0)
         prompts, letters = p | watch.with_exception_handling()
         results, failed = prompts | Generate("stand-in", open_client=StandInClient).with_exception_handling()
         _ = (results, failed, letters) | WriteWindowedFiles(f"{out}/out", window=2.0, num_shards=2)

@@ -21,7 +21,7 @@ from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.test_process import Manager, engine_process, request
 from tests.model_manager.manager.machine import eventually
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 PATIENCE = 400.0
 """Seconds for two processes to import torch and transformers on a machine that may be very busy."""
 PROMPTS = {"a": [5, 9, 33, 4], "b": [7] * 40, "c": [100, 3]}

@@ -1,0 +1,38 @@
+"""Install every server that tests start, which the first of them would else wait for.
+
+python -m tests.servers.everything
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from tests.servers import fake_gcs, java_project, kafka, prism, pubsub, sql
+from tests.servers.flink import SCRIPT
+
+
+def _flink() -> None:
+    subprocess.run([sys.executable, str(SCRIPT.with_name("flink_jars.py"))], check=True)
+
+
+def main() -> None:
+    """One after another, with the seconds that each takes."""
+    installs = {
+        "Prism": prism.prism,
+        "fake-gcs-server": fake_gcs.program,
+        "Pub/Sub": pubsub.program,
+        "Kafka": kafka.libraries,
+        "Flink": _flink,
+        "Beam SQL": sql.jars,
+        "deploy/java": java_project.class_path,
+    }
+    for name, install in installs.items():
+        began = time.monotonic()
+        install()
+        print(f"{name} is installed: {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

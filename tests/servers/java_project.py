@@ -1,0 +1,29 @@
+"""The project in deploy/java, built once by Maven as it stands."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.servers.installed import installed
+
+_PROJECT = Path(__file__).parents[2] / "deploy" / "java"
+
+
+def class_path() -> str:
+    """Of the project and all that it needs."""
+    sources = [_PROJECT / "pom.xml", *sorted((_PROJECT / "src").rglob("*.java"))]
+    version = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    target = installed("millrace-java", version, _build) / "target"
+    return f"{target}/*:{target}/dependency/*"
+
+
+def _build(folder: Path) -> None:
+    shutil.copytree(_PROJECT / "src", folder / "src")
+    shutil.copy(_PROJECT / "pom.xml", folder)
+    command = ["mvn", "-q", "-B", "package", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if built.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {built.stdout[-2000:]}{built.stderr[-2000:]}")
