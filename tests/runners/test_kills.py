@@ -50,7 +50,7 @@ def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterato
         "--log_level=info",
         "--linger=120",
     ]
-    command += ["--log_level=info", "--linger=120", *target.job_flags(servers), *_CHECKPOINTS]
+    command += [*target.job_flags(servers), *_CHECKPOINTS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
