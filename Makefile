@@ -2,6 +2,7 @@
 #   make demo    the main job on the prompts in examples/, with the embedded model
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
+#                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
 #   make lint    style, types and the import rule
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
@@ -30,7 +31,7 @@ test-slow: $(READY)
 	$(PYTEST) -m "slow and not runners"
 
 test-runners: $(READY)
-	$(VENV)/bin/python -m tests.servers.everything
+	$(if $(RUNNER),,$(VENV)/bin/python -m tests.servers.everything)
 	$(VENV)/bin/pytest -q -m runners $(if $(RUNNER),tests/runners)
 
 lint: $(READY)

@@ -44,7 +44,7 @@ from pipelines.endpoints import (
     on_prism,
 )
 from pipelines.job_server import hint_at_workers, runs_on_flink
-from pipelines.local_runner import local_runner, runs_here
+from pipelines.local_runner import FnApiRunner, runs_here
 from pipelines.logs import logs_at
 from pipelines.named_runner import named_runner
 from pipelines.options import JobOptions
@@ -84,7 +84,7 @@ def run_job(options: JobOptions, build: Build) -> int:
             resolve(options.model.model, options.model.revision)
             if options.if_exists == "overwrite":
                 _check_model(options)
-            return _run_here(_built(local_runner(), options, build), options, stderr)
+            return _run_here(_built(FnApiRunner(), options, build), options, stderr)
 
 
 def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
@@ -188,15 +188,27 @@ def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
         pipeline = _built(prism, options, build)  # from here on what is beside the files is of this job
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
-        with ends, _progress(options, lambda _: None, stderr):
+        told: list[str] = []
+        with ends, _printed(told, stderr), _progress(options, lambda _: None, stderr):
             result = pipeline.run()
-            with _ended_at_interruption(result, options, stderr):
+            with _ended_at_interruption(result, options, told):
                 result.wait_until_finish()
     return 0
 
 
 @contextlib.contextmanager
-def _ended_at_interruption(result: Any, options: JobOptions, stderr: TextIO) -> Iterator[None]:
+def _printed(lines: list[str], stderr: TextIO) -> Iterator[None]:
+    """What there is to print once the progress line is gone."""
+    try:
+        yield
+    finally:
+        for line in lines:
+            print(line, file=stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _ended_at_interruption(result: Any, options: JobOptions, told: list[str]) -> Iterator[None]:
+    """`told` gets what the job came to."""
     try:
         yield
     except KeyboardInterrupt:
@@ -207,8 +219,7 @@ def _ended_at_interruption(result: Any, options: JobOptions, stderr: TextIO) -> 
             result.cancel()
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
-            for line in () if options.quiet else count_lines(outcome_of(result, None, [])):
-                print(line, file=stderr, flush=True)
+            told += [] if options.quiet else count_lines(outcome_of(result, None, []))
         raise
 
 

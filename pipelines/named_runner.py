@@ -9,7 +9,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.beam_flags import PRISM, runner_name
-from pipelines.local_runner import local_runner, runs_here
+from pipelines.local_runner import FnApiRunner, runs_here
 from pipelines.portable_runner import PortableRunner
 from pipelines.prism import OwnPrism
 
@@ -18,7 +18,7 @@ from pipelines.prism import OwnPrism
 def named_runner(options: PipelineOptions) -> Iterator[Any]:
     """For as long as its job runs; None is Beam's own."""
     if runs_here(options):
-        yield local_runner()
+        yield FnApiRunner()
     elif runner_name(options) == PRISM.lower():
         with contextlib.closing(OwnPrism()) as prism:
             yield prism

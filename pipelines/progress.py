@@ -62,11 +62,11 @@ class Speed:
         while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:
             self._samples.popleft()
 
-    def line(self) -> str:
-        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`; of a stream also that it waits."""
+    def line(self, *, waits: bool = False) -> str:
+        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`; or, of a stream, that it waits."""
         last = self._samples[-1]
         prompts, tokens = self._per_second()
-        if self.total is None and len(self._samples) > 1 and not prompts and not tokens:
+        if waits and self.total is None and not prompts and not tokens:
             return f"{last.done:,} done, waiting for more"
         of = f" / {self.total}" if self.total else ""
         return f"{last.done:,}{of}   {prompts:,.1f} prompts/s   {tokens:,.0f} tokens/s   {self._left(prompts)}".rstrip()
@@ -105,7 +105,7 @@ def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
     if found is None:
         return f"{_READING}{source}" if (source := speed.reading()) else "starting"
     speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
-    return speed.line()
+    return speed.line(waits=status is not None and not any(model.outstanding for model in status.models))
 
 
 class _Ear(logging.Handler):

@@ -136,8 +136,9 @@ def classification(given: argparse.Namespace) -> Classification:
         threshold=given.threshold,
         **_prompt_files(given, CLASSIFY_TEMPLATE),
     )
-    make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple, threshold=asked.threshold)
+    make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple)
     _told(f"--labels {given.labels}", make, "list of labels")
+    _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold), "probability")
     if asked.examples:
         with_examples = partial(make, examples=asked.examples)
         _told(f"--examples {given.examples}", with_examples, "list of documents with labels")

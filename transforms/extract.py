@@ -28,7 +28,7 @@ from transforms.typed.beam_rows import element_type
 from transforms.typed.checking import check_supported
 from transforms.typed.describe import record_of
 from transforms.typed.details import Details
-from transforms.typed.examples import answer_of
+from transforms.typed.examples import answer_of, check_fields
 from transforms.typed.grammar import Grammar
 from transforms.typed.reading import read
 from transforms.typed.schemas import schema_of
@@ -143,6 +143,7 @@ class _Extracting:
 
 
 def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
+    check_fields(record, value, record.name)
     answer = answer_of(record, value)
     try:
         value_of(record, decoded(read(record, answer, document).json))

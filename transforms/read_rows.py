@@ -171,7 +171,7 @@ def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:
 
 def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: str) -> Prompt | DeadLetter:
     try:
-        "".join(fields).encode("utf-8")
+        "".join([*header, *fields]).encode("utf-8")
     except UnicodeEncodeError:
         shown = [field.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for field in fields]
         return _letter(UnreadableRow("not UTF-8"), position, shown)
@@ -180,7 +180,8 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
         return _letter(UnreadableRow(reason), position, fields)
     row = dict(zip(header, fields, strict=True))
     try:
-        return _prompt_or_letter(typed_cells(row, shape), shape, position, msgspec.json.encode(row).decode())
+        typed = typed_cells(row, shape)
+        return _prompt_or_letter(typed, shape, position, msgspec.json.encode(typed).decode())
     except InvalidRequest as error:
         return _letter(error, position, row, given_id(row, shape))
 

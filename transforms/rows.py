@@ -107,8 +107,8 @@ def _take_content(rest: dict[str, Any], shape: RowShape) -> dict[str, Any]:
     kind = "text" if shape.documents else "prompt"
     named = [shape.prompt_column] if shape.prompt_column else list(shape.default_columns)
     found = [name for name in named if rest.get(name) is not None]
-    if not found and (nulls := [name for name in named if name in rest]):
-        raise InvalidRequest(f"`{nulls[0]}` is null")
+    if not found and named[0] in rest:
+        raise InvalidRequest(f"`{named[0]}` is null")
     if not found:
         wanted = " or ".join(f"`{name}`" for name in named)
         columns = ", ".join(f"`{name}`" for name in list(rest)[:10]) or "none"

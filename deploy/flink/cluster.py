@@ -29,7 +29,6 @@ from flink_commands import processes
 from flink_jars import install
 
 PORTS = {"rest": 8081, "rpc": 6123, "job": 8099, "artifact": 8098, "expansion": 8097, "workers": 50000}
-START_WITHIN = 600.0
 
 
 def up(options: argparse.Namespace) -> None:
@@ -45,9 +44,9 @@ def up(options: argparse.Namespace) -> None:
         cluster.save()
     for name, command in processes(cluster, home):
         cluster.start(name, command)
-    if not wait_until(lambda: not missing(cluster), START_WITHIN):
+    if not wait_until(lambda: not missing(cluster), options.within):
         absent = ", ".join(missing(cluster))
-        raise SystemExit(f"not there after {START_WITHIN:.0f} s: {absent}; see {cluster.folder}/logs")
+        raise SystemExit(f"not there after {options.within:.0f} s: {absent}; see {cluster.folder}/logs")
     status(options)
 
 
@@ -86,8 +85,8 @@ def cancel(options: argparse.Namespace) -> None:
     jobs = running_jobs(cluster)
     for job in jobs:
         rest(cluster, f"jobs/{job}", "PATCH")
-    if not wait_until(lambda: not running_jobs(cluster), START_WITHIN):
-        raise SystemExit(f"still running after {START_WITHIN:.0f} s: {', '.join(running_jobs(cluster))}")
+    if not wait_until(lambda: not running_jobs(cluster), options.within):
+        raise SystemExit(f"still running after {options.within:.0f} s: {', '.join(running_jobs(cluster))}")
     print(f"cancelled: {', '.join(jobs)}" if jobs else "no job was running")
 
 
@@ -152,6 +151,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=2, metavar="N", help="Of each task manager. Default: 2.")
     parser.add_argument("--embedded", action="store_true", help="Flink inside of the job server, and one pool.")
     parser.add_argument("--free_ports", action="store_true", help=f"Any ports instead of {PORTS}.")
+    parser.add_argument(
+        "--within", type=float, default=120.0, metavar="SECONDS", help="What `up` and `cancel` wait. Default: 120."
+    )
     options = parser.parse_args()
     commands[options.command](options)
 

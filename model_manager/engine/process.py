@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from model_manager.engine.interface import Engine, StepResult
 from model_manager.engine.lifetime import die_with_parent
 from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
 from model_manager.store.revisions import check_revision
-from model_manager.wire.batching import fits_alone, output_batches
+from model_manager.wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from model_manager.wire.errors import ErrorInfo, InvalidRequest, ModelLoadFailed, RequestError
 from model_manager.wire.messages import (
     Cancel,
@@ -167,26 +169,33 @@ class EngineLoop:
 
     def _report(self, result: StepResult) -> None:
         """Send what there is to say; statistics twice a second, and before falling idle."""
-        failures = (
-            self._refused + result.failures + [_too_large(each) for each in result.outputs if not fits_alone(each)]
-        )
-        self._refused = []
+        failures, self._refused = self._refused + result.failures, []
         due = not self._engine.has_work() or self._clock() - self._stats_at >= _STATS_INTERVAL
         if due:
             self._stats_at = self._clock()
         if due or result.outputs or failures or result.new_token_ids:
-            *before, last = [*output_batches(filter(fits_alone, result.outputs))] or [[]]
-            for outputs in before:  # a report of many vectors would exceed what one message takes
-                self._link.send(StepReport(outputs=outputs))
+            *before, last = _reports(result.outputs, failures)
+            for report in before:
+                self._link.send(report)
             self._link.send(
-                StepReport(
-                    outputs=last,
-                    failures=failures,
+                msgspec.structs.replace(
+                    last,
                     progress=result.new_token_ids,
                     stats=self._engine.stats() if due else None,
                     logprobs=result.new_logprobs,
                 )
             )
+
+
+def _reports(outputs: list[Output], failures: list[Failure]) -> list[StepReport]:
+    """What has ended, in as few reports as messages take; the last has room for more."""
+    failures = failures + [_too_large(output) for output in outputs if not fits_alone(output)]
+    *many, rest = [*output_batches(filter(fits_alone, outputs))] or [[]]
+    *more, failures = [*failure_batches(failures)] or [[]]
+    if not all(map(fits_among_others, rest)):
+        many, rest = [*many, rest], []
+    reports = [StepReport(outputs=batch) for batch in many] + [StepReport(failures=batch) for batch in more]
+    return [*reports, StepReport(outputs=rest, failures=failures)]
 
 
 def _too_large(output: Output) -> Failure:

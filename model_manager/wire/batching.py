@@ -38,6 +38,11 @@ def fits_alone(output: Output) -> bool:
     return _output_size(output) <= MOST_TOKENS_ALONE
 
 
+def fits_among_others(output: Output) -> bool:
+    """Whether a message that takes it takes more besides."""
+    return _output_size(output) <= MOST_TOKENS
+
+
 def _request_size(request: Request) -> int:
     params = request.params
     listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())

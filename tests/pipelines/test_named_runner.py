@@ -1,7 +1,12 @@
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+import json
+import os
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 
 from pipelines.beam_flags import runner_name
+from pipelines.local_runner import FnApiRunner
 from pipelines.named_runner import named_runner
 from pipelines.portable_runner import PortableRunner
 from pipelines.prism import OwnPrism
@@ -28,6 +33,28 @@ def test_else_it_is_beams_local_one_or_that_of_the_name() -> None:
     assert named("--runner=DirectRunner") is FnApiRunner
     assert named("--runner=direct") is FnApiRunner
     assert named("--runner=FlinkRunner") is type(None)
+
+
+class _Adding(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """A transform with something to say to workers."""
+
+    def expand(self, pipeline: Any) -> Any:
+        pipeline.pipeline.options.view_as(SetupOptions).beam_plugins = ["json"]
+        return pipeline | beam.Create([1]) | beam.Map(_plugins) | beam.Map(_assert_told)
+
+
+def _plugins(_: int) -> Any:
+    return json.loads(os.environ["PIPELINE_OPTIONS"])["beam:option:beam_plugins:v1"]
+
+
+def _assert_told(plugins: Any) -> None:
+    assert plugins == ["json"]
+
+
+def test_worker_processes_are_told_what_transforms_add_to_the_options() -> None:
+    flags = ["--direct_running_mode=multi_processing", "--direct_num_workers=1", "--pickle_library=cloudpickle"]
+    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(flags)) as pipeline:
+        _ = pipeline | _Adding()
 
 
 def test_only_the_news_of_a_job_have_no_deadline() -> None:

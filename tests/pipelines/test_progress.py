@@ -16,8 +16,8 @@ from transforms.streams.readers import READING, ReaderDoFn
 from transforms.streams.watch import Look
 
 
-def status(*jobs: JobStatus, state: str = "ready") -> Status:
-    model = ModelStatus("k", "org/m", state, [1], 1, 0, 0, None, EngineStats())
+def status(*jobs: JobStatus, state: str = "ready", outstanding: int = 0) -> Status:
+    model = ModelStatus("k", "org/m", state, [1], 1, 0, outstanding, None, EngineStats())
     return Status(pid=1, uptime=1.0, models=[model], jobs=list(jobs), processes=[])
 
 
@@ -102,7 +102,7 @@ def test_counts_go_on_where_another_manager_begins_at_none() -> None:
 
 def test_nothing_is_assumed_without_a_total() -> None:
     speed = Speed(None)
-    assert describe(status(job(3)), "j", speed, 0.0) == "3   0.0 prompts/s   0 tokens/s"
+    assert describe(status(job(3), outstanding=1), "j", speed, 0.0) == "3   0.0 prompts/s   0 tokens/s"
     assert speed.fraction() == 0.0
 
 
@@ -111,6 +111,8 @@ def test_a_stream_that_has_done_all_there_is_says_that_it_waits() -> None:
     lines = [describe(status(job(min(second, 3))), "j", speed, float(second)) for second in range(60)]
     assert lines[5].startswith("3   0.6 prompts/s")
     assert set(lines[20:]) == {"3 done, waiting for more"}
+    busy = describe(status(job(3), outstanding=1), "j", speed, 60.0)
+    assert busy == "3   0.0 prompts/s   0 tokens/s"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])

@@ -155,7 +155,7 @@ def test_flags_that_cannot_be_are_told(
         (["--labels", "a,b", "--template", "felds.txt"], "{felds} is no place in it: did you mean {fields}?"),
         (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: is no list of documents with labels"),
         (["--labels", "a,b", "--threshold", "0.4"], "--threshold: is of --multiple"),
-        (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "threshold=1.4"),
+        (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "--threshold 1.4: threshold=1.4"),
         (["--labels", "a,b", "--examples", "e.jsonl"], "--examples e.jsonl: example: labels ['c']"),
         (["--labels", "a,b", "--temperature", "1"], "--temperature is of run, extract"),
         (["--labels", "a,b", "--schema", "s.json"], "--schema is of extract"),

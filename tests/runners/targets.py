@@ -14,7 +14,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines.local_runner import local_runner, runs_here
+from pipelines.local_runner import FnApiRunner, runs_here
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism_server
 from tests.servers.processes import free_port, listens, serving
@@ -81,7 +81,7 @@ class Target:
     @staticmethod
     def runner(options: PipelineOptions) -> Any:
         """What a pipeline is given as its runner, as `millrace run` does; None is what the flags say."""
-        return local_runner() if runs_here(options) else None
+        return FnApiRunner() if runs_here(options) else None
 
 
 _STREAMING = ["--streaming"]

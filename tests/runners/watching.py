@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
-from confluent_kafka import KafkaException
 
 from model_manager.client.status import read_status
 from model_manager.wire.errors import MillraceError
 from model_manager.wire.messages import Status
+from tests.servers.kafka import holds_by_now
 
 WITHIN = 240.0
 """Seconds, on a machine that may be very busy."""
@@ -24,16 +24,9 @@ _POLL = 0.1
 def until(holds: Callable[[], bool], what: str) -> None:
     """Wait for a condition, which must come about."""
     deadline = time.monotonic() + WITHIN
-    while not _holds(holds):
+    while not holds_by_now(holds):
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(_POLL)
-
-
-def _holds(holds: Callable[[], bool]) -> bool:
-    """Not yet, where a broker that is busy cannot say."""
-    with contextlib.suppress(KafkaException):
-        return holds()
-    return False
 
 
 def status_of(runtime: Path) -> Status | None:

@@ -70,7 +70,7 @@ class Flink:
         return dict(json.loads((self.folder / "state.json").read_text()))
 
     def _call(self, *arguments: str) -> None:
-        command = [sys.executable, str(SCRIPT), *arguments, "--folder", str(self.folder)]
+        command = [sys.executable, str(SCRIPT), *arguments, "--within=600", "--folder", str(self.folder)]
         subprocess.run(command, check=True, env={**os.environ, **self.env})
 
 

@@ -12,12 +12,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -55,6 +55,7 @@ transaction.state.log.min.isr=1
 """
 _JAVA = ("java", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _ANSWER_SECONDS = 120.0
+_NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,16 @@ def kafka(folder: Path, port: int | None = None) -> Iterator[Kafka]:
     broker = Kafka(f"127.0.0.1:{ports['broker']}")
     with serving([*java, "kafka.Kafka", str(settings)], broker.answers, log=folder / "kafka.log"):
         yield broker
+
+
+def holds_by_now(holds: Callable[[], bool]) -> bool:
+    """What it gives; not yet, where a broker that just began, or is busy, cannot say."""
+    try:
+        return holds()
+    except KafkaException as error:
+        if not error.args[0].retriable() and error.args[0].code() not in _NOT_YET:
+            raise
+        return False
 
 
 def _is_behind(places: list[TopicPartition], ends: list[int]) -> bool:

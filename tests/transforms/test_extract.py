@@ -162,7 +162,7 @@ def test_the_template_may_be_the_users_own() -> None:
     ]
     with pytest.raises(ConfigError, match="template: takes text"):
         Extract(Plain, MODEL, template="no place")
-    assert Extract(Plain, MODEL, template='{"a": {note}} {document}').prompt("Anna") == '{"a": {note}} Anna'
+    assert Extract(Plain, MODEL, template="{comment} {files} {document}").prompt("Anna") == "{comment} {files} Anna"
 
 
 def test_an_example_that_is_no_row_is_refused() -> None:

@@ -15,7 +15,7 @@ import zstandard
 from transforms.elements import DeadLetter, Prompt
 from transforms.file_ranges import match_files, split_file
 from transforms.read_rows import read_range
-from transforms.rows import RowShape
+from transforms.rows import RowShape, parse_row
 
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -124,6 +124,20 @@ def test_a_prompt_keeps_the_row_that_it_was_read_from(tmp_path: Path) -> None:
     (line,) = read_bytes(tmp_path, "a.txt", b"Fine.\n")
     assert isinstance(line, Prompt)
     assert line.row() == "Fine."
+
+
+def test_the_row_of_a_prompt_from_csv_reads_as_that_prompt(tmp_path: Path) -> None:
+    content = b"id,prompt,max_tokens,temperature,note\n1,Hello,16,,x\n"
+    (prompt,) = read_bytes(tmp_path, "a.csv", content)
+    assert isinstance(prompt, Prompt)
+    again = parse_row(prompt.row(), RowShape(), position=prompt.source)
+    assert (again.id, again.content, again.params, again.columns) == ("1", "Hello", {"max_tokens": 16}, {"note": "x"})
+
+
+def test_rows_under_a_header_that_is_not_utf8_are_dead_letters(tmp_path: Path) -> None:
+    (letter,) = read_bytes(tmp_path, "a.csv", b"prompt,caf\xe9\nHello,1\n")
+    assert isinstance(letter, DeadLetter)
+    assert letter.reason == "not UTF-8"
 
 
 def test_rows_that_share_an_id_are_all_read(tmp_path: Path) -> None:

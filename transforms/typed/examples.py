@@ -19,6 +19,27 @@ def answer_of(record: Record, value: Any) -> str:
     return _written(record, value, record.name)
 
 
+def check_fields(shape: Shape, value: Any, path: str) -> None:
+    """Raises ConfigError for what a mapping has and the record does not, which `answer_of` leaves out."""
+    if isinstance(shape, Maybe):
+        check_fields(shape.shape, value, path)
+    elif isinstance(shape, Items) and isinstance(value, list | tuple):
+        for at, each in enumerate(value):
+            check_fields(shape.item, each, f"{path}[{at}]")
+    elif isinstance(shape, Record) and isinstance(value, Mapping):
+        _check_names(shape, value, path)
+        for member in shape.members:
+            check_fields(member.shape, value.get(member.key, value.get(member.name)), f"{path}.{member.name}")
+
+
+def _check_names(record: Record, value: Mapping[str, Any], path: str) -> None:
+    names = [name for member in record.members for name in (member.key, member.name)]
+    if unknown := [name for name in value if name not in names]:
+        near = difflib.get_close_matches(str(unknown[0]), names, n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"example: {path} has no field {unknown[0]!r}{hint}")
+
+
 def _written(shape: Shape, value: Any, path: str) -> str:
     if isinstance(shape, Maybe):
         return "null" if value is None else _written(shape.shape, value, path)
@@ -32,12 +53,6 @@ def _written(shape: Shape, value: Any, path: str) -> str:
 
 
 def _members(record: Record, value: Any, path: str) -> list[str]:
-    if isinstance(value, Mapping):
-        names = [name for member in record.in_order for name in (member.key, member.name)]
-        if unknown := [name for name in value if name not in names]:
-            near = difflib.get_close_matches(str(unknown[0]), names, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"example: {path} has no field {unknown[0]!r}{hint}")
     written = []
     for member in record.in_order:
         if isinstance(value, Mapping):

@@ -23,6 +23,8 @@ JSON:"""
 """The user's turn; what follows it is the answer."""
 _EXAMPLE = "\nDocument:\n{document}\nJSON: {answer}\n"
 _PLACES = ("document", "fields", "examples")
+_VERY_NEAR = 0.85
+"""Other words in braces stand for themselves."""
 Template = str | list[dict[str, Any]]
 Content = str | list[dict[str, Any]]
 
@@ -33,7 +35,7 @@ def checked_template(template: Template) -> Template:
     if not all(isinstance(text, str) for text in texts) or sum(str(text).count("{document}") for text in texts) != 1:
         raise ConfigError("template: takes text, or chat messages with text, that has {document} in it, once")
     for place in re.findall(r"{(\w+)}", "".join(map(str, texts))):
-        near = difflib.get_close_matches(place, _PLACES, n=1)
+        near = difflib.get_close_matches(place, _PLACES, n=1, cutoff=_VERY_NEAR)
         if near and place not in _PLACES:
             raise ConfigError(f"template: {{{place}}} is no place in it: did you mean {{{near[0]}}}?")
     return template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -55,10 +56,9 @@ def _made(record: Record, found: dict[str, Any]) -> Any:
 def _reason(error: Exception) -> str:
     """One line; of pydantic's errors what is wrong with each field, without the values and the links."""
     said = str(error)
-    if callable(listed := getattr(error, "errors", None)):
-        said = "; ".join(
-            ": ".join([".".join(map(str, each["loc"])), each["msg"]]).removeprefix(": ") for each in listed()
-        )
+    with contextlib.suppress(Exception):  # of another class, whatever its `errors` are
+        found = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()]  # type: ignore[attr-defined]
+        said = "; ".join(f"{where}: {what}" if where else what for where, what in found)
     return " ".join(said.split())[:300]
 
 

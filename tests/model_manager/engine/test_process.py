@@ -21,6 +21,7 @@ import pytest
 from model_manager.engine.interface import Engine, StepResult
 from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
 from model_manager.engine.process import LOAD_FAILED, STEP_FAILED, EngineLoop
+from model_manager.wire.batching import MOST_TOKENS_ALONE
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import (
     Cancel,
@@ -294,14 +295,29 @@ class _Frames:
         self.reports.append(message)
 
 
-def test_an_answer_larger_than_a_message_is_a_failure_of_its_request_alone() -> None:
-    small, large = (_vector(name, size) for name, size in (("s", 8), ("l", 2**26)))
+def _reported(*outputs: Output) -> list[StepReport]:
+    """What the loop says of a step that gives these."""
     link = _Frames()
     with pytest.raises(_Idle):
-        EngineLoop(cast(Engine, _Answering(large, small)), cast(ManagerLink, link)).serve()
-    (report,) = link.reports
+        EngineLoop(cast(Engine, _Answering(*outputs)), cast(ManagerLink, link)).serve()
+    return link.reports
+
+
+def test_an_answer_larger_than_a_message_is_a_failure_of_its_request_alone() -> None:
+    small, large = (_vector(name, size) for name, size in (("s", 8), ("l", 2**26)))
+    (report,) = _reported(large, small)
     assert report.outputs == [small]
     assert [(failure.request_id, failure.error.kind) for failure in report.failures] == [("l", "InvalidRequest")]
+
+
+def test_what_takes_a_message_whole_has_one_of_its_own_and_failures_have_others() -> None:
+    whole = _vector("whole", 5 * MOST_TOKENS_ALONE)
+    large = _vector("", 2**26)
+    refused = [msgspec.structs.replace(large, request_id=f"{number:0>5000}") for number in range(1000)]
+    reports = _reported(*refused, whole)
+    assert [output for report in reports for output in report.outputs] == [whole]
+    failed = [failure.request_id for report in reports for failure in report.failures]
+    assert failed == [output.request_id for output in refused]
 
 
 def test_what_nobody_expected_in_loading_is_reported_with_its_text() -> None:

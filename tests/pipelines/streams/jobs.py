@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
-from confluent_kafka import KafkaException
 
+from tests.servers.kafka import holds_by_now
 from tests.servers.prism import prism
 
 WITHIN = 300.0
@@ -44,17 +44,9 @@ def interrupted(job: subprocess.Popen[str], by: signal.Signals = signal.SIGINT) 
 def until(holds: Callable[[], bool]) -> None:
     """Wait for a condition, which must come about."""
     deadline = time.monotonic() + WITHIN
-    while not _does(holds):
+    while not holds_by_now(holds):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def _does(holds: Callable[[], bool]) -> bool:
-    """Not yet, where a broker that just began, or is busy, cannot say."""
-    try:
-        return holds()
-    except KafkaException:
-        return False
 
 
 def nothing_is_left(runtime: Path) -> None:

@@ -28,4 +28,4 @@ def holds_back(report: Report) -> None:
     """Nothing is lost, memory is flat, and what the engine cannot do is still at the source."""
     assert report.lost == 0
     assert report.backlog > 0.8 * report.sent
-    assert report.rss_growth_mb_per_minute < 60
+    assert report.rss_growth_mb_per_minute < 20
