@@ -12,6 +12,7 @@ import importlib
 import json
 import re
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -33,6 +34,7 @@ from transforms.typed.shapes import Record
 from transforms.typed.template import DEFAULT_TEMPLATE, Template, checked_template
 
 _OF_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_OURS = ("model_manager", "pipelines", "transforms")
 _DOCUMENT, _ANSWER = ("text", "document", "prompt"), "answer"
 
 
@@ -187,7 +189,7 @@ def _class_of(address: str) -> Any:
     before = set(sys.modules)
     module = _imported(name, address)
     for each in (module, *(sys.modules[new] for new in sys.modules.keys() - before)):
-        if each is module or _is_here(each):
+        if _is_here(each) or (each is module and not _is_installed(each)):
             cloudpickle.register_pickle_by_value(each)
     try:
         return reduce(getattr, path.split("."), module)
@@ -213,8 +215,19 @@ def _imported(name: str, address: str) -> ModuleType:
 
 def _is_here(module: ModuleType) -> bool:
     """Whether it is of the current folder, and not installed."""
-    file = Path(getattr(module, "__file__", None) or "/")
-    return file.is_relative_to(Path.cwd()) and "site-packages" not in file.parts
+    return _file(module).is_relative_to(Path.cwd()) and not _is_installed(module)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether workers have it too: Python's own, a package's, or millrace's wherever that is."""
+    if module.__name__.partition(".")[0] in _OURS or getattr(module, "__file__", None) is None:
+        return True
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(_file(module).is_relative_to(place) for place in places)
+
+
+def _file(module: ModuleType) -> Path:
+    return Path(getattr(module, "__file__", None) or "/")
 
 
 def _examples_of(path: str | None) -> list[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from apache_beam.internal import pickler
+from apache_beam.internal.cloudpickle import cloudpickle
 
 from pipelines.classify import main as classify
 from pipelines.extract import main as extract
@@ -172,6 +173,14 @@ def test_labels_that_cannot_be_are_told(
     (folder / "felds.txt").write_text("{felds}: {document}")
     assert classify(["--input", "a.txt", "--backend", "fake", *flags]) == 2
     assert reason in said(capsys)
+
+
+@pytest.mark.parametrize("address", ["json:JSONDecoder", "pydantic:BaseModel", "transforms.elements:Usage"])
+def test_what_workers_have_goes_to_them_by_its_name(folder: Path, address: str) -> None:
+    assert folder == Path.cwd()
+    before = cloudpickle.list_registry_pickle_by_value()
+    extract(["--input", "a.txt", "--backend", "fake", "--schema", address])
+    assert cloudpickle.list_registry_pickle_by_value() == before
 
 
 def parsed(task: Any, *flags: str) -> JobOptions:
