@@ -140,7 +140,8 @@ def classification(given: argparse.Namespace) -> Classification:
     )
     make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple)
     _told(f"--labels {given.labels}", make, "list of labels")
-    _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold), "probability")
+    if given.threshold is not None:
+        _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold), "probability")
     if asked.examples:
         with_examples = partial(make, examples=asked.examples)
         _told(f"--examples {given.examples}", with_examples, "list of documents with labels")

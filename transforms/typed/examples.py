@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import enum
 import json
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from model_manager.wire.conversion import nearest
 from model_manager.wire.errors import ConfigError
 from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
 
@@ -35,8 +35,8 @@ def check_fields(shape: Shape, value: Any, path: str) -> None:
 def _check_names(record: Record, value: Mapping[str, Any], path: str) -> None:
     names = [name for member in record.members for name in (member.key, member.name)]
     if unknown := [name for name in value if name not in names]:
-        near = difflib.get_close_matches(str(unknown[0]), names, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
+        near = nearest(str(unknown[0]), names)
+        hint = f": did you mean {near}?" if near else ""
         raise ConfigError(f"example: {path} has no field {unknown[0]!r}{hint}")
 
 
