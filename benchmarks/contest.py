@@ -10,22 +10,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from benchmarks.contenders import CONTENDERS, DTYPES, GEMM_BOUND
 from benchmarks.environments import cache_folder
 from benchmarks.memory import peak_rss_mb
 from benchmarks.results import Match, Row, as_json, describe_machine, keep, read
+from benchmarks.side_process import SideProcess, side_process
 from benchmarks.sides import Unsupported
 from benchmarks.workload import BY_NAME_ONLY, SHAPES, WORKLOADS, write_checkpoints
 
@@ -33,30 +30,29 @@ from benchmarks.workload import BY_NAME_ONLY, SHAPES, WORKLOADS, write_checkpoin
 class Contestant:
     """A side in its own process, loaded and waiting; raises Unsupported."""
 
-    def __init__(self, name: str, process: subprocess.Popen[str], runtime_dir: str) -> None:
-        self.name = name
+    def __init__(self, process: SideProcess) -> None:
+        self.name = process.name
         self._process = process
-        self._mark = f"MILLRACE_RUNTIME_DIR={runtime_dir}"
         began = time.perf_counter()
-        loaded = self._answer()
+        loaded = process.answer()
         if "unsupported" in loaded:
             raise Unsupported(loaded["unsupported"])
         self.load_s, self.versions = loaded["load_s"], loaded["versions"]
-        self.memory: dict[str, float] = self._ask("first token")["memory"]
+        self.memory: dict[str, float] = self._process.ask("first token")["memory"]
         self.first_token_s = time.perf_counter() - began
         self.rates: list[float] = []
-        self.peak_rss_mb = peak_rss_mb(self._process.pid, self._mark)
+        self.peak_rss_mb = peak_rss_mb(self._process.pid, self._process.mark)
 
     def warm_up(self) -> None:
         """Run a bit of the workload, not counted: what is compiled or allocated at first use is so afterwards."""
-        self._ask("warm-up")
+        self._process.ask("warm-up")
 
     def round(self) -> None:
         """Run the workload once."""
-        answer = self._ask("run")
+        answer = self._process.ask("run")
         self.rates.append(answer["tokens"] / answer["seconds"])
         self.memory = answer["memory"]
-        self.peak_rss_mb = max(self.peak_rss_mb, peak_rss_mb(self._process.pid, self._mark))
+        self.peak_rss_mb = max(self.peak_rss_mb, peak_rss_mb(self._process.pid, self._process.mark))
 
     def row(self, match: Match) -> Row:
         """The figures so far."""
@@ -73,20 +69,6 @@ class Contestant:
             machine=describe_machine(),
             taken=f"{datetime.now(UTC):%Y-%m-%d}",
         )
-
-    def _ask(self, what: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(what + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 def parse_arguments(
@@ -217,25 +199,5 @@ def started(name: str, match: Match, checkpoints: Path) -> Iterator[Contestant]:
         folder = contender.conversion.convert(folder, match.dtype)
     python = contender.environment.python() if contender.environment else Path(sys.executable)
     what = [name, str(folder), match.shape, match.workload, match.dtype]
-    with tempfile.TemporaryDirectory(prefix="millrace-") as runtime:
-        runtime_dir = f"{runtime}/run"
-        process = subprocess.Popen(
-            [str(python), "-m", "benchmarks.contestant", *what],
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(runtime_dir),
-        )
-        with process:
-            try:
-                yield Contestant(name, process, runtime_dir)
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait(timeout=60)
-
-
-def _environment(runtime_dir: str) -> dict[str, str]:
-    """Ours, with this repository first on the path: a peer's environment does not hold it."""
-    ours = {"PYTHONPATH": str(Path(__file__).parents[1]), "MILLRACE_RUNTIME_DIR": runtime_dir}
-    return os.environ | ours | {"TOKENIZERS_PARALLELISM": "false"}
+    with side_process(name, python, "benchmarks.contestant", *what) as process:
+        yield Contestant(process)

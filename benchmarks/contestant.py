@@ -8,7 +8,6 @@ Runs in the peer's environment, so it imports the standard library and this pack
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import IO, Any
 
 from benchmarks.command_line import command_line
 from benchmarks.contenders import CONTENDERS, DTYPES
+from benchmarks.side_process import private_stdout
 from benchmarks.sides import KnowsMemory, Prepares, Side, Unsupported
 from benchmarks.workload import SHAPES, VOCAB, WORKLOADS, Item, make
 
@@ -31,7 +31,7 @@ def main() -> None:
         parser.add_argument(argument, choices=choices)
     parser.add_argument("dtype", choices=DTYPES)
     asked = parser.parse_args()
-    answers = _private_stdout()
+    answers = private_stdout()
     contender = CONTENDERS[asked.engine]
     side = contender.make()
     started = time.perf_counter()
@@ -64,13 +64,6 @@ def _timed(side: Side, items: list[Item]) -> dict[str, Any]:
         raise SystemExit(f"generated {sum(counts)} tokens where the workload asks for {sum(wanted)}")
     memory = side.memory() if isinstance(side, KnowsMemory) else {}
     return {"tokens": sum(counts), "seconds": seconds, "memory": memory}
-
-
-def _private_stdout() -> IO[str]:
-    """The real standard output, for answers; what libraries print goes to standard error instead."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return answers
 
 
 def _answer(answers: IO[str], **fields: Any) -> None:

@@ -1,7 +1,6 @@
 """Contests with a fake peer: real processes, an environment of its own, a made checkpoint's folder."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.contest import Contestant, parse_arguments, report, run
 from benchmarks.environments import FAKE, Environment
 from benchmarks.results import Match, read
+from benchmarks.side_process import side_process
 from benchmarks.workload import GPU_SHAPES, SHAPES, SMALL_SHAPES, TINY
 
 
@@ -150,10 +150,9 @@ def test_an_unknown_choice_is_refused_by_name(
 
 
 def test_a_contestant_that_dies_ends_the_contest_with_its_name() -> None:
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    ended = pytest.raises(SystemExit, match="someone ended with status 3")
-    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process, ended:
-        Contestant("someone", process, os.devnull)
+    missing = pytest.raises(SystemExit, match="someone ended with status 1")
+    with side_process("someone", Path(sys.executable), "benchmarks.nowhere") as process, missing:
+        Contestant(process)
 
 
 def test_a_match_reads_as_what_it_is_about() -> None:
