@@ -50,6 +50,14 @@ PHRASINGS = (
     "Country: {}. Capital:",
     "Fill in the capital of {}.",
 )
+IN_TRAINING_ALONE = (
+    "Say which city is the capital of {}.",
+    "Say what the capital of {} is.",
+    "Please say the capital of {}.",
+    "State the name of the capital of {}.",
+    "Write the capital of {}.",
+    "Let me know the capital of {}.",
+)
 UNSEEN_PHRASINGS = (
     "Could you tell me the capital of {}?",
     "Please tell me: what is the capital city of {}?",
@@ -59,12 +67,16 @@ UNSEEN_PHRASINGS = (
 FOLLOW_UPS = ("And of {}?", "And the capital of {}?", "What about {}?", "And {}?", "Now {}.")
 
 
+def _phrasings(split: Split) -> tuple[str, ...]:
+    return PHRASINGS + IN_TRAINING_ALONE if split is Split.TRAIN else PHRASINGS
+
+
 def _pair(rng: random.Random, split: Split) -> tuple[str, str]:
     countries = list(CAPITALS)
     if split is Split.HELD_OUT and rng.random() < 0.25:
         return rng.choice(UNSEEN_PHRASINGS), rng.choice(countries)
     return draw(
-        lambda: (rng.choice(PHRASINGS), rng.choice(countries)),
+        lambda: (rng.choice(_phrasings(split)), rng.choice(countries)),
         lambda pair: f"capital|{pair[0]}|{pair[1]}",
         split,
     )
@@ -99,4 +111,4 @@ def _is_new(word: str, split: Split) -> bool:
 def unknown_capital(rng: random.Random, split: Split) -> Example:
     """A country that does not exist: the honest answer is that it is not known."""
     name = made_up_word(rng, split).capitalize() + rng.choice(("", "", "ia", "land", "stan"))
-    return Example("unknown", _ask(rng, rng.choice(PHRASINGS), name), UNKNOWN)
+    return Example("unknown", _ask(rng, rng.choice(_phrasings(split)), name), UNKNOWN)

@@ -57,8 +57,12 @@ CURRICULUM = (
     Phase(259_200, _old(11, 120, 13, 29, 5, 14)),
     Phase(math.inf, _old(42, 48, 26, 44, 8, 24)),
 )
-# A training that goes on from there: documents, and enough of the rest, which is short, for it not to be forgotten.
-DOCUMENTS = (Phase(math.inf, _old(20, 90, 12, 28, 6, 18) | dict(zip(OF_DOCUMENTS, (6, 23, 22, 14), strict=True))),)
+# A training that goes on from there: documents, and enough of the rest, which is short, for it not to be forgotten; at
+# the end more of what it knows least well by then.
+DOCUMENTS = (
+    Phase(145_600, _old(20, 90, 12, 28, 6, 18) | dict(zip(OF_DOCUMENTS, (6, 23, 22, 14), strict=True))),
+    Phase(math.inf, _old(60, 60, 12, 28, 12, 18) | dict(zip(OF_DOCUMENTS, (20, 23, 22, 14), strict=True))),
+)
 SYSTEM_TURNS = (
     "You are a helpful assistant.",
     "Answer briefly.",

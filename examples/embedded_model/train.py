@@ -138,10 +138,9 @@ def _backward(model: LlamaForCausalLM, step_batches: list[MicroBatch]) -> float:
     total = sum(float(batch.weights.sum()) for batch in step_batches)
     loss_sum = 0.0
     for batch in step_batches:
-        with torch.autocast("cpu", torch.bfloat16):
-            hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state
-            logits = model.lm_head(hidden[batch.before_answer])
-        losses = cross_entropy(logits.float(), batch.answers, reduction="none")
+        hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden[batch.before_answer])
+        losses = cross_entropy(logits, batch.answers, reduction="none")
         loss = (losses * batch.weights).sum() / total
         torch.autograd.backward(loss)
         loss_sum += loss.item()

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from examples.embedded_model.data import DOCUMENTS, OF_DOCUMENTS, conversations, examples
-from examples.embedded_model.documents.evaluate import WHOLE, extracted, held_out, judged
+from examples.embedded_model.documents.evaluate import WHOLE, evaluate, extracted, held_out, judged
 from examples.embedded_model.documents.facts import Document
 from examples.embedded_model.documents.labels import kind_of_document, label_question, liking
 from examples.embedded_model.documents.questions import DOCUMENT_KINDS, Kind, answer, prompt
@@ -19,7 +19,8 @@ from examples.embedded_model.documents.write import EACH, example_documents, fil
 from examples.embedded_model.documents.written import CURRENCIES, Hand
 from examples.embedded_model.evaluate import EVALUATION_SEED, Judged, field_accuracy
 from examples.embedded_model.split import Example, Split
-from model_manager.wire.config import ModelConfig
+from model_manager.client.status import stop_models
+from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from model_manager.wire.constraint import Constraint
 from tests.transforms.constrained_client import ConstrainedClient, compiler
 from transforms import Extract
@@ -192,3 +193,12 @@ def test_figures_come_out_of_extract(tmp_path: Path) -> None:
     assert right.keys() == {member.name for member in kind.record.members} | {WHOLE}
     assert right[WHOLE] == 0
     assert sum(file.read_text().count("expected") for file in tmp_path.glob("wrong-*")) == 4
+
+
+@pytest.mark.slow
+@of_each_kind
+def test_the_shipped_model_finds_the_fields(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path / "run"))
+    shares = evaluate(kind, 200, EVALUATION_SEED + 1, ModelConfig(model=EMBEDDED_MODEL), show_errors=3)
+    stop_models(tmp_path / "run")
+    assert shares["fields"] >= 0.95

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import torch
 from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import model_manager.store
 from model_manager.client.generation import text_of
@@ -61,8 +64,21 @@ def prompt_tokens() -> list[int]:
 
 def engine(**settings: Any) -> LLMEngine:
     """Of the embedded model."""
-    config = ModelConfig(model=EMBEDDED_MODEL, kv_cache_gib=0.05, **{"max_num_seqs": 8} | settings)
-    loaded = load_engine(StartEngine(config, str(FOLDER), 1.0))
+    return _loaded(ModelConfig(model=EMBEDDED_MODEL, kv_cache_gib=0.05, **{"max_num_seqs": 8} | settings), FOLDER)
+
+
+def random_engine(folder: Path, **settings: Any) -> LLMEngine:
+    """Of a model of the embedded one's shape and tokenizer, with random weights."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig.from_pretrained(FOLDER))
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(FOLDER / name, folder / name)
+    return _loaded(ModelConfig(model=str(folder), kv_cache_gib=0.2, **settings), folder)
+
+
+def _loaded(config: ModelConfig, folder: Path) -> LLMEngine:
+    loaded = load_engine(StartEngine(config, str(folder), 1.0))
     assert isinstance(loaded, LLMEngine)
     return loaded
 

@@ -19,13 +19,21 @@ from model_manager.engine.engine import LLMEngine
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import ConstraintNotMet
 from model_manager.wire.messages import FinishReason
-from tests.model_manager.engine.constraints.constrained_engine import DATE, LARK, Run, engine, holds, request, tokenizer
+from tests.model_manager.engine.constraints.constrained_engine import (
+    DATE,
+    LARK,
+    Run,
+    holds,
+    random_engine,
+    request,
+    tokenizer,
+)
 from tests.model_manager.engine.constraints.letters import PIECES, grammars
 
 
 @pytest.fixture(scope="module")
-def shared() -> LLMEngine:
-    return engine()
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LLMEngine:
+    return random_engine(tmp_path_factory.mktemp("random"), max_num_seqs=8)
 
 
 def tokens_of(*texts: str) -> list[int]:
