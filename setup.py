@@ -4,9 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3"]  # Beam imports pandas wherever it finds itself in IPython
-
-BENCH = ["matplotlib>=3.10,<4"]
+PLOTS = ["matplotlib>=3.10,<4"]
+NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3", *PLOTS]  # Beam imports pandas wherever it finds itself in IPython
 
 setup(
     name="millrace",
@@ -32,6 +31,7 @@ setup(
         "numpy>=2,<3",
         "psutil>=7,<8",
         "pyarrow>=19",
+        "regex>=2025.1",
         "rich>=14",
         "safetensors>=0.6,<1",
         "tokenizers>=0.22,<1",
@@ -39,10 +39,9 @@ setup(
         "transformers>=5.20,<6",
     ],
     extras_require={
-        "bench": BENCH,
+        "bench": PLOTS,
         "notebook": NOTEBOOK,
         "dev": [
-            *BENCH,
             *NOTEBOOK,
             "gcp-storage-emulator",
             "hypothesis",
