@@ -25,7 +25,7 @@ from transforms.row_transform import RowTransform
 from transforms.task_elements import Extracted
 from transforms.typed.alignment import Confidence, token_ranges
 from transforms.typed.beam_rows import element_type
-from transforms.typed.checking import check_supported
+from transforms.typed.checking import check_answer, check_supported
 from transforms.typed.describe import record_of
 from transforms.typed.details import Details
 from transforms.typed.examples import answer_of, check_fields
@@ -146,8 +146,10 @@ def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
     check_fields(record, value, record.name)
     answer = answer_of(record, value)
     try:
-        value_of(record, decoded(read(record, answer, document).json))
-    except (AnswerRejected, ValueError) as error:
+        reading = read(record, answer, document)
+        check_answer(record, document, answer, reading.ranges)
+        value_of(record, decoded(reading.json))
+    except (AnswerRejected, ConfigError, ValueError) as error:
         raise ConfigError(f"example {document[:40]!r}: {error}") from None
     return document, answer
 

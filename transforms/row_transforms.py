@@ -119,6 +119,13 @@ class EmbedSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_field
     normalize: bool = True
 
 
+class ShownExample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A document and its answer: a mapping of fields, or a label or several."""
+
+    text: str
+    answer: Any
+
+
 class ExtractSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of ExtractRows."""
 
@@ -127,6 +134,7 @@ class ExtractSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fie
     schema: dict[str, Any] | str
     """A JSON Schema, its text, or a file of it."""
     template: str = DEFAULT_TEMPLATE
+    examples: list[ShownExample] = []
     details: bool = False
     """Whether the new field has the values under `value`, beside confidence, confidences, spans and model."""
 
@@ -156,6 +164,7 @@ class ClassifySettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fi
     threshold: float | None = None
     """Of several labels, by default 0.5."""
     template: str = CLASSIFY_TEMPLATE
+    examples: list[ShownExample] = []
 
 
 class _RowTransform(beam.PTransform):
@@ -253,6 +262,7 @@ class ExtractRows(_RowTransform):
             own.rows,
             **own.of_transform(),
             template=own.template,
+            examples=_shown(own.examples),
             details=own.details,
             open_client=open_client,
         )
@@ -270,9 +280,14 @@ class ClassifyRows(_RowTransform):
             multiple=own.multiple,
             threshold=own.threshold,
             template=own.template,
+            examples=_shown(own.examples),
             open_client=open_client,
         )
         super().__init__(own, transform, row_type(transform.row_type), _as_it_is)
+
+
+def _shown(examples: list[ShownExample]) -> list[tuple[str, Any]]:
+    return [(each.text, each.answer) for each in examples]
 
 
 def _as_it_is(row: Any) -> Any:

@@ -9,7 +9,6 @@ A field whose name is one of ours has an underscore behind it: `id_`.
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -18,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from transforms.task_elements import Extracted
+from transforms.typed.values import json_text
 
 JSON_TEXT = {b"millrace": b"json"}
 """Metadata of a field that holds any JSON, as text."""
@@ -51,18 +51,23 @@ def fields_of(row: dict[str, Any]) -> dict[str, Any]:
 def arrow_row(line: bytes, schema: pa.Schema) -> dict[str, Any]:
     """A line's values as `pa.Table.from_pylist` takes them."""
     found = _DECODER.decode(line)
-    found["columns"] = _json_text(found["columns"])
-    return {field.name: _value(found.get(field.name), field) for field in schema}
+    found["columns"] = json_text(found["columns"])
+    return _members(found, schema)
+
+
+def _members(found: dict[str, Any], fields: pa.Schema | pa.StructType) -> dict[str, Any]:
+    """Those that are there; what is missing is null."""
+    return {field.name: _value(found[field.name], field) for field in fields if field.name in found}
 
 
 def _value(found: Any, field: pa.Field) -> Any:
+    if field.metadata == JSON_TEXT:
+        return json_text(found)
     if found is None:
         return None
-    if field.metadata == JSON_TEXT:
-        return _json_text(found)
     kind = field.type
     if pa.types.is_struct(kind):
-        return {inner.name: _value(found.get(inner.name), inner) for inner in kind}
+        return _members(found, kind)
     if pa.types.is_map(kind):
         return [(key, _value(value, kind.item_field)) for key, value in found.items()]
     if pa.types.is_list(kind):
@@ -78,11 +83,3 @@ _CONVERSIONS: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [
     (pa.types.is_date, datetime.date.fromisoformat),
     (pa.types.is_timestamp, datetime.datetime.fromisoformat),
 ]
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_number)
-
-
-def _number(value: Decimal) -> float:
-    return float(value)

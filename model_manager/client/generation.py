@@ -80,18 +80,21 @@ def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
     decode = decoder.decode if params.constraint is None else decoder.joined
     text = decode(output.token_ids[:-1] if ends_in_token else output.token_ids)
     if isinstance(output.stop_reason, str):
-        text = text[: _end(text, output.token_ids, params, decode)]
+        text = text[: _end(text, output.stop_reason, output.token_ids, params, decode)]
     return text if params.constraint is not None else text.rstrip(_REPLACEMENT)
 
 
-def _end(text: str, token_ids: Sequence[int], params: SamplingParams, decode: Callable[[Sequence[int]], str]) -> int:
-    """Where the text ends for the first stop string in it that was complete no sooner than min_tokens allows, and with
-    the last token under a constraint: others were passed over.
+def _end(
+    text: str, stop: str, token_ids: Sequence[int], params: SamplingParams, decode: Callable[[Sequence[int]], str]
+) -> int:
+    """Where the text ends for the stop string that ended it: at the first that was complete no sooner than min_tokens
+    allows, and with the last token under a constraint: others were passed over.
     """
     passed = len(token_ids) if params.constraint is not None else params.min_tokens
     early = decode(token_ids[: max(0, passed - 1)]).rstrip(_REPLACEMENT)
-    places = [(text.find(stop, max(0, len(early) - len(stop) + 1)), stop) for stop in params.stop]
-    at, stop = min((place for place in places if place[0] >= 0), default=(len(text), ""))
+    at = text.find(stop, max(0, len(early) - len(stop) + 1))
+    if at < 0:
+        return len(text)
     return at + len(stop) if params.include_stop_str_in_output else at
 
 

@@ -39,8 +39,10 @@ class Order(NamedTuple):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
-@pytest.mark.parametrize("params", [SamplingParams(max_tokens=200), SamplingParams(max_tokens=60, temperature=1.5)])
-def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: SamplingParams) -> None:
+@pytest.mark.parametrize(
+    ("params", "least"), [(SamplingParams(max_tokens=200), 4), (SamplingParams(max_tokens=60, temperature=1.5), 1)]
+)
+def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: SamplingParams, least: int) -> None:
     transform = Extract(Order, MODEL, params, details=True).with_exception_handling()
     schema = transform.schema
 
@@ -63,7 +65,7 @@ def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: Samplin
             assert row.confidence <= 0.0
             assert row.confidences.keys() >= pieces.keys()
         assert {letter.error for letter in letters} <= {"ConstraintNotMet"}
-        return len(rows) + len(letters) == len(DOCUMENTS)
+        return len(rows) + len(letters) == len(DOCUMENTS) and len(rows) >= least
 
     with pipeline() as running:
         rows, letters = running | beam.Create(DOCUMENTS) | transform
@@ -74,10 +76,23 @@ def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: Samplin
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
+def test_what_documents_share_of_the_prompt_is_computed_once() -> None:
+    for run in ("first", "second"):
+        with pipeline() as running:
+            documents = running | beam.Create([f"{run} order {number}: 2 lamps for Anna" for number in range(4)])
+            found = documents | Extract(Order, MODEL, SamplingParams(max_tokens=200)).as_results()
+            cached = found | beam.Map(lambda result: result.usage.cached_tokens)
+            if run == "second":
+                check(cached, lambda counts: len(counts) == 4 and min(counts) >= 48)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("runtime")
 def test_labels_have_probabilities() -> None:
     with pipeline() as running:
         documents = running | beam.Create(DOCUMENTS[:3])
         rows = documents | Classify(["order", "order of lamps"], MODEL)
-        check(rows, lambda found: all(sum(row.probabilities.values()) == pytest.approx(1) for row in found), "one")
+        check(rows, lambda found: [sum(row.probabilities.values()) for row in found] == [pytest.approx(1)] * 3, "one")
         several = documents | "Several" >> Classify(["order", "complaint"], MODEL, multiple=True)
-        check(several, lambda found: all(0 < min(row.probabilities.values()) < 1 for row in found), "several")
+        among = [True] * 3
+        check(several, lambda found: [0 < min(row.probabilities.values()) < 1 for row in found] == among, "several")

@@ -147,9 +147,9 @@ def test_a_threshold_says_which_hold() -> None:
 
 def test_examples_are_shown_with_their_labels() -> None:
     one = Classify(["x", "y"], MODEL, examples=[("Anna", "y")])
-    assert 'Document:\nAnna\nJSON: {"label": "y"}\n\nDocument:\n' in str(one.prompt("Bo"))
+    assert 'Document:\nAnna\nJSON:{"label": "y"}\n\nDocument:\n' in str(one.prompt("Bo"))
     several = Classify(["x", "y"], MODEL, multiple=True, examples=[("Anna", ["y"])])
-    assert 'Document:\nAnna\nJSON: {"x": false, "y": true}\n' in str(several.prompt("Bo"))
+    assert 'Document:\nAnna\nJSON:{"x": false, "y": true}\n' in str(several.prompt("Bo"))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Documents become rows of the user's own type, with what is known of each."""
 
+import datetime
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import apache_beam as beam
 import pyarrow.parquet as pq
@@ -146,7 +148,7 @@ def test_the_prompt_lists_fields_questions_and_examples() -> None:
         "  - age: integer, or null\n"
         "- days: list of date, YYYY-MM-DD\n"
         "\nDocument:\nBo was here.\n"
-        'JSON: {"name": "Bo", "inner": {"name": "x", "age": null}, "days": []}\n'
+        'JSON:{"name": "Bo", "inner": {"name": "x", "age": null}, "days": []}\n'
         "\nDocument:\n{fields} of Anna\nJSON:"
     )
     assert "- issued: date, YYYY-MM-DD (the day the invoice was issued, YYYY-MM-DD)" in str(
@@ -172,6 +174,58 @@ def test_an_example_that_is_no_row_is_refused() -> None:
         Extract(Plain, MODEL, examples=[("Anna.", {"name": "Anna", "aged": 3})])
     with pytest.raises(ConfigError, match="Plain has no name"):
         Extract(Plain, MODEL, examples=[("Anna.", {"age": 3})])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"currency": "GBP"}, 'currency: "GBP"'),
+        ({"count": 2.5}, "count: 2.5"),
+        ({"count": "7"}, 'count: "7"'),
+        ({"paid": "yes"}, 'paid: "yes"'),
+        ({"price": "1.5"}, 'price: "1.5"'),
+        ({"codes": ["AB", 3]}, r"codes\[1\]: 3"),
+        ({"sent": datetime.datetime(2024, 1, 1)}, 'sent: "2024-01-01T00:00:00"'),
+        ({"who": " Larsen"}, 'who: " Larsen"'),
+    ],
+)
+def test_an_example_is_held_to_its_type(wrong: dict[str, Any], said: str) -> None:
+    Extract(Sale, MODEL, examples=[("Anna Larsen", SALE)])
+    with pytest.raises(ConfigError, match=f"example 'Anna Larsen': {said} is no value of its type"):
+        Extract(Sale, MODEL, examples=[("Anna Larsen", SALE | wrong)])
+
+
+def test_an_example_is_held_to_its_schema() -> None:
+    number = {"type": "integer", "minimum": 1}
+    schema = {"type": "object", "properties": {"a-b": number, "a_b": number, "any": {"type": ["object", "null"]}}}
+    found = Extract(schema, MODEL, examples=[("x", {"a_b": 1, "any": {"x": [1, 2]}})]).prompt("y")
+    assert '\nJSON:{"a_b": 1, "any": {"x":[1,2]}}\n' in str(found)
+    with pytest.raises(ConfigError, match="example 'x': a_b_: 0 is no value of its type"):
+        Extract(schema, MODEL, examples=[("x", {"a_b": 0})])
+    with pytest.raises(ConfigError, match="takes JSON"):
+        Extract(schema, MODEL, examples=[("x", {"any": "no JSON"})])
+
+
+@dataclass
+class Sale:
+    who: Annotated[str, Span()]
+    currency: Literal["EUR", "USD"]
+    count: int
+    price: float
+    paid: bool
+    codes: list[str]
+    sent: datetime.datetime | None
+
+
+SALE = {
+    "who": "Larsen",
+    "currency": "EUR",
+    "count": 2,
+    "price": 0.1 + 0.2,
+    "paid": True,
+    "codes": ['a"\x7f\n\x01é'],
+    "sent": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+}
 
 
 class Strict(pydantic.BaseModel):

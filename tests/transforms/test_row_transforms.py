@@ -1,5 +1,5 @@
 import json
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -137,6 +137,24 @@ def test_documents_get_a_field_of_labels() -> None:
         found = given | ClassifyRows(labels=["a", "bb bb"], open_client=StandInClient)
         labels = found | beam.Map(lambda row: (row.shop, row.classified.label, len(row.classified.probabilities)))
         check(labels, lambda found: found == [("Oslo", "a", 2)])
+
+
+def test_examples_are_shown_and_held_to_the_type() -> None:
+    class Seen(ConstrainedClient):
+        prompts: ClassVar[list[str]] = []
+
+        def submit(self, prompt: Any, params: Any, *, request_id: str) -> Any:
+            self.prompts.append(prompt)
+            return super().submit(prompt, params, request_id=request_id)
+
+    examples = [{"text": "of May 1st", "answer": {"day": "2024-05-01"}}]
+    with pipeline() as p:
+        _ = rows(p, beam.Row(prompt="x")) | ExtractRows(schema=SCHEMA, examples=examples, open_client=Seen)
+    assert '\nDocument:\nof May 1st\nJSON:{"day": "2024-05-01"}\n\nDocument:\nx\n' in Seen.prompts[0]
+    with pytest.raises(ConfigError, match="example 'of May 1st': day"):
+        ExtractRows(schema=SCHEMA, examples=[{"text": "of May 1st", "answer": {"day": "soon"}}])
+    with pytest.raises(ConfigError, match="labels \\['c'\\]: takes one of a, b"):
+        ClassifyRows(labels=["a", "b"], examples=[{"text": "x", "answer": "c"}])
 
 
 def test_an_empty_document_goes_to_the_error_output() -> None:

@@ -96,6 +96,32 @@ def test_fields_of_our_names_have_an_underscore_and_json_is_text_in_parquet_alon
     assert list(completed_ids(str(tmp_path / "rows.parquet"))) == ["a.txt"]
 
 
+@pytest.mark.parametrize(
+    "any_json",
+    [{"type": ["object", "null"]}, {"type": ["string", "integer", "null"]}, {}, {"anyOf": [{}, {"type": "null"}]}],
+)
+def test_null_may_be_any_json_and_is_text_as_that_is(any_json: Any, tmp_path: Path) -> None:
+    items = {"type": "array", "items": any_json}
+    inner = {"type": "object", "properties": {"a": any_json, "b": any_json}, "required": ["a"]}
+    properties = {"a": any_json, "b": any_json, "list": items, "inner": inner}
+    schema = {"type": "object", "properties": properties, "required": ["a", "list", "inner"]}
+    answer = {"a": None, "list": [None, {"x": 1}], "inner": {"a": None, "b": None}}
+    (row,) = table_of([json_line(extracted(answer))], schema, tmp_path).to_pylist()
+    assert (row["a"], row["b"], row["list"]) == ("null", None, ["null", '{"x": 1}'])
+    assert row["inner"] == {"a": "null", "b": "null"}
+    value = value_of(record_of(schema), answer)
+    assert (value.a, value.b, value.list, tuple(value.inner)) == ("null", None, row["list"], ("null", "null"))
+
+
+def test_any_json_keeps_its_digits(tmp_path: Path) -> None:
+    answer = '{"any": {"price": 4.50, "big": 0.12345678901234567890, "list": [1e5]}}'
+    schema = {"type": "object", "properties": {"any": {"type": ["object", "string"]}}}
+    found = Extracted(id="a", answer=answer, confidence=0, model="m", columns={"n": 1.5})
+    (row,) = table_of([json_line(found)], schema, tmp_path).to_pylist()
+    assert row["any"] == '{"price": 4.50, "big": 0.12345678901234567890, "list": [1E+5]}'
+    assert row["columns"] == '{"n": 1.5}'
+
+
 @pytest.mark.parametrize("rows", TYPES, ids=lambda each: getattr(each, "__name__", "schema"))
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_whatever_is_answered_is_written_and_not_asked_again(rows: Any, form: str, tmp_path: Path) -> None:

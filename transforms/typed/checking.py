@@ -4,14 +4,15 @@ the first document is told here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from model_manager.engine.constraints.compiling import check
+from model_manager.engine.constraints.compiling import allowed, check
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import ConfigError, InvalidRequest
 from transforms.typed.grammar import Grammar
 from transforms.typed.leaves import bounded, expression, is_choice
+from transforms.typed.reading import Range
 from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
 
 _DOCUMENT = "a"
@@ -32,6 +33,20 @@ def check_supported(record: Record) -> None:
             if said is not None:
                 raise ConfigError(f"{path}: {said}")
     raise ConfigError(f"the grammar of {record.name}: {whole}")
+
+
+def check_answer(record: Record, document: str, answer: str, ranges: Mapping[str, Range]) -> None:
+    """Raises ConfigError for an example's answer that the model could not write, and names the value: `ranges` are of
+    the answer's values, by their paths.
+    """
+    written = answer.encode()
+    taken = allowed(Constraint(grammar=Grammar(record).of(document)), answer)
+    if taken < len(written):
+        at = len(written[:taken].decode(errors="ignore"))
+        around = [(end - start, path) for path, (start, end) in ranges.items() if start <= at <= end]
+        path = min(around)[1]
+        value = answer[slice(*ranges[path])]
+        raise ConfigError(f"{path or record.name}: {value[:200]} is no value of its type")
 
 
 def _refusal(**constraint: Any) -> str | None:

@@ -11,7 +11,10 @@ from typing import Any
 
 from model_manager.wire.conversion import nearest
 from model_manager.wire.errors import ConfigError
-from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
+from transforms.typed.shapes import Items, Leaf, Maybe, Member, Record, Shape
+
+_PLACES = 15
+"""Most of a float, behind the point, that a grammar has (leaves.py)."""
 
 
 def answer_of(record: Record, value: Any) -> str:
@@ -29,7 +32,15 @@ def check_fields(shape: Shape, value: Any, path: str) -> None:
     elif isinstance(shape, Record) and isinstance(value, Mapping):
         _check_names(shape, value, path)
         for member in shape.members:
-            check_fields(member.shape, value.get(member.key, value.get(member.name)), f"{path}.{member.name}")
+            check_fields(member.shape, _given(shape, member, value), f"{path}.{member.name}")
+
+
+def _given(record: Record, member: Member, value: Any) -> Any:
+    """What an instance or a mapping has for a member; a mapping by its key, or by its name unless that is another's."""
+    if not isinstance(value, Mapping):
+        return getattr(value, member.name, None)
+    is_anothers = any(each.key == member.name for each in record.members)
+    return value.get(member.key, None if is_anothers else value.get(member.name))
 
 
 def _check_names(record: Record, value: Mapping[str, Any], path: str) -> None:
@@ -49,16 +60,19 @@ def _written(shape: Shape, value: Any, path: str) -> str:
         return "[" + ", ".join(_written(shape.item, each, f"{path}[{at}]") for at, each in enumerate(value)) + "]"
     if isinstance(shape, Record):
         return "{" + ", ".join(_members(shape, value, path)) + "}"
-    return value if isinstance(shape, Leaf) and shape.kind == "json" and isinstance(value, str) else _plain(value, path)
+    if isinstance(shape, Leaf):
+        if shape.kind == "json":
+            return _any_json(value, path)
+        if shape.kind == "number" and isinstance(value, float):
+            value = round(value, _PLACES)
+        return _plain(value, path).replace("\x7f", "\\u007f")  # as strings of JSON have it in a grammar
+    return _plain(value, path)
 
 
 def _members(record: Record, value: Any, path: str) -> list[str]:
     written = []
     for member in record.in_order:
-        if isinstance(value, Mapping):
-            found = value.get(member.key, value.get(member.name))
-        else:
-            found = getattr(value, member.name, None)
+        found = _given(record, member, value)
         if found is None and not member.required:
             continue
         if found is None and not isinstance(member.shape, Maybe):
@@ -66,6 +80,15 @@ def _members(record: Record, value: Any, path: str) -> list[str]:
         inner = _written(member.shape, found, f"{path}.{member.name}")
         written.append(f"{json.dumps(member.asked_key, ensure_ascii=False)}: {inner}")
     return written
+
+
+def _any_json(value: Any, path: str) -> str:
+    """As rows have it, which is text, or as it is meant."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError):
+        raise ConfigError(f"example: {path} is {value!r}: takes JSON, a string of it in quotation marks") from None
 
 
 def _plain(value: Any, path: str) -> str:

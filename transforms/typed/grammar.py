@@ -8,12 +8,14 @@ each escaped for JSON on its own, so that none ends within an escape.
 from __future__ import annotations
 
 import json
-import re
+
+import regex
 
 from transforms.typed.leaves import bounded, expression, is_choice
 from transforms.typed.shapes import Items, Leaf, Maybe, Member, Piece, Record, Shape, Span, spans_of
 
-_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_WORD = regex.compile(r"\w+|\s+|\X")
+"""A word has the marks on its letters; what is neither word nor space is cut where a reader sees a new character."""
 _VISIBLE = r'([^\\ ]|\\["\\bf]|\\u[0-9a-f]{4})'
 """A character of a JSON string, as it is escaped there, that is no white space."""
 _ANY = r'([^\\]|\\["\\bfnrt]|\\u[0-9a-f]{4})'

@@ -147,12 +147,23 @@ class _Root:
                 name,
                 self.shape(part, seen),
                 key,
-                hint=_description(part),
+                hint=self._hint(part, seen),
                 required=key in required,
             )
             for name, (key, part) in zip(names, properties.items(), strict=True)
         ]
         return Record(str(schema.get("title", "Row")), tuple(members))
+
+    def _hint(self, part: Any, seen: tuple[str, ...]) -> str:
+        """What a part says of itself, or else what it refers to, or what is beside null."""
+        if not isinstance(part, dict):
+            return ""
+        if own := _description(part):
+            return own
+        resolved, seen_now = self.resolved(part, seen)
+        if resolved is None:
+            return ""
+        return _description(resolved) or self._hint(_of_nullable(resolved), seen_now)
 
 
 def _moved(value: Any) -> Any:

@@ -38,6 +38,11 @@ _BOUNDS = {
 _LENGTHS = {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"}
 _DIGITS = ("max_digits", "decimal_places")
 _SAID = (*_BOUNDS, *_LENGTHS, *_DIGITS)
+_CHECKED = {
+    "func": "a validator",
+    **{name: name for name in ("strip_whitespace", "to_upper", "to_lower", "ascii_only")},
+}
+"""What checks and changes have that nothing but a model heeds, and how they are called."""
 _HELD: dict[Kind, Sequence[str]] = {
     "text": tuple(_LENGTHS),
     "integer": tuple(_BOUNDS),
@@ -122,7 +127,18 @@ def _member(
     name: str, key: str, annotation: Any, said: list[Any], hint: str, path: str, within: tuple[type, ...]
 ) -> Member:
     questions = [*_questions(annotation), *(each.question for each in said if isinstance(each, Ask))]
+    hint = hint or _description(annotation)
     return Member(name, _shape(annotation, said, path, within), key, " ".join(questions), hint)
+
+
+def _description(annotation: Any) -> str:
+    """What a `Field(description=…)` of pydantic says within the annotation, as it does in a dataclass."""
+    while typing.get_origin(annotation) is Annotated:
+        annotation, *said = typing.get_args(annotation)
+        for each in said:
+            if isinstance(found := getattr(each, "description", None), str):
+                return found
+    return ""
 
 
 def _questions(annotation: Any) -> Iterator[str]:
@@ -158,8 +174,10 @@ def _shape(annotation: Any, said: list[Any], path: str, within: tuple[type, ...]
     if origin in (Union, types.UnionType):
         return _optional(arguments, said, path, within)
     if origin is Literal:
+        _check_held(said, (), path, within)
         return _literal(arguments, path)
     if origin in (list, Sequence) and arguments:
+        _check_held(said, ("min_length", "max_length"), path, within)
         return _items(arguments, said, path, within)
     if spans := [each for each in said if isinstance(each, Span)]:
         if annotation is not str:
@@ -168,8 +186,10 @@ def _shape(annotation: Any, said: list[Any], path: str, within: tuple[type, ...]
         _check_held(more, (), path, within)
         return Piece(spans[-1])
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        _check_held(said, (), path, within)
         return _enum(annotation, path)
     if is_record_class(annotation):
+        _check_held(said, (), path, within)
         return record_of_class(annotation, path, within)
     if annotation in _KINDS:
         _check_held(said, _HELD.get(_KINDS[annotation], ()), path, within)
@@ -190,9 +210,10 @@ def _maybe(shape: Shape) -> Maybe:
 
 def _check_held(said: list[Any], held: Sequence[str], path: str, within: tuple[type, ...]) -> None:
     """Raises ConfigError for what is said of the values, and neither the grammar nor their class would hold."""
-    more = _said(said, tuple(name for name in _SAID if name not in held))
+    more = list(_said(said, tuple(name for name in _SAID if name not in held)))
+    more += [_CHECKED[name] for name, value in _said(said, tuple(_CHECKED)).items() if value]
     if more and not _is_model(within[-1]):
-        raise ConfigError(f"{path}: {next(iter(more))} is not held here: takes a pydantic model, which checks it")
+        raise ConfigError(f"{path}: {more[0]} is not held here: takes a pydantic model, which checks it")
 
 
 def _literal(values: tuple[Any, ...], path: str) -> Shape:

@@ -21,7 +21,7 @@ Document:
 {document}
 JSON:"""
 """The user's turn; what follows it is the answer."""
-_EXAMPLE = "\nDocument:\n{document}\nJSON: {answer}\n"
+_EXAMPLE = "\nDocument:\n{document}\nJSON:{answer}\n"
 _PLACES = ("document", "fields", "examples")
 _VERY_NEAR = 0.85
 """Other words in braces stand for themselves."""

@@ -80,16 +80,19 @@ def _as_it_is(found: Any) -> Any:
     return found
 
 
-def _written(found: Any) -> str:
-    """JSON, with the digits that the answer has."""
+def _finite_text(found: Decimal) -> str:
+    _finite(found)
+    return str(found)
+
+
+def json_text(found: Any, of_number: Callable[[Decimal], str] = str) -> str:
+    """JSON, with the digits that its decimals have."""
     if isinstance(found, dict):
-        return "{" + ", ".join(f"{_written(key)}: {_written(value)}" for key, value in found.items()) + "}"
+        pairs = (f"{json_text(key)}: {json_text(value, of_number)}" for key, value in found.items())
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(found, list):
-        return "[" + ", ".join(map(_written, found)) + "]"
-    if isinstance(found, Decimal):
-        _finite(found)
-        return str(found)
-    return json.dumps(found, ensure_ascii=False)
+        return "[" + ", ".join(json_text(each, of_number) for each in found) + "]"
+    return of_number(found) if isinstance(found, Decimal) else json.dumps(found, ensure_ascii=False)
 
 
 _READ: dict[Kind, Callable[[Any], Any]] = {
@@ -100,5 +103,5 @@ _READ: dict[Kind, Callable[[Any], Any]] = {
     "boolean": _as_it_is,
     "date": datetime.date.fromisoformat,
     "datetime": lambda found: datetime.datetime.fromisoformat(found).astimezone(datetime.UTC),
-    "json": _written,
+    "json": lambda found: json_text(found, _finite_text),
 }

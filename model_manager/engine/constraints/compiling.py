@@ -47,6 +47,18 @@ def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
         raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
 
 
+def allowed(constraint: Constraint, text: str) -> int:
+    """How many bytes of a text may be an output's, from its first on; all are fewer by one where it could not end
+    there. Raises InvalidRequest as `check` does, and needs no model either.
+    """
+    check(constraint)
+    source, tokenizer = _source(constraint), LLTokenizer("byte")
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
+    tokens = tokenizer.tokenize_bytes(text.encode())
+    taken = matcher.try_consume_tokens(tokens)
+    return taken if taken < len(tokens) or matcher.is_accepting() else taken - 1
+
+
 class GrammarCompiler:
     """Grammars over one model's tokens; any thread may compile, and the interpreter's lock is free meanwhile."""
 

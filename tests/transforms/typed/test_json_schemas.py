@@ -116,6 +116,22 @@ def test_what_may_be_null_in_ways_that_no_row_has_is_json_as_it_is(part: Any) ->
     assert member(part) == Leaf("json", part)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "integer", "description": "how many"},
+        {"$ref": "#/$defs/n"},
+        {"$ref": "#/$defs/n", "description": "how many"},
+        {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]},
+        {"anyOf": [{"type": "null"}, {"type": "integer", "description": "how many"}]},
+    ],
+)
+def test_a_description_is_found_where_it_stands(part: Any) -> None:
+    number = {"type": "integer", "description": "how many"}
+    schema = {"properties": {"a": part}, "$defs": {"n": number}}
+    assert record_of(schema).members[0].hint == "how many"
+
+
 def test_references_lead_into_lists_and_names_of_any_characters() -> None:
     parts = {"$defs": {"a b": {"type": "integer"}, "list": {"anyOf": [{"type": "string"}, {"type": "boolean"}]}}}
     assert member({"$ref": "#/$defs/a%20b"}, **parts) == bare("integer")

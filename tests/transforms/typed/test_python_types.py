@@ -69,6 +69,13 @@ def test_a_model_goes_by_its_names_and_its_aliases() -> None:
     assert members[0].shape == Piece(Span.words)
 
 
+def test_a_description_is_found_where_it_stands() -> None:
+    said = pydantic.Field(description="what it is", max_length=3)
+    span = Annotated[str, Span(), pydantic.Field(description="what it is")]
+    for annotation in (Annotated[str, said], Annotated[str | None, said], span):
+        assert record(annotation).members[0].hint == "what it is"
+
+
 def test_a_question_is_in_the_key_and_a_span_may_be_optional_or_in_a_list() -> None:
     found = record(Annotated[Annotated[str, Span.chars] | None, Ask("who?")]).members[0]
     assert (found.asked_key, found.shape.shape) == ("a (who?)", Piece(Span.chars))
@@ -100,6 +107,11 @@ class Tree(NamedTuple):
         (Tree, "Tree is within itself"),
         (Annotated[Decimal, pydantic.Field(decimal_places=12)], "takes 0 to 9"),
         (Annotated[list[int], pydantic.Field(min_length=3, max_length=2)], "a list of 3 to 2 items"),
+        (Annotated[list[int], annotated_types.Ge(3)], "Row.a: ge is not held here"),
+        (Annotated[Literal["aa", "b"], pydantic.Field(max_length=1)], "max_length is not held here"),
+        (annotated_types.LowerCase[str], "a validator is not held here: takes a pydantic model"),
+        (Annotated[str, pydantic.AfterValidator(str.strip)], "a validator is not held here"),
+        (Annotated[str, pydantic.StringConstraints(to_upper=True)] | None, "to_upper is not held here"),
     ],
 )
 def test_what_no_row_has_is_refused_by_its_field(annotation: Any, said: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from model_manager.wire.errors import AnswerRejected
 from transforms import Span
+from transforms.typed.grammar import pieces
 from transforms.typed.leaves import bare, choice
 from transforms.typed.reading import read
 from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record
@@ -56,6 +57,19 @@ def test_the_first_place_counts_and_in_a_list_the_first_behind_the_element_befor
 def test_a_piece_of_words_is_no_part_of_a_word() -> None:
     with pytest.raises(AnswerRejected, match=r"lines\[0\].item: 'shade' does not stand in the document"):
         read(ORDER, answer("shade"), DOCUMENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("हिन्दी में", ["हिन्दी", " ", "में"]),
+        ("Ame\u0301lie, 2.5", ["Ame\u0301lie", ",", " ", "2", ".", "5"]),
+        ("👨\u200d👩\u200d👧 👍🏽!", ["👨\u200d👩\u200d👧", " ", "👍🏽", "!"]),
+    ],
+)
+def test_words_have_their_marks(text: str, cut: list[str]) -> None:
+    assert pieces(text, "words") == cut
+    assert pieces(text, "chars") == list(text)
 
 
 def test_nothing_is_said_of_a_null_but_where_it_stands() -> None:

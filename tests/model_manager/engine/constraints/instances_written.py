@@ -17,7 +17,10 @@ _MOST_TRIED = 20_000
 
 def takes(grammar: Grammar, value: Any) -> bool:
     """Whether some compact text of the value is a whole output."""
-    return any(matcher.is_accepting() for matcher in _Writer(grammar).after(grammar.matcher(), value))
+    writer = _Writer(grammar)
+    found = any(matcher.is_accepting() for matcher in writer.after(grammar.matcher(), value))
+    assert found or writer.left > 0, "not all ways to write it were tried"
+    return found
 
 
 class _Writer:
@@ -25,7 +28,7 @@ class _Writer:
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._left = _MOST_TRIED
+        self.left = _MOST_TRIED
 
     def after(self, matcher: LLMatcher, value: Any) -> Iterator[LLMatcher]:
         if isinstance(value, dict):
@@ -69,10 +72,10 @@ class _Writer:
                 yield from self._after_items(valued, left[1:], first=False)
 
     def _fed(self, matcher: LLMatcher, text: str) -> Iterator[LLMatcher]:
-        self._left -= 1
+        self.left -= 1
         copy = matcher.deep_copy()
         tokens = self._grammar.tokenizer.tokenize_str(text)
-        if self._left > 0 and copy.try_consume_tokens(tokens) == len(tokens):
+        if self.left > 0 and copy.try_consume_tokens(tokens) == len(tokens):
             yield copy
 
 
