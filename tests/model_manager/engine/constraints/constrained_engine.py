@@ -70,7 +70,7 @@ def engine(**settings: Any) -> LLMEngine:
 def random_engine(folder: Path, **settings: Any) -> LLMEngine:
     """Of a model of the embedded one's shape and tokenizer, with random weights."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig.from_pretrained(FOLDER))
+    model = LlamaForCausalLM(LlamaConfig.from_pretrained(FOLDER, max_position_embeddings=4096))
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(FOLDER / name, folder / name)

@@ -43,19 +43,22 @@ class _Writer:
 
     def _after_members(self, matcher: LLMatcher, left: dict[str, Any], *, first: bool) -> Iterator[LLMatcher]:
         """In an order that is likely to fit: a member after which one may not come that might have come before it, as
-        the keys of a schema do only in its order, is tried after the others.
+        the keys of a schema do only in its order, is tried after the others. Of what hinders nothing one order is all.
         """
         if not left:
             yield from self._fed(matcher, "}")
         allowed = [name for name in left if any(self._fed(matcher, _key(name, first)))]
         hindering = []
         for name in allowed:
+            known = len(hindering)
             for valued in self._after_member(matcher, name, left[name], first=first):
                 others = [other for other in allowed if other != name]
                 if all(any(self._fed(valued, _key(other, False))) for other in others):
                     yield from self._after_members(valued, _without(left, name), first=False)
                 else:
                     hindering.append((valued, name))
+            if len(hindering) == known:  # it may as well come now as later, or never
+                return
         for valued, name in hindering:
             yield from self._after_members(valued, _without(left, name), first=False)
 
