@@ -48,7 +48,7 @@ class _Writer:
         if not left:
             yield from self._fed(matcher, "}")
         allowed = [name for name in left if any(self._fed(matcher, _key(name, first)))]
-        hindering = []
+        hindering: list[tuple[LLMatcher, str]] = []
         for name in allowed:
             known = len(hindering)
             for valued in self._after_member(matcher, name, left[name], first=first):
