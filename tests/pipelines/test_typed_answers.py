@@ -94,5 +94,5 @@ def test_labels_have_probabilities() -> None:
         rows = documents | Classify(["order", "order of lamps"], MODEL)
         check(rows, lambda found: [sum(row.probabilities.values()) for row in found] == [pytest.approx(1)] * 3, "one")
         several = documents | "Several" >> Classify(["order", "complaint"], MODEL, multiple=True)
-        among = [True] * 3
-        check(several, lambda found: [0 < min(row.probabilities.values()) < 1 for row in found] == among, "several")
+        between = [True] * 3
+        check(several, lambda found: [0 < min(row.probabilities.values()) < 1 for row in found] == between, "several")
