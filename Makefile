@@ -12,9 +12,9 @@ READY := $(VENV)/ready
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# A file's tests stay together: what they share is made once.
+# A file's tests, or those of a runner, stay together: what they share is made once.
 WORKERS ?= 2
-PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadfile
+PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup
 
 RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
@@ -32,7 +32,7 @@ test-slow: $(READY)
 
 test-runners: $(READY)
 	$(if $(RUNNER),,$(VENV)/bin/python -m tests.servers.everything)
-	$(VENV)/bin/pytest -q -m runners $(if $(RUNNER),tests/runners)
+	$(PYTEST) -m runners $(if $(RUNNER),tests/runners)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
@@ -50,6 +50,8 @@ figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.queue --results $(RESULTS)/queue.json
 	$(VENV)/bin/python -m benchmarks.start --shape opt-125m,qwen-0.5b --results $(RESULTS)/start.json
 	$(VENV)/bin/python -m benchmarks.latency --rate 1.5 --rounds 3 --results $(RESULTS)/latency.json
+	$(VENV)/bin/python -m benchmarks.constrained --constraint schema --rounds 3 --results $(RESULTS)/constrained-schema.json
+	$(VENV)/bin/python -m benchmarks.constrained --constraint regex --rounds 3 --results $(RESULTS)/constrained-regex.json
 	$(VENV)/bin/python -m benchmarks.timeline --rate 6 --output $(RESULTS)/timeline.json
 	$(VENV)/bin/python -m benchmarks.draw
 	$(VENV)/bin/python -m benchmarks.table

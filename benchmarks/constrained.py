@@ -1,6 +1,6 @@
 """What it costs to hold outputs to a constraint: tokens a second of constrained, mixed and free batches of one size.
 
-python -m benchmarks.constrained --rounds 5
+python -m benchmarks.constrained --constraint schema --rounds 3 --results benchmarks/results/constrained-schema.json
 python -m benchmarks.constrained --peers none     # ours alone; peers' environments are built on first use
 
 Each side answers the same requests, under a JSON Schema or a regular expression, and then generates as many tokens for
@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.command_line import command_line
 from benchmarks.environments import VLLM_CPU, Environment, cache_folder
+from benchmarks.results import conclude
 from benchmarks.side_process import SideProcess, private_stdout, side_process
 from benchmarks.sides.constrained import Asked, Millrace, Vllm
 from benchmarks.workload import SHAPES, VOCAB, write_checkpoints
@@ -110,7 +111,7 @@ def main() -> None:
         )
         print(f"{name:20} {rates}")
     told = {name: getattr(arguments, name) for name in ("shape", "dtype", "constraint", "batch_size")}
-    print(json.dumps({"benchmark": "constrained", **told, "sides": figures}))
+    conclude({"benchmark": "constrained", **told, "sides": figures}, arguments.results)
 
 
 def _enter(stack: ExitStack, name: str, arguments: argparse.Namespace) -> Contestant | None:
@@ -176,9 +177,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--constraint", choices=CONSTRAINTS, default="schema", help="what outputs are held to")
     parser.add_argument("--batch_size", type=int, default=32, help="requests at a time")
     parser.add_argument(
-        "--rounds", type=int, default=5, help="timed runs of each side and batch, after one that is not"
+        "--rounds", type=int, default=3, help="timed runs of each side and batch, after one that is not"
     )
     parser.add_argument("--peers", default=peers, help="who else takes part; none for nobody")
+    parser.add_argument("--results", type=Path, default=None, help="file to keep the last line in")
     folder = cache_folder() / "checkpoints"
     parser.add_argument("--checkpoints", type=Path, default=folder, help="folder of made checkpoints")
     parser.add_argument("--serve", choices=SIDES, default=None, help="be this side (for the benchmark itself)")

@@ -1,5 +1,5 @@
-"""Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue) and
-what each element waits in a pipeline (benchmarks.latency).
+"""Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
+each element waits in a pipeline (benchmarks.latency) and what constraints cost (benchmarks.constrained).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ def small_table(figures: dict[str, Any]) -> str:
 def _lines(figures: dict[str, Any]) -> list[list[str]]:
     if "starts" in figures:
         return _starts(figures["starts"])
+    if "sides" in figures:
+        return _constrained(figures)
     return _latencies(figures) if "barrier" in figures else _queues(figures)
 
 
@@ -55,3 +57,17 @@ def _latencies(figures: dict[str, Any]) -> list[list[str]]:
         for side, name in sides.items()
     ]
     return [head, ["---"] * len(head), *rows]
+
+
+def _constrained(figures: dict[str, Any]) -> list[list[str]]:
+    shape, dtype, size, constraint = (figures[name] for name in ("shape", "dtype", "batch_size", "constraint"))
+    what = f"{shape}, {dtype}, {size} requests, {constraint}: tokens/s"
+    batches = ("free", "mixed", "constrained")
+    rows = [[name, *(_of_batch(side, batch) for batch in batches)] for name, side in figures["sides"].items()]
+    return [[what, *batches], ["---"] * (1 + len(batches)), *rows]
+
+
+def _of_batch(side: dict[str, Any], batch: str) -> str:
+    rounds = side["rounds"][batch]
+    relative = "" if batch == "free" else f", {side['relative'][batch]:.3f} of free"
+    return f"{side['tokens_per_s'][batch]:.0f} ({min(rounds):.0f}–{max(rounds):.0f}){relative}"

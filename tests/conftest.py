@@ -1,11 +1,12 @@
 """What holds for all tests: an interrupt arrives, whoever started them; no example of a property is judged by the time
 that it takes, and examples are the same each time, unless HYPOTHESIS_SEARCH is set; processes that run tests side by
-side (`-n`) have a model manager each, and share the cores.
+side (`-n`) have a model manager each, and share the cores; a file's tests, or those of a runner, stay in one of them.
 """
 
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from model_manager.wire.config import runtime_dir
@@ -26,3 +27,16 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["MILLRACE_RUNTIME_DIR"] = f"{runtime_dir()}-{worker}"
     share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `--dist loadgroup`: what tests share, a server of a runner too, is made once."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    """The servers that a test's runner needs (`flink-batch` of `flink-batch-process`), or the test's file."""
+    parameters = getattr(item, "callspec", None)
+    target = parameters.params.get("target") if parameters else None
+    return target.name.rpartition("-")[0] if hasattr(target, "job_flags") else item.location[0]

@@ -16,7 +16,7 @@ def _row(match: Match, engine: str, *rounds: float) -> Row:
 
 
 def test_the_pages_hold_the_tables_of_the_result_files() -> None:
-    for page, count in zip(PAGES, (2, 3), strict=True):
+    for page, count in zip(PAGES, (2, 5), strict=True):
         text = page.read_text(encoding="utf-8")
         assert rendered(text) == text, "python -m benchmarks.table writes them anew"
         assert text.count("<!-- benchmarks/results/") == count
@@ -91,3 +91,15 @@ def test_latencies_have_a_table() -> None:
     assert "| tiny, int8, 1.5 elements/s | p50, s | p99, s | mean, s |" in table
     assert "| `Generate` | 1.15 | 5.40 | 1.50 |" in table
     assert "| batches of 8 | 5.60 |" in table
+
+
+def test_what_constraints_cost_has_a_table() -> None:
+    side = {
+        "tokens_per_s": {"free": 100.0, "mixed": 99.0, "constrained": 104.0},
+        "relative": {"free": 1.0, "mixed": 0.99, "constrained": 1.04},
+        "rounds": {"free": [90.0, 100.0, 101.0], "mixed": [99.0], "constrained": [104.0]},
+    }
+    run = {"shape": "tiny", "dtype": "int8", "batch_size": 2, "constraint": "regex", "machine": "A", "taken": "B"}
+    table = small_table(run | {"sides": {"millrace": side}})
+    assert "| tiny, int8, 2 requests, regex: tokens/s | free | mixed | constrained |" in table
+    assert "| millrace | 100 (90–101) | 99 (99–99), 0.990 of free | 104 (104–104), 1.040 of free |" in table

@@ -29,8 +29,8 @@ from transforms.generate import Generate
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
-FILES = 4
-ROWS = 12
+FILES = 8
+ROWS = 48
 """Of each file, and two beside them that cannot be completed."""
 
 
