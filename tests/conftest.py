@@ -38,5 +38,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _group(item: pytest.Item) -> str:
     """The servers that a test's runner needs (`flink-batch` of `flink-batch-process`), or the test's file."""
     parameters = getattr(item, "callspec", None)
-    target = parameters.params.get("target") if parameters else None
-    return target.name.rpartition("-")[0] if hasattr(target, "job_flags") else item.location[0]
+    target = getattr(parameters.params.get("target") if parameters else None, "name", None)
+    return target.rpartition("-")[0] if target else item.location[0]
