@@ -74,14 +74,20 @@ def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
 
     Under a constraint it is, to the character, what the constraint was held to; where that lets it end is whole.
     """
-    stopped = output.finish_reason is FinishReason.STOP
-    ends_in_token = stopped and not isinstance(output.stop_reason, str) and not params.include_stop_str_in_output
-    ends_in_token = ends_in_token and not output.complete
     decode = decoder.decode if params.constraint is None else decoder.joined
-    text = decode(output.token_ids[:-1] if ends_in_token else output.token_ids)
+    text = decode(output.token_ids[:-1] if _ends_in_token(output, params) else output.token_ids)
     if isinstance(output.stop_reason, str):
         text = text[: _end(text, output.stop_reason, output.token_ids, params, decode)]
     return text if params.constraint is not None else text.rstrip(_REPLACEMENT)
+
+
+def _ends_in_token(output: Output, params: SamplingParams) -> bool:
+    """Whether the last token stopped the output and is no part of its text; under a constraint none ever is."""
+    if isinstance(output.stop_reason, str):
+        return False
+    if params.constraint is not None:
+        return not output.complete
+    return output.finish_reason is FinishReason.STOP and not params.include_stop_str_in_output
 
 
 def _end(

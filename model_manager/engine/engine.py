@@ -305,7 +305,7 @@ class LLMEngine:
         for sequence in sequences:
             sequence.num_pending_tokens -= 1
         going = [(row, each) for row, each in enumerate(sequences) if each.status is SequenceStatus.RUNNING]
-        self._counters.generated(now, sum(samples.finite[row] for row, _ in going))
+        given = 0
         for row, sequence in going:
             try:
                 sampled = self._has_sampled(sequence, samples, row)
@@ -313,7 +313,8 @@ class LLMEngine:
                 self._fail(sequence, error, result)
             else:
                 if sampled:
-                    self._give(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
+                    given += self._give(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
+        self._counters.generated(now, given)
 
     def _has_sampled(self, sequence: Sequence, samples: Samples, row: int) -> bool:
         """Whether there is a token; without one a sequence ends here if its constraint lets it, else this raises."""
@@ -336,7 +337,7 @@ class LLMEngine:
         try:
             if not sequence.takes(token_id):
                 if sequence.must_end:
-                    self._end(sequence, Ending(FinishReason.LENGTH))
+                    self._end(sequence, Ending(FinishReason.LENGTH, complete=True))
                 return False
             ending = sequence.append(token_id, logprobs)
         except RequestError as error:

@@ -34,6 +34,8 @@ class _Effort(NamedTuple):
 
 _FROM_THE_START = (_Effort(1, 1, 2400), _Effort(5, 4, 1000), _Effort(8, 99, 1000))
 """One after another, until one finds a way: straight on first. Made once for a grammar, beside the engine's loop."""
+_MOST_STATES_ASIDE = 200
+"""That are looked at to make the first way shorter."""
 _ONWARD = _Effort(1, 1, 128)
 """Within the loop, for a token that left the way: straight on, as far as some 40 names that are required."""
 _STEPS_A_TOKEN = 4
@@ -123,7 +125,45 @@ class Closing:
         where it may end already; None where no way was found. `matcher` stays where it is.
         """
         ways = (self._search(matcher, [], effort) for effort in _FROM_THE_START)
-        return next((way for way in ways if way is not None), None)
+        found = next((way for way in ways if way is not None), None)
+        return found if found is None or len(found) <= _GLANCE else self._shortened(matcher, found)
+
+    def _shortened(self, matcher: LLMatcher, way: list[int]) -> list[int]:
+        """The way, or a shorter one that leaves it somewhere for another step, and then goes straight on."""
+        path, place, left = self._tokenizer.decode_bytes(way), 0, _MOST_STATES_ASIDE
+        at = matcher.deep_copy()
+        while place < len(path) - 1 and left > 0:
+            aside, looked_at = self._aside(matcher, at, path, place)
+            left -= looked_at
+            token = self._pieces.of_byte.get(path[place])
+            if aside is not None:
+                path = aside
+            elif token is None or not at.consume_token(token):
+                break
+            else:
+                place += 1
+        return min(way, self._tokens(matcher, path), key=len)
+
+    def _aside(self, matcher: LLMatcher, at: LLMatcher, path: bytes, place: int) -> tuple[bytes | None, int]:
+        """A path of fewer tokens that leaves another at that place, where `at` is; and how many states that took."""
+        looked_at = 1
+        if at.compute_ff_bytes():
+            return None, looked_at
+        fewest = len(self._tokens(matcher, path))
+        for step in self._steps(at, path[:place]):
+            child, tokens = at.deep_copy(), self._tokenizer.tokenize_bytes(step)
+            most = len(path) - place - len(step)
+            if most < 0 or path.startswith(step, place) or child.try_consume_tokens(tokens) != len(tokens):
+                continue
+            rest = self._search(child, [], _Effort(1, 1, most))
+            looked_at += most if rest is None else len(rest) + 1
+            if rest is not None:
+                aside = path[:place] + step + self._tokenizer.decode_bytes(rest)
+                if len(self._tokens(matcher, aside)) < fewest:
+                    return aside, looked_at
+            if looked_at > _MOST_STATES_ASIDE:
+                break
+        return None, looked_at
 
     def onward(self, matcher: LLMatcher, known: list[int], limit: int) -> list[int] | None:
         """The same, looked for briefly, where `known` was a way before the last token, or a few; one of more than

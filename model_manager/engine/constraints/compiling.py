@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from model_manager.engine.constraints.closing import Closing
 from model_manager.engine.constraints.compilations import LONGEST, Compilations
 from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes
+from model_manager.engine.constraints.grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
 from model_manager.engine.constraints.lark import ascii_classes, prepared_lark
 from model_manager.engine.constraints.schemas import OPTIONS, prepared
 from model_manager.engine.constraints.token_bytes import load_tokenizer
@@ -33,17 +33,19 @@ _STRINGS = re.compile(r'"([^"\\\n]{2,64})"')
 _PATTERNS = re.compile(r"(?<![/\\])/((?:[^/\\\n]|\\.){1,1000})/[a-z]*")
 """Regular expressions in a grammar, and what looks like one."""
 _MOST_STRINGS = 16
+_OF_A_MODEL = re.compile(r"unknown special token|Token range end too large")
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
-    """Raises InvalidRequest as compiling it would. Needs no model: the tokens are single bytes here."""
+    """Raises InvalidRequest as compiling it would. Needs no model: the tokens are single bytes here, and which others a
+    grammar names is the model's matter.
+    """
     source = _source(constraint)
-
-    def said() -> str:
-        return _failure(LLMatcher(LLTokenizer("byte"), source, log_level=0, limits=_limits(len(source)))) or ""
-
-    if reason := Compilations(longest).result(constraint.key(), said):
+    reason = Compilations(longest).result(
+        constraint.key(), lambda: _failure(_matcher(LLTokenizer("byte"), source)) or ""
+    )
+    if isinstance(reason, str) and reason and not _OF_A_MODEL.search(reason):
         raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
 
 
@@ -52,8 +54,8 @@ def allowed(constraint: Constraint, text: str) -> int:
     there. Raises InvalidRequest as `check` does, and needs no model either.
     """
     check(constraint)
-    source, tokenizer = _source(constraint), LLTokenizer("byte")
-    matcher = LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
+    tokenizer = LLTokenizer("byte")
+    matcher = _matcher(tokenizer, _source(constraint))
     tokens = tokenizer.tokenize_bytes(text.encode())
     taken = matcher.try_consume_tokens(tokens)
     return taken if taken < len(tokens) or matcher.is_accepting() else taken - 1
@@ -78,7 +80,7 @@ class GrammarCompiler:
         self._folder = folder
         self._vocab_size = vocab_size
         self._eos_token_ids = list(eos_token_ids)
-        self._loaded: tuple[LLTokenizer, Closing] | None = None
+        self._loaded: tuple[LLTokenizer, Closing] | InvalidRequest | None = None
         self._cache = GrammarCache(most_kept_bytes)
         self._compilations = Compilations(longest)
         self._loading = threading.Lock()
@@ -108,9 +110,11 @@ class GrammarCompiler:
             if self._loaded is None:
                 try:
                     tokenizer = load_tokenizer(self._folder, self._vocab_size, self._eos_token_ids)
+                    self._loaded = tokenizer, Closing(tokenizer)
                 except ModelUnsupported as error:
-                    raise InvalidRequest(f"constraint: not with this model: {error}") from None
-                self._loaded = tokenizer, Closing(tokenizer)
+                    self._loaded = InvalidRequest(f"constraint: not with this model: {error}")
+            if isinstance(self._loaded, InvalidRequest):
+                raise InvalidRequest(str(self._loaded))
             return self._loaded
 
     def _compiled(self, constraint: Constraint, key: bytes) -> Grammar | str:
@@ -122,7 +126,9 @@ class GrammarCompiler:
             raise InvalidRequest(f"constraint.{constraint.kind}: {error}") from None
 
     def _keep(self, constraint: Constraint, key: bytes, found: Grammar | str) -> Grammar | str:
-        self._cache.put(key, found, len(found) if isinstance(found, str) else estimated_bytes(constraint, key))
+        self._cache.put(
+            key, found, refusal_bytes(found) if isinstance(found, str) else estimated_bytes(constraint, key)
+        )
         return found
 
 
@@ -156,7 +162,7 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
         return str(error)
 
     def build() -> LLMatcher:
-        return LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
+        return _matcher(tokenizer, source)
 
     start = build()
     reason = _failure(start)
@@ -165,8 +171,19 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
     names, patterns = _required_names_and_patterns(constraint.json_schema)
     literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")[:_MOST_STRINGS]
     witnesses = _witnesses(constraint, patterns)
+    shortest = _shortest_choice(tokenizer, start, constraint.choice) if constraint.choice is not None else None
     hints = [witnesses + literals] * bool(witnesses) + [literals]  # the witness of one may lead astray within another
-    return Grammar(start, build, tokenizer, [closing.towards(names, each) for each in hints])
+    return Grammar(start, build, tokenizer, [closing.towards(names, each) for each in hints], shortest)
+
+
+def _shortest_choice(tokenizer: LLTokenizer, start: LLMatcher, choices: Sequence[str]) -> list[int] | None:
+    """The choice of the fewest tokens."""
+    ways = (tokenizer.tokenize_str(text) for text in choices)
+    return min((way for way in ways if start.validate_tokens(way) == len(way)), key=len, default=None)
+
+
+def _matcher(tokenizer: LLTokenizer, source: str) -> LLMatcher:
+    return LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
 
 
 def _witnesses(constraint: Constraint, patterns: list[str]) -> list[str]:
@@ -201,13 +218,15 @@ def _required_names_and_patterns(schema: dict[str, Any] | bool | None) -> tuple[
 def _limits(size: int) -> LLParserLimits:
     """What compiling and each step may take; `size` is the length of the source, which spans of a document make long.
 
-    A thousand units of fuel are some 20 to 70 µs.
+    A thousand units of fuel are some 20 to 70 µs, ten thousand items of a very ambiguous grammar 0.1 s. Public schemas
+    take under 300 of those in a step, an object of 1,900 properties that may be left out some 8,000.
     """
+    items = min(50_000, max(10_000, size // 2))
     return LLParserLimits(
         initial_lexer_fuel=min(20_000_000, max(1_000_000, 100 * size)),
         step_lexer_fuel=min(5_000_000, max(200_000, 50 * size)),
-        step_max_items=200_000,
-        max_items_in_row=20_000,
+        step_max_items=items,
+        max_items_in_row=items,
         max_lexer_states=50_000,
         verbose_errors=False,
     )

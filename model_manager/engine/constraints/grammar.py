@@ -24,17 +24,22 @@ class Grammar:
     """
 
     def __init__(
-        self, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closings: Sequence[Closing]
+        self,
+        start: LLMatcher,
+        build: Callable[[], LLMatcher],
+        tokenizer: LLTokenizer,
+        closings: Sequence[Closing],
+        shortest: list[int] | None = None,
     ) -> None:
-        """`start` stays at the start; `build` makes another, with a lexer of its own. Looks for the shortest output,
-        and keeps the first of `closings` that finds one.
+        """`start` stays at the start; `build` makes another, with a lexer of its own. Looks for the `shortest` output,
+        if it is not known, and keeps the first of `closings` that finds one.
         """
         self._start = start
         self._build = build
         self._lock = threading.Lock()
         self.tokenizer = tokenizer
         self._probe = _allowed_first(start, tokenizer.eos_tokens)
-        ways = ((closing, closing.shortest(self.matcher())) for closing in closings)
+        ways = ((closing, closing.shortest(self.matcher()) if shortest is None else shortest) for closing in closings)
         self.closing, self.shortest = next((found for found in ways if found[1] is not None), (closings[-1], None))
         """Short ways to the end from any of its matchers' states; and the fewest tokens found that an output takes,
         None where none was found.

@@ -16,6 +16,8 @@ from model_manager.wire.constraint import Constraint
 MOST_KEPT_BYTES = 2**28
 _LEAST_BYTES = 2**18
 """What the smallest grammar takes."""
+_REFUSAL_BYTES = 400
+"""Of a digest and what keeps it, beside the sentence."""
 _LARGEST_FACTOR, _SCHEMA_FACTOR, _FACTOR = 400, 200, 110
 """Bytes of memory for one of a constraint's text, as measured: with `substring_chars`, of schemas, of all others."""
 
@@ -59,6 +61,11 @@ def estimated_bytes(constraint: Constraint, key: bytes) -> int:
     if constraint.grammar is not None and "substring_chars" in constraint.grammar:
         return _LEAST_BYTES + _LARGEST_FACTOR * len(key)
     return _LEAST_BYTES + (_FACTOR if constraint.json_schema is None else _SCHEMA_FACTOR) * len(key)
+
+
+def refusal_bytes(sentence: str) -> int:
+    """The memory that is taken by a sentence that is kept."""
+    return _REFUSAL_BYTES + 2 * len(sentence)
 
 
 def _digest(key: bytes) -> bytes:

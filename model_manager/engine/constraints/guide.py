@@ -46,6 +46,7 @@ class Guide:
         "certain",
         "forced",
         "has_ended",
+        "is_cut",
         "mask",
         "matcher",
     )
@@ -62,6 +63,8 @@ class Guide:
         """Of what may come next, once it is made."""
         self.has_ended = False
         """Whether the last token ended the output; it is not text."""
+        self.is_cut = False
+        """Whether a token was refused for want of others to come: with more of them the output would be another."""
         self._begin(grammar.start())
 
     def _begin(self, start: LLMatcher) -> None:
@@ -179,14 +182,14 @@ class Guide:
 
     def _begin_again(self, start: LLMatcher) -> None:
         """Take all tokens so far with the lexer of that matcher, to where the last one failed."""
-        tokens, is_refused = self._tokens, self._is_refused
+        tokens, is_refused, forced, is_cut = self._tokens, self._is_refused, self.forced, self.is_cut
         self._begin(start)
         try:
             for count, token_id in enumerate(tokens, 1):
-                self._take_again(token_id, self._total - count)
+                self._take_known(token_id, self._total - count)
             self._look()
         finally:
-            self._tokens, self._is_refused = tokens, is_refused
+            self._tokens, self._is_refused, self.forced, self.is_cut = tokens, is_refused, forced, is_cut
 
     def _take(self, token_id: int, left: int) -> bool:
         if self._failure is not None:
@@ -201,7 +204,7 @@ class Guide:
             self._check_lexer()  # else what leads to the end was not found for want of states
             if not self._is_refused:
                 self.matcher.rollback(1)
-                self._is_refused = True
+                self._is_refused = self.is_cut = True
                 return False
             self._steering.lost()  # it only seemed to lead to the end
         self._moved(token_id, is_forced)
@@ -209,7 +212,12 @@ class Guide:
 
     def _take_again(self, token_id: int, left: int) -> None:
         self._look()
-        if not self._take(token_id, left):  # by an engine in which more could follow, or for want of another
+        self._take_known(token_id, left)
+        self.is_cut = self.is_cut or self._steering.is_tight(left)  # which of them was refused nobody tells
+
+    def _take_known(self, token_id: int, left: int) -> None:
+        """Take what was taken before, by an engine in which more could follow, or for want of another."""
+        if not self._take(token_id, left):
             self._take(token_id, left)
 
     def _moved(self, token_id: int, is_forced: bool) -> None:

@@ -66,7 +66,9 @@ class Preparation:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that has ended."""
         self._waiting.pop(sequence.request_id, None)
-        self._begun.pop(sequence.request_id, None)
+        future = self._begun.pop(sequence.request_id, None)
+        if future is not None and future not in self._begun.values():
+            future.cancel()  # unless it runs already
 
     def begin(self, last: Rank | None) -> None:
         """Begin with those whose turn it is; `last` is the rank of those behind whom nobody runs soon, if there are."""
@@ -103,8 +105,8 @@ class Preparation:
             yield sequence, error
 
     def wait(self, seconds: float) -> None:
-        """Until the first is ready, at most so long."""
-        wait(list(self._begun.values()), seconds, FIRST_COMPLETED)
+        """Until the first is ready, or others may be begun, at most so long."""
+        wait([*self._begun.values(), *self._compiling.values()], seconds, FIRST_COMPLETED)
 
     def _forget_compiled(self) -> None:
         """Have those that were put off in line again if there is less to wait for than there was."""
@@ -118,7 +120,7 @@ class Preparation:
     def _future(self, constraint: Constraint, compiler: GrammarCompiler) -> Future[Grammar] | None:
         """What is being compiled, what need not be, or what is to be from now on; None if enough wait already."""
         key = constraint.key()
-        if key in self._compiling:
+        if key in self._compiling and not self._compiling[key].cancelled():
             future = self._compiling[key]
             return future if sum(each is future for each in self._begun.values()) < _MOST_OF_ONE else None
         kept = compiler.kept(constraint)
@@ -169,5 +171,6 @@ def _guide(sequence: Sequence, grammar: Grammar) -> Guide:
     least = len(grammar.shortest or ())
     if least > conditions.max_tokens:
         raise ConstraintNotMet(f"there are {conditions.max_tokens} tokens for it; the shortest output takes {least}")
-    ends = Ends(eos=conditions.eos, stops=conditions.stop_tokens, ignore_eos=sequence.params.ignore_eos)
-    return Guide(grammar, ends)
+    size = grammar.tokenizer.vocab_size
+    eos, stops = ([token for token in tokens if token < size] for tokens in (conditions.eos, conditions.stop_tokens))
+    return Guide(grammar, Ends(eos=eos, stops=stops, ignore_eos=sequence.params.ignore_eos))

@@ -7,10 +7,12 @@ pair. It limits the number of steps, not what each one copies. Knows schemas; es
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
+from model_manager.engine.constraints.multiples import NO_STEP, Steps, check_steps, common, step_of
 from model_manager.wire.errors import InvalidRequest
 
 _MOST_COPIED = 5_000_000
@@ -50,6 +52,7 @@ def _check_cost(schema: dict[str, Any]) -> None:
             if costs.patterns(value) > _MOST_PATTERNS:
                 said = f"pattern: takes at most {_MOST_PATTERNS} patterns and formats for one string"
                 raise InvalidRequest(f"constraint.json_schema: {said}")
+            check_steps(costs.steps(value))
             if costs.copied(value) > _MOST_COPIED:
                 said = "takes fewer alternatives beside so much else, once they are combined"
                 raise InvalidRequest(f"constraint.json_schema: {said}")
@@ -136,6 +139,7 @@ class _Costs:
         self._sizes: dict[int, int] = {}
         self._alternatives: dict[int, int] = {}
         self._patterns: dict[int, int] = {}
+        self._steps: dict[int, Steps] = {}
 
     def patterns(self, schema: Any) -> int:
         """Patterns and formats that hold at once for a string, at most."""
@@ -151,6 +155,23 @@ class _Costs:
                 count += max(map(self.patterns, options), default=0) if isinstance(options, list) else 0
             self._patterns[id(schema)] = count
         return self._patterns[id(schema)]
+
+    def steps(self, schema: Any) -> Steps:
+        """Of all `multipleOf` that hold at once."""
+        if not isinstance(schema, dict):
+            return NO_STEP
+        if id(schema) not in self._steps:
+            self._steps[id(schema)] = NO_STEP  # what refers to itself adds none
+            found, reference, together = step_of(schema.get("multipleOf")), schema.get("$ref"), schema.get("allOf")
+            holding = [*together] if isinstance(together, list) else []
+            holding += [referred(self._root, reference)] if isinstance(reference, str) else []
+            for each in holding:
+                found = common(found, self.steps(each))
+            for options in (schema.get(name) for name in _LISTS):
+                if isinstance(options, list) and options:
+                    found = common(found, frozenset(chain.from_iterable(map(self.steps, options))))
+            self._steps[id(schema)] = found
+        return self._steps[id(schema)]
 
     def copied(self, schema: dict[str, Any]) -> int:
         """Values that are copied to combine the parts of a schema that hold at once."""
@@ -196,11 +217,19 @@ class _Costs:
 
 def referred(root: dict[str, Any], reference: str) -> Any:
     """What a reference into the schema itself leads to; None for any other."""
+    return at(root, steps_of(reference)) if reference.startswith("#") else None
+
+
+def steps_of(reference: str) -> list[str]:
+    """The names and indices behind the `#` of a reference, one within the other."""
+    steps = reference.partition("#")[2].split("/")[1:]
+    return [unquote(step).replace("~1", "/").replace("~0", "~") for step in steps]
+
+
+def at(root: dict[str, Any], steps: Sequence[str]) -> Any:
+    """What stands there; None if nothing does."""
     target: Any = root
-    if not reference.startswith("#"):
-        return None
-    for step in reference[1:].split("/")[1:]:
-        step = unquote(step).replace("~1", "/").replace("~0", "~")
+    for step in steps:
         if isinstance(target, dict) and step in target:
             target = target[step]
         elif isinstance(target, list) and step.isdecimal() and len(step) < 9 and int(step) < len(target):

@@ -2,7 +2,7 @@
 refused before. Knows schemas, and neither tokens nor grammars.
 
 Mended, since the result means the same: keywords beside `$ref` in draft 7 and before, which do not count there;
-keywords whose value asserts nothing; `format` of dates, which would let the 29th of February through in any year.
+keywords whose value asserts nothing; formats, of which llguidance takes days and seconds that there are not.
 Refused: what would let through a value that the schema does not (docs/CONSTRAINTS.md).
 """
 
@@ -11,21 +11,30 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
-from model_manager.engine.constraints.schema_cost import check_cost
+from model_manager.engine.constraints.schema_cost import at, check_cost, steps_of
 from model_manager.wire.errors import InvalidRequest
 
-OPTIONS = {"whitespace_flexible": False, "lenient": False, "coerce_one_of": False}
-"""How JSON is written: without spaces between its parts, and what is not supported is told."""
+OPTIONS = {
+    "whitespace_flexible": False,
+    "lenient": False,
+    "coerce_one_of": False,
+    "json_allowed_escapes": 'nrbtf\\"',
+}
+"""How JSON is written: without spaces between its parts, each character in one way, so that no name comes in two; and
+what is not supported is told.
+"""
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+"""Characters that none of those escapes writes, and that llguidance does not let stand for themselves."""
+_OLD_DRAFT = re.compile(r"^https?://json-schema\.org/draft-0[0-3]/")
 _REF_ALONE = re.compile(r"^https?://json-schema\.org/draft-0[3-7]/schema#?$")
 _BESIDE_REF = frozenset(("$schema", "$id", "id", "$ref", "definitions", "$defs", "$comment", "title", "description"))
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"))
 """Keywords whose value has schemas by name."""
 _SCHEMAS = frozenset(
     "items prefixItems additionalItems allOf anyOf oneOf additionalProperties not if then else contains propertyNames "
-    "unevaluatedItems unevaluatedProperties".split()
+    "unevaluatedItems unevaluatedProperties contentSchema".split()
 )
 """Keywords whose value is a schema or a list of schemas."""
 _ASSERT_NOTHING: dict[str, tuple[Any, ...]] = {
@@ -40,7 +49,10 @@ _ASSERT_NOTHING: dict[str, tuple[Any, ...]] = {
     "minProperties": (0,),
 }
 """Values of keywords that assert nothing."""
-_MOST_STEP = 10_000
+_LEAST = -(2**63)
+"""Numbers at and below it would end llguidance, and the process with it."""
+_LEAST_BOUND = _LEAST + 1024
+"""The next float."""
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _LEAP = "(?:[02468][48]|[2468]0|[13579][26])"
 """The last two digits of a leap year that is not a century, or the first two of one that is."""
@@ -51,7 +63,14 @@ _DAY = (
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 DATE = f"(?:{_YEAR}-{_DAY}|(?:[0-9]{{2}}{_LEAP}|{_LEAP}00)-02-29)"
 """The days of the years 1 to 9999."""
-_PATTERNS = {"date": f"^{DATE}$", "date-time": f"^{DATE}[Tt]"}
+_TIME = "(?:[0-9]{2}:[0-9]{2}:[0-5]|23:59:60(?:[.][0-9]+)?(?:[Zz]|[+-]00:00)$)"
+"""How a time of day begins; a leap second ends a day of UTC."""
+_FORMATS: dict[str, dict[str, Any]] = {
+    "date": {"pattern": f"^{DATE}$"},
+    "time": {"pattern": f"^{_TIME}"},
+    "date-time": {"pattern": f"^{DATE}[Tt]{_TIME}"},
+    "hostname": {"maxLength": 253},
+}
 """What formats assert beyond what llguidance has them assert."""
 
 
@@ -62,8 +81,54 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
     ref_alone = isinstance(schema.get("$schema"), str) and _REF_ALONE.match(schema["$schema"]) is not None
     mended: dict[str, Any] = _mended(schema, ref_alone)
     mended.pop("x-guidance", None)
+    _mend_targets(mended, ref_alone)
     check_cost(mended)
     return mended
+
+
+def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
+    """Mend what only references lead to (`#/components/…`), where it stands: it is a schema by that alone."""
+    references, has_names = _references(root)
+    for reference in sorted(references, key=len):
+        steps = steps_of(reference)
+        if not steps or _holds_a_schema(steps):
+            continue
+        if has_names or not reference.startswith("#"):  # where it leads to is a matter of the `$id` around it
+            said = f"takes one to a schema in `$defs`, `definitions` or `properties`, got {reference[:100]!r}"
+            raise InvalidRequest(f"constraint.json_schema: $ref: {said}")
+        parent, last = at(root, steps[:-1]), steps[-1]
+        if isinstance(parent, dict) and last in parent:
+            parent[last] = _mended(parent[last], ref_alone)
+        elif isinstance(parent, list) and (target := at(root, steps)) is not None:
+            parent[int(last)] = _mended(target, ref_alone)
+
+
+def _references(root: dict[str, Any]) -> tuple[set[str], bool]:
+    """All references that there may be, and whether parts of the schema have an `$id` of their own."""
+    references: set[str] = set()
+    has_names = False
+    pending: list[Any] = [root]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            references |= {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+            is_named = isinstance(value.get("$id"), str) or isinstance(value.get("id"), str)
+            has_names = has_names or (is_named and value is not root)
+        pending.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+    return references, has_names
+
+
+def _holds_a_schema(steps: list[str]) -> bool:
+    """Whether keywords say that there is a schema in that place."""
+    within = ""
+    for step in steps:
+        if within == "map" or (within == "list" and step.isdecimal()):
+            within = "schema"
+        elif step in _MAPS or step in _SCHEMAS:
+            within = "map" if step in _MAPS else "list"
+        else:
+            return False
+    return within != "map"
 
 
 def _mended(schema: Any, ref_alone: bool) -> Any:
@@ -74,8 +139,8 @@ def _mended(schema: Any, ref_alone: bool) -> Any:
         return schema
     _check(schema)
     mended = {name: _mended_value(name, value, ref_alone) for name, value in _counting(schema, ref_alone)}
-    pattern = _PATTERNS.get(mended["format"]) if isinstance(mended.get("format"), str) else None
-    return mended if pattern is None else _also(mended, {"pattern": pattern})
+    more = _FORMATS.get(mended["format"]) if isinstance(mended.get("format"), str) else None
+    return mended if more is None else _also(mended, more)
 
 
 def _also(schema: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -87,8 +152,9 @@ def _also(schema: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mended_value(name: str, value: Any, ref_alone: bool) -> Any:
-    if name in _BOUNDS and isinstance(value, int) and not isinstance(value, bool):
-        return _inward(name, value)
+    if name in _BOUNDS and isinstance(value, int | float) and not isinstance(value, bool):
+        _check_bound(name, value)
+        return _inward(name, value) if isinstance(value, int) else value
     if name in _MAPS and isinstance(value, dict):
         return {key: _mended(each, ref_alone) for key, each in value.items()}
     return _mended(value, ref_alone) if name in _SCHEMAS else value
@@ -109,9 +175,11 @@ def _counting(schema: dict[str, Any], ref_alone: bool) -> Iterator[tuple[str, An
 
 def _check(schema: dict[str, Any]) -> None:
     """Raises InvalidRequest for what is read, or counted, otherwise than is meant."""
+    draft = schema.get("$schema")
+    if isinstance(draft, str) and _OLD_DRAFT.match(draft):
+        raise InvalidRequest(f"constraint.json_schema: $schema: takes draft 4 and later, got {draft!r}")
     for name in ("const", "enum", "multipleOf"):
-        _check_numbers(name, schema.get(name))
-    _check_step(schema.get("multipleOf"))
+        _check_values(name, schema.get(name))
     least, required = schema.get("minProperties"), schema.get("required")
     names = len(set(map(str, required))) if isinstance(required, list) else 0
     if isinstance(least, int) and least > names + 1:
@@ -119,27 +187,29 @@ def _check(schema: dict[str, Any]) -> None:
         raise InvalidRequest(f"constraint.json_schema: {said}")
 
 
-def _check_step(step: Any) -> None:
-    """The automaton of multiples has as many states as the step has units in its last digit."""
-    if isinstance(step, int | float) and not isinstance(step, bool):
-        digits = int("".join(map(str, Decimal(repr(step)).normalize().as_tuple().digits)))
-        if digits > _MOST_STEP:
-            raise InvalidRequest(f"constraint.json_schema: multipleOf: takes up to {_MOST_STEP} units, got {step}")
-
-
-def _check_numbers(name: str, value: Any) -> None:
+def _check_values(name: str, value: Any) -> None:
     pending = [value]
     while pending:
         each = pending.pop()
-        if isinstance(each, int | float) and each <= -(2**63):  # it would end llguidance, and the process with it
+        if isinstance(each, int | float) and each <= _LEAST:
             raise InvalidRequest(f"constraint.json_schema: {name}: takes numbers over -2^63, got {each}")
         if isinstance(each, int) and int(float(each)) != each:
             raise InvalidRequest(f"constraint.json_schema: {name}: takes integers that are floats too, got {each}")
+        if isinstance(each, str) and _CONTROL.search(each):
+            said = f"takes no control characters but line breaks, tabs, backspace and form feed, got {each!r}"
+            raise InvalidRequest(f"constraint.json_schema: {name}: {said}")
         pending.extend(each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
 
 
+def _check_bound(name: str, bound: float) -> None:
+    if bound < _LEAST or (bound == _LEAST and name.endswith("aximum")):
+        raise InvalidRequest(f"constraint.json_schema: {name}: takes bounds over -2^63, got {bound}")
+
+
 def _inward(name: str, bound: int) -> int:
-    """The bound, or the next within it that is a float too: no other is told apart."""
+    """The bound, or the next within it that is a float too, and over _LEAST: no other is told apart."""
+    if bound == _LEAST:
+        return _LEAST_BOUND
     rounded = float(bound)
     if name.endswith("aximum") and int(rounded) > bound:
         return int(math.nextafter(rounded, -math.inf))

@@ -31,7 +31,7 @@ class Ending:
     reason: FinishReason
     matched: str | int | None = None
     complete: bool = False
-    """Its constraint allows nothing after its last token, which is text: nothing stopped it."""
+    """Of an output with a constraint: no token stopped it, and its last one is text."""
 
 
 class StopText:
@@ -139,13 +139,14 @@ class StopConditions:
         if stopped is not None and num_output_tokens >= self._min_tokens:
             return stopped
         if guide is not None and guide.is_over:
-            return Ending(FinishReason.STOP, complete=True)
-        return Ending(FinishReason.LENGTH) if num_output_tokens >= self.max_tokens else None
+            return Ending(_whole(guide), complete=True)
+        is_text = guide is not None
+        return Ending(FinishReason.LENGTH, complete=is_text) if num_output_tokens >= self.max_tokens else None
 
     def _stopped(self, token_id: int, guide: Guide | None) -> Ending | None:
         if guide is None or guide.has_ended:
             if token_id in self._eos:
-                return Ending(FinishReason.STOP)
+                return Ending(_whole(guide))
             if token_id in self.stop_tokens:
                 return Ending(FinishReason.STOP, token_id)
         string = None if self._text is None else self._text.push(token_id)
@@ -154,6 +155,11 @@ class StopConditions:
         last = self._text.last(len(string.encode()) + 1)
         ends = guide is None or guide.may_end_at(string, last, included=self._included)
         return Ending(FinishReason.STOP, string) if ends else None
+
+
+def _whole(guide: Guide | None) -> FinishReason:
+    """Why an output ends that is whole: the budget may have made it that."""
+    return FinishReason.LENGTH if guide is not None and guide.is_cut else FinishReason.STOP
 
 
 @dataclass(frozen=True)

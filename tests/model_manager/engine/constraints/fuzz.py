@@ -42,6 +42,7 @@ _VALUES: list[Any] = [
     *("(a*)*b", "(?=a)", "a{1,1000000000}", "((a{1,99}){1,99}){1,99}", "[ab]*a[ab]{99}", "\\p{L}*", "^$", "(", "date"),
     *([], {}, ["a"], {"a": True}, [1, [2, {"a": 3}]], {"$ref": "#"}, ["string", "null"], {"$ref": "#/$defs/a"}),
 ]
+_DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 _SNIPPETS = (
     'start: a\n|a: "x" a | "y"\n|A: /[a-z]+/\n|start: A B C\n|B: "b"{1,1000000000}\n|C: (A|B)+ & ~/x/\n|a: b\n|b: a\n'
     '|%json {}|%json {"$ref":"#"}|%regex {"substring_words":"a b c"}|%regex {"substring_chars":"aaaaaaa"}|(|)|[|]|{'
@@ -132,6 +133,15 @@ def known_attacks() -> list[Callable[[], Constraint]]:
         lambda: Constraint(json_schema={"oneOf": [{"properties": {"a": {"const": i}}} for i in range(2000)]}),
         lambda: Constraint(json_schema={"oneOf": [{"const": str(index)} for index in range(3000)]}),
         lambda: Constraint(json_schema={"multipleOf": 123456789, "type": "integer"}),
+        lambda: Constraint(json_schema={"allOf": [{"type": "integer", "multipleOf": 7919}, {"multipleOf": 7907}]}),
+        lambda: Constraint(json_schema={"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}),
+        lambda: Constraint(json_schema={"allOf": [{"type": "integer", "minimum": -(2**63)}, {"maximum": -(2**63)}]}),
+        lambda: Constraint(json_schema={"type": "integer", "minimum": -1e20, "exclusiveMaximum": -1e19}),
+        lambda: Constraint(json_schema={"$ref": "#/x/A", "x": {"A": {"const": -(2**63)}}}),
+        lambda: Constraint(json_schema=_DRAFT_7 | {"$ref": "#/definitions", "definitions": {"const": -(2**63)}}),
+        lambda: Constraint(grammar='start: %json {"$ref": "#/x", "x": {"const": -9223372036854775808}}'),
+        lambda: Constraint(grammar="start: x\nx: x x | x x x | A\nA: /[a-z]/"),
+        lambda: Constraint(grammar='start: x\nx: x x | x x x | x x x x | "a"'),
         lambda: Constraint(choice=tuple(f"{index}" * 20 for index in range(10_000))),
     ]
 

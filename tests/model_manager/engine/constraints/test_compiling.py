@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
+from model_manager.engine.constraints.compiling import GrammarCompiler, check
 from model_manager.engine.constraints.grammar import Grammar
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import InvalidRequest
@@ -132,9 +132,19 @@ def test_the_unsupported_and_the_impossible_are_told_in_a_sentence(
 
 
 def test_a_tokenizer_without_byte_semantics_refuses_constraints_and_says_so(tmp_path: Path) -> None:
-    compiler = GrammarCompiler(save(KINDS["word_piece"](), tmp_path), VOCABULARY, ENDS)
-    with pytest.raises(InvalidRequest, match=r"constraint: not with this model: .*WordPiece"):
-        compiler.compile(Constraint(json=True))
+    folder = save(KINDS["word_piece"](), tmp_path)
+    compiler = GrammarCompiler(folder, VOCABULARY, ENDS)
+    for fields in ({"json": True}, {"regex": "a"}):
+        with pytest.raises(InvalidRequest, match=r"constraint: not with this model: .*WordPiece"):
+            compiler.compile(Constraint(**fields))
+        (folder / "tokenizer.json").unlink(missing_ok=True)  # it is read once
+
+
+@pytest.mark.parametrize("grammar", ['start: "a" </s>', 'start: "a" <[300]>'])
+def test_without_a_model_it_is_not_known_which_tokens_there_are(grammar: str) -> None:
+    check(Constraint(grammar=grammar))
+    with pytest.raises(InvalidRequest, match=r"^constraint\.grammar: "):
+        check(Constraint(grammar=grammar.replace('"a"', "a")))
 
 
 def test_a_constraint_is_compiled_once_and_each_sequence_has_its_own_state(compiler: GrammarCompiler) -> None:

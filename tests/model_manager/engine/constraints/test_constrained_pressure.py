@@ -215,6 +215,26 @@ def test_few_constraints_are_compiled_at_a_time_and_those_of_the_far_end_of_the_
     assert len(under_test.outputs) == 40
 
 
+def test_constraints_that_nobody_waits_for_any_more_leave_their_places_to_others(letters: GrammarCompiler) -> None:
+    held = Held(letters)
+    under_test = EngineUnderTest(grammars=held)
+    for index in range(20):
+        constraint = {"regex": f"a[b-e]{{{1 + index}}}"}
+        under_test.engine.add(Request(str(index), [1, 2], SamplingParams.parse({"constraint": constraint})))
+    under_test.step()
+    for index in range(20):
+        under_test.engine.abort(str(index))
+    under_test.engine.add(Request("new", [1, 2], SamplingParams.parse({"constraint": {"regex": "a[b-e]{4}"}})))
+    under_test.engine.add(Request("other", [1, 2], SamplingParams.parse({"constraint": {"regex": "a[b-e]{30}"}})))
+    for _ in range(3):
+        under_test.step()
+    assert under_test.engine._preparation._begun.keys() == {"new", "other"}
+    held.let_go.set()
+    under_test.finish()
+    assert re.fullmatch("a[b-e]{4}", text(under_test.outputs["new"].token_ids))
+    assert held.compiled <= 4, "those that were begun, and those that are asked for"
+
+
 def test_who_needs_no_compilation_waits_for_none(letters: GrammarCompiler) -> None:
     """However many constraints are slow, and however many sequences they have that are first in line."""
     held, kept = Held(letters), Constraint(regex="[a-e]{3}b")

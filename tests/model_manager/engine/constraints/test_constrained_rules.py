@@ -49,6 +49,7 @@ def test_a_stop_string_ends_an_output_only_where_that_is_whole(shared: LLMEngine
         for n in range(12)
     ]
     run = Run(shared, *asked)
+    assert not run.failures
     stopped = [name for name, output in run.outputs.items() if isinstance(output.stop_reason, str)]
     assert stopped
     for name, output in run.outputs.items():
@@ -59,15 +60,49 @@ def test_a_stop_string_ends_an_output_only_where_that_is_whole(shared: LLMEngine
     assert passed  # what is complete sooner is text
 
 
-def test_a_stop_token_ends_an_output_only_where_it_may_end(shared: LLMEngine) -> None:
+@pytest.mark.parametrize("included", [False, True])
+def test_a_stop_token_ends_an_output_only_where_it_may_end_and_is_no_part_of_it(
+    shared: LLMEngine, included: bool
+) -> None:
     stops = tokens_of("a", "x")
-    asked = [request(str(n), {"regex": "[a-c]{3,9}"}, seed=n, stop_token_ids=stops) for n in range(12)]
+    told = {"stop_token_ids": stops, "include_stop_str_in_output": included}
+    asked = [request(str(n), {"regex": "[a-c]{3,9}"}, seed=n, **told) for n in range(12)]
     run = Run(shared, *asked)
+    assert not run.failures
     for name in run.outputs:
         assert re.fullmatch("[a-c]{3,9}", run.text(name))
     stopped = {output.stop_reason for output in run.outputs.values()} - {None}
     assert stopped <= set(stops)
     assert stopped
+
+
+def test_stop_tokens_that_the_model_does_not_have_never_come(shared: LLMEngine) -> None:
+    run = Run(shared, request("a", {"regex": "[a-e]{3,9}"}, stop_token_ids=[50_000]))
+    assert re.fullmatch("[a-e]{3,9}", run.text("a"))
+
+
+def test_an_output_says_that_the_budget_ended_it(shared: LLMEngine) -> None:
+    asked = [
+        request(f"{most}-{n}", {"regex": "<[a-c]{2,40}>"}, seed=n, max_tokens=most)
+        for n in range(6)
+        for most in (6, 60)
+    ]
+    run = Run(shared, *asked)
+    assert not run.failures
+    assert all(re.fullmatch("<[a-c]{2,40}>", run.text(name)) for name in run.outputs)
+    reasons = {name: output.finish_reason for name, output in run.outputs.items()}
+    assert {reasons[name] for name in reasons if name.startswith("60")} == {FinishReason.STOP}
+    assert FinishReason.LENGTH in {reasons[name] for name in reasons if name.startswith("6-")}
+
+
+def test_an_answer_of_few_tokens_is_one_of_the_shortest_choices(shared: LLMEngine) -> None:
+    asked = [
+        request("choice", {"choice": ["yes", "1 of the many many many many answers"]}, max_tokens=3),
+        request("regex", {"regex": "0[a-z]{50}|zz"}, max_tokens=3),
+        request("enum", {"json_schema": {"enum": ["-" * 50, "a"]}}, max_tokens=4),
+    ]
+    run = Run(shared, *asked)
+    assert {name: run.text(name) for name in run.outputs} == {"choice": "yes", "regex": "zz", "enum": '"a"'}
 
 
 def test_what_the_grammar_has_no_more_of_ends_the_output_whatever_min_tokens_says(shared: LLMEngine) -> None:
@@ -79,6 +114,7 @@ def test_what_the_grammar_has_no_more_of_ends_the_output_whatever_min_tokens_say
 def test_min_tokens_keeps_an_output_going_where_the_grammar_does(shared: LLMEngine) -> None:
     asked = [request(str(n), {"regex": "[a-c]*"}, seed=n, min_tokens=12, max_tokens=20) for n in range(4)]
     run = Run(shared, *asked)
+    assert not run.failures
     assert all(len(output.token_ids) >= 12 for output in run.outputs.values())
     assert all(re.fullmatch("[a-c]*", run.text(name)) for name in run.outputs)
 

@@ -15,6 +15,10 @@ def fuzzed(seconds: int, seed: int) -> str:
     return ended.stdout
 
 
+def test_what_has_been_thought_of_does_neither() -> None:
+    assert fuzzed(0, seed=1).startswith("refused ")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_constraint_hangs_or_crashes() -> None:

@@ -36,6 +36,14 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"type": "string", "format": "date-time"}, ["2024-02-29T10:00:00Z"], ["2026-02-29T10:00:00Z"]),
     ({"minProperties": 2, "required": ["a"]}, [{"a": 1, "b": 2}], [{"a": 1}]),
     ({"type": "number", "multipleOf": 0.1}, [0.3, -0.2, 1], [0.35]),
+    ({"type": "number", "minimum": 0.5}, [0.5, 7], [0.4, 0]),
+    ({"type": "integer", "minimum": -(2**63)}, [1 - 2**53, 5], [0.5]),
+    ({"allOf": [{"type": "number", "multipleOf": 0.01}, {"multipleOf": 100}]}, [0, 300], [50]),
+    ({"$ref": "#/x/A", "x": {"A": {"type": "string", "format": "date"}}}, ["2024-02-29"], ["2023-02-29"]),
+    ({"$ref": "#/x/0", "x": [{"type": "integer", "uniqueItems": False}]}, [1], ["a"]),
+    ({"type": "string", "format": "time"}, ["10:00:00Z", "23:59:60Z"], ["10:00:60Z", "23:59:60+01:00", "24:00:00Z"]),
+    ({"format": "date-time", "type": "string"}, ["2026-01-01T00:00:59.9+01:00"], ["2026-01-01T00:00:60Z"]),
+    ({"type": "string", "format": "hostname"}, ["a.example"], ["a." * 127 + "example"]),
     ({"type": "string", "minLength": 2, "maxLength": 2}, ["é😀", "\n\t", '"\\'], ["a", "abc"]),
 ]
 
@@ -57,14 +65,48 @@ def test_what_the_schema_means_is_taken(
     ("schema", "said"),
     [
         ({"properties": {"a": {"const": 2**53 + 1}}}, "const: takes integers that are floats too"),
+        ({"enum": ["a", {"b": ["\x01"]}]}, "enum: takes no control characters"),
         ({"enum": [{"a": [2**53 + 1]}]}, "enum: takes integers that are floats too"),
         ({"minProperties": 3, "required": ["a"]}, "minProperties=3: takes at most one more"),
+        ({"$ref": "#/x/A", "x": {"A": {"const": 2**53 + 1}}}, "const: takes integers that are floats too"),
+        ({"$ref": "#/x/A", "x": {"A": {"const": -(2**63)}}}, "const: takes numbers over -2^63"),
+        ({"$ref": "#/default", "default": {"minProperties": 3}}, "minProperties=3: takes at most one more"),
+        (DRAFT_7 | {"$ref": "#/definitions", "definitions": {"const": -(2**63)}}, "const: takes numbers over -2^63"),
+        ({"$ref": "urn:a#/x", "$id": "urn:a", "x": {"const": -(2**63)}}, "$ref: takes one to a schema in `$defs`"),
+        ({"items": {"$id": "urn:a", "$ref": "#/x", "x": {"minProperties": 3}}}, "$ref: takes one to a schema"),
+        ({"type": "integer", "minimum": -1e20, "maximum": -1e19}, "minimum: takes bounds over -2^63"),
+        ({"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}, "maximum: takes bounds over -2^63"),
+        ({"allOf": [{"multipleOf": 7919}, {"multipleOf": 7907}]}, "multipleOf: takes up to 10000 units"),
+        ({"$ref": "#/$defs/a", "multipleOf": 7919, "$defs": {"a": {"multipleOf": 7907}}}, "multipleOf: takes up to"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#", "disallow": ["string"]}, "$schema: takes draft 4"),
     ],
     ids=str,
 )
 def test_what_would_be_read_otherwise_is_refused(compiler: GrammarCompiler, schema: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^constraint\.json_schema: {re.escape(said)}"):
         compiler.compile(Constraint(json_schema=schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, [r'{"a":1,"\u0061":"x"}', r'{"\u0061":1}']),
+        ({"patternProperties": {"^a": {"type": "integer"}}}, [r'{"\u0061":"x"}']),
+        ({"properties": {"/": {"type": "integer"}}}, [r'{"\/":"x"}']),
+    ],
+    ids=str,
+)
+def test_a_name_comes_in_one_way_of_writing_alone(
+    compiler: GrammarCompiler, schema: dict[str, Any], texts: list[str]
+) -> None:
+    grammar = compiler.compile(Constraint(json_schema={"type": "object"} | schema))
+    for text in texts:
+        tokens = grammar.tokenizer.tokenize_str(text)
+        assert grammar.matcher().try_consume_tokens(tokens) < len(tokens)
+
+
+def test_characters_without_a_short_escape_stand_for_themselves(compiler: GrammarCompiler) -> None:
+    assert takes(compiler.compile(Constraint(json_schema={"type": "string"})), '"\\/\b\f\n\r\t\u2028é😀')
 
 
 def test_a_date_is_a_day_that_there_is() -> None:

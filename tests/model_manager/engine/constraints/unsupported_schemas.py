@@ -127,13 +127,23 @@ UNSUPPORTED = (
         }},
     ),
     Unsupported(
-        "multipleOf", "more than 10,000 without its point and last zeros", "its automaton would be too large",
+        "multipleOf", "more than 10,000 without its point and last zeros, combined with all that hold at once",
+        "its automaton would be too large",
         "multipleOf: takes",
         {"multipleOf": 0.12345},
     ),
     Unsupported(
-        "minimum, maximum", "between integers of more than 18 digits", "llguidance reads them as floats",
-        "integer range", {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        "minimum, maximum, exclusiveMinimum, exclusiveMaximum", "below -2^63", "llguidance would read another number",
+        "takes bounds over", {"type": "integer", "minimum": -1e20},
+    ),
+    Unsupported(
+        "$schema", "draft 3 and before", "their keywords are others", "draft 4 and later",
+        {"$schema": "http://json-schema.org/draft-03/schema#"},
+    ),
+    Unsupported(
+        "const, enum", "strings with control characters but line breaks, tabs, backspace and form feed",
+        "with escapes as `\\u0061` a name could come in two ways of writing",
+        "control characters", {"const": "\u0001"},
     ),
 )  # fmt: skip
 
