@@ -37,7 +37,7 @@ from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Templa
 from transforms.typed.values import decoded, value_of
 
 MAX_TOKENS = 1024
-"""Of an answer, where the parameters are not given."""
+"""Of an answer, where the parameters do not say."""
 
 
 class Extract(RowTransform):
@@ -59,6 +59,7 @@ class Extract(RowTransform):
         *,
         examples: Sequence[tuple[str, Any]] = (),
         template: Template = DEFAULT_TEMPLATE,
+        max_tokens: int | None = None,
         details: bool = False,
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
@@ -68,13 +69,14 @@ class Extract(RowTransform):
         `examples` are documents with their rows: instances of the type, or mappings.
 
         `template` is the prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
+        `max_tokens` are an answer's; by default those of `params`, or 1024 where these are 128, as they are by default.
         `details` gives rows of id, value, confidence, spans and the source row's columns in the place of the values.
         `stateful`: as for Generate. `settings`: as transforms.model_transform.ModelSettings explains them.
         """
         self._record = record_of(rows)
         check_supported(self._record)
         self._prompts = Prompts(self._record, [_example(self._record, *each) for each in examples], template)
-        params = params or SamplingParams(max_tokens=MAX_TOKENS)
+        params = _with_room(params or SamplingParams(), max_tokens)
         _check(params, ConfigError)
         self._details = Details(self._record) if details else None
         super().__init__(_Extracting(self._record, self._prompts), model, params, settings, stateful=stateful)
@@ -152,6 +154,15 @@ def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
     except (AnswerRejected, ConfigError, ValueError) as error:
         raise ConfigError(f"example {document[:40]!r}: {error}") from None
     return document, answer
+
+
+def _with_room(params: SamplingParams, max_tokens: int | None) -> SamplingParams:
+    if max_tokens is None:
+        max_tokens = MAX_TOKENS if params.max_tokens == SamplingParams().max_tokens else params.max_tokens
+    try:
+        return params.updated({"max_tokens": max_tokens})
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check(params: SamplingParams, error: type[Exception]) -> None:

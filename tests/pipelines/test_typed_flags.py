@@ -12,6 +12,7 @@ from apache_beam.internal import pickler
 from apache_beam.internal.cloudpickle import cloudpickle
 
 from pipelines.classify import main as classify
+from pipelines.extract import extract as of_options
 from pipelines.extract import main as extract
 from pipelines.options import JobOptions, parse
 from pipelines.typed_flags import Classification, Extraction
@@ -206,7 +207,8 @@ def test_what_is_given_is_what_is_asked(folder: Path) -> None:
     assert (asked.rows, asked.template) == (SCHEMA, DEFAULT_TEMPLATE)
     assert asked.examples == [("a 1", {"total": 1}), ("b", {"total": 2})]
     assert (options.sampling.max_tokens, options.prompt_column, options.row_params) == (MAX_TOKENS, "body", False)
-    assert parsed("extract", "--schema", "s.json", "--max_tokens", "9").sampling.max_tokens == 9
+    for given, most in (((), MAX_TOKENS), (("--max_tokens", "9"), 9), (("--max_tokens", "128"), 128)):
+        assert of_options(parsed("extract", "--schema", "s.json", *given))._params.max_tokens == most
     labels = parsed("classify", "--labels", "good, bad", "--template", "chat.json").typed
     assert isinstance(labels, Classification)
     assert (labels.labels, labels.template) == (["good", "bad"], [{"role": "user", "content": "{document}"}])

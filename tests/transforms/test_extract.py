@@ -137,6 +137,29 @@ def test_each_document_is_asked_about_under_its_own_grammar_and_the_shared_promp
     assert {(params.max_tokens, params.logprobs) for _, params in SeenClient.asked} == {(99, 0)}
 
 
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ({}, 1024),
+        ({"params": SamplingParams(temperature=0.5)}, 1024),
+        ({"params": SamplingParams(max_tokens=128)}, 1024),
+        ({"params": SamplingParams(max_tokens=127)}, 127),
+        ({"params": SamplingParams(max_tokens=4000)}, 4000),
+        ({"params": SamplingParams(temperature=0.5), "max_tokens": 128}, 128),
+        ({"max_tokens": 7}, 7),
+    ],
+)
+def test_answers_have_room_unless_a_number_is_given(given: dict[str, Any], most: int) -> None:
+    params = Extract(Plain, MODEL, **given)._params
+    assert params.max_tokens == most
+    assert params.temperature == given.get("params", SamplingParams()).temperature
+
+
+def test_an_impossible_number_of_tokens_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_tokens=0"):
+        Extract(Plain, MODEL, max_tokens=0)
+
+
 def test_the_prompt_lists_fields_questions_and_examples() -> None:
     example = {"name": "Bo", "inner": Plain("x"), "days": []}
     transform = Extract(Frozen, MODEL, examples=[("Bo was here.", example)])
