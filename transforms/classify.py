@@ -175,7 +175,9 @@ def _record(said: Mapping[str, str], multiple: bool) -> Record:
 
 
 def _answer(given: str | Sequence[str], said: Mapping[str, str], multiple: bool) -> dict[str, Any]:
-    labels = [given] if isinstance(given, str) else list(given)
+    labels = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not all(isinstance(label, str) for label in labels):
+        raise ConfigError(f"example: {repr(given)[:80]}: takes {'a list of labels' if multiple else 'a label'}")
     if (not multiple and len(labels) != 1) or not set(labels) <= said.keys():
         raise ConfigError(f"example: labels {labels}: takes {'some' if multiple else 'one'} of {', '.join(said)}")
     return {label: label in labels for label in said} if multiple else {LABEL: labels[0]}

@@ -89,7 +89,10 @@ def schema_of(*properties: Any, **more: Any) -> str:
         (schema_of(("a", {"type": "integer", "minimum": 5, "maximum": 3})), "a: Unsatisfiable schema"),
         (schema_of(("a", {"$ref": "#/nowhere"})), "#/nowhere"),
         (schema_of(("a", {"enum": [-(2**63), "x"]})), "a: enum: takes numbers over"),
-        ('{"type": "object", "properties": 5}', "JSON Schema"),
+        ('{"type": "object", "properties": 5}', "the JSON Schema: properties is 5: takes an object"),
+        (schema_of(("a", {"type": "integer", "minimum": "3"})), "a: minimum is '3': takes a number"),
+        (schema_of(("a", {"type": "array", "items": {"$ref": 5}})), r"a\[\]: \$ref is 5: takes a string"),
+        (schema_of(("a", {}), required=[["a"]]), r"the JSON Schema: required is \[\['a'\]\]: takes a list of names"),
     ],
 )
 def test_a_schema_that_cannot_be_is_told_by_its_field(
@@ -155,7 +158,7 @@ def test_flags_that_cannot_be_are_told(
         (["--labels", "l.txt"], "--labels l.txt: takes labels with commas between them, or a file of JSON"),
         (["--labels", '["a", "b"]'], "takes labels with commas between them, or a file of JSON named"),
         (["--labels", "a,b", "--template", "felds.txt"], "{felds} is no place in it: did you mean {fields}?"),
-        (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: is no list of documents with labels"),
+        (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: example: 5: takes a label"),
         (["--labels", "a,b", "--threshold", "0.4"], "--threshold: is of --multiple"),
         (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "--threshold 1.4: threshold=1.4"),
         (["--labels", "a,b", "--examples", "e.jsonl"], "--examples e.jsonl: example: labels ['c']"),

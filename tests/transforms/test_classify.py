@@ -166,6 +166,8 @@ def test_examples_are_shown_with_their_labels() -> None:
         {"labels": ["a"], "multiple": True, "threshold": 1.0},
         {"labels": ["a", "b"], "examples": [("x", "c")]},
         {"labels": ["a", "b"], "examples": [("x", ["a", "b"])]},
+        {"labels": ["a", "b"], "examples": [("x", 5)]},
+        {"labels": ["a", "b"], "examples": [("x", [["a"]])], "multiple": True},
         {"labels": ["a", "b"], "multiple": True, "threshold": 0.0},
     ],
 )
