@@ -14,8 +14,8 @@ from typing import Any, Unpack
 import msgspec
 
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest
+from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
+from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client
 from transforms.documents import DOCUMENTS, document_of
@@ -116,9 +116,10 @@ class _Extracting:
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
         _check(params, InvalidRequest)
         document = document_of(prompt)
-        asked = msgspec.structs.replace(
-            params, constraint=Constraint(grammar=self._grammar.of(document)), logprobs=params.logprobs or 0
-        )
+        grammar = self._grammar.of(document)
+        if len(grammar) > MOST_CHARACTERS:
+            raise PromptTooLong(_too_long(document, grammar))
+        asked = msgspec.structs.replace(params, constraint=Constraint(grammar=grammar), logprobs=params.logprobs or 0)
         return client.submit(self._prompts.of(document), asked, request_id=request_id)
 
     def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Extracted:
@@ -154,6 +155,14 @@ def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
     except (AnswerRejected, ConfigError, ValueError) as error:
         raise ConfigError(f"example {document[:40]!r}: {error}") from None
     return document, answer
+
+
+def _too_long(document: str, grammar: str) -> str:
+    about = len(document) * MOST_CHARACTERS // len(grammar) // 1000 * 1000
+    return (
+        f"the document of {len(document)} characters is too long for spans: their grammar takes about {about} such "
+        f"characters (it has {len(grammar)}, of at most {MOST_CHARACTERS})"
+    )
 
 
 def _with_room(params: SamplingParams, max_tokens: int | None) -> SamplingParams:

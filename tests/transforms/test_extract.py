@@ -2,9 +2,10 @@
 
 import datetime
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import apache_beam as beam
 import pyarrow.parquet as pq
@@ -280,6 +281,28 @@ def test_what_fails_is_a_dead_letter() -> None:
         rows, letters = running | beam.Create(documents) | transform
         check(rows, lambda found: not found, "rows")
         check(letters, told, "letters")
+
+
+class Words(NamedTuple):
+    name: Annotated[str, Span()]
+
+
+class Letters(NamedTuple):
+    name: Annotated[str, Span.chars]
+
+
+@pytest.mark.parametrize("rows", [Words, Letters])
+def test_the_letter_of_a_document_that_is_too_long_for_spans_says_how_long_it_may_be(rows: Any) -> None:
+    long = "x y " * 105_000
+
+    def told(letters: list[Any]) -> bool:
+        (letter,) = letters
+        said = "the document of 420000 characters is too long for spans: their grammar takes about 419000 such characters"
+        return (letter.id, letter.error) == ("long", "PromptTooLong") and re.match(said, letter.reason) is not None
+
+    with pipeline() as running:
+        transform = Extract(rows, MODEL, open_client=StandInClient).with_exception_handling()
+        check((running | beam.Create([Prompt(id="long", text=long)]) | transform)[1], told)
 
 
 class Checked(pydantic.BaseModel):
