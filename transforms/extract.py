@@ -18,7 +18,7 @@ from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client
-from transforms.documents import DOCUMENTS, document_of
+from transforms.documents import document_of, rows_of_documents
 from transforms.elements import Prompt, Usage, content_id
 from transforms.model_transform import ModelSettings
 from transforms.row_transform import RowTransform
@@ -44,8 +44,8 @@ class Extract(RowTransform):
     """A row of the type for each document; keyed input `(key, document)` comes back keyed.
 
     The type is a dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a dict, or a file of one, whose rows are
-    then a NamedTuple. A document is text, a Prompt of text, or a mapping with a `prompt` and further columns. What is
-    in the rows, docs/EXTRACT.md says.
+    then a NamedTuple. A document is text, a Prompt of text, or a mapping with it as `text`, `document` or `prompt`,
+    and further columns. What is in the rows, docs/EXTRACT.md says.
 
     A document whose answer fails fails the job; `with_exception_handling()` gives `(rows, dead_letters)` instead.
     Otherwise as Generate.
@@ -60,6 +60,7 @@ class Extract(RowTransform):
         examples: Sequence[tuple[str, Any]] = (),
         template: Template = DEFAULT_TEMPLATE,
         max_tokens: int | None = None,
+        text_column: str | None = None,
         details: bool = False,
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
@@ -70,7 +71,9 @@ class Extract(RowTransform):
 
         `template` is the prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
         `max_tokens` are an answer's; by default those of `params`, or 1024 where these are 128, as they are by default.
-        `details` gives rows of id, value, confidence, spans and the source row's columns in the place of the values.
+        `text_column` is where mappings have the document; by default `text`, `document` or `prompt`.
+        `details` gives rows of id, value, confidence, confidences, spans, columns, model and revision in the place of
+        the values.
         `stateful`: as for Generate. `settings`: as transforms.model_transform.ModelSettings explains them.
         """
         self._record = record_of(rows)
@@ -79,7 +82,8 @@ class Extract(RowTransform):
         params = _with_room(params or SamplingParams(), max_tokens)
         _check(params, ConfigError)
         self._details = Details(self._record) if details else None
-        super().__init__(_Extracting(self._record, self._prompts), model, params, settings, stateful=stateful)
+        task = _Extracting(self._record, self._prompts, text_column)
+        super().__init__(task, model, params, settings, stateful=stateful)
 
     @property
     def schema(self) -> Schema:
@@ -101,9 +105,9 @@ class Extract(RowTransform):
 
 class _Extracting:
     result = Extracted
-    rows = DOCUMENTS
 
-    def __init__(self, record: Record, prompts: Prompts) -> None:
+    def __init__(self, record: Record, prompts: Prompts, text_column: str | None) -> None:
+        self.rows = rows_of_documents(text_column)
         self._record = record
         self._prompts = prompts
         self._grammar = Grammar(record)

@@ -195,6 +195,13 @@ def test_rows_go_on_to_parquet_with_no_more_ado(tmp_path: Path) -> None:
     assert dict(row["probabilities"])["good"] == pytest.approx(1 / (1 + math.exp(-3)))
 
 
+def test_the_text_column_is_where_documents_are() -> None:
+    with pipeline() as running:
+        transform = Classify(["good", "bad"], MODEL, text_column="body", open_client=ReadingClient)
+        rows = running | beam.Create([{"text": "so bad", "body": "so good"}]) | transform
+        check(rows, lambda found: [(row.label, row.columns) for row in found] == [("good", '{"text":"so bad"}')])
+
+
 def test_a_threshold_is_of_several_labels() -> None:
     with pytest.raises(ConfigError, match=r"threshold=0\.4: is of multiple=True"):
         Classify(["a", "b"], MODEL, threshold=0.4)

@@ -115,6 +115,31 @@ def test_columns_of_documents_are_no_parameters() -> None:
         check(found, lambda rows: [json.loads(row.columns) for row in rows] == [{"n": 2, "stop": "soon"}])
 
 
+@pytest.mark.parametrize(("column", "text"), [("document", "Bo"), ("body", "Cy")])
+def test_the_text_column_is_where_documents_are(column: str, text: str) -> None:
+    SeenClient.asked.clear()
+    row = {"text": "Anna", "document": "Bo", "body": "Cy"}
+    transform = Extract(Plain, MODEL, text_column=column, details=True, open_client=SeenClient)
+    with pipeline() as running:
+        columns = running | beam.Create([row]) | transform | beam.Map(lambda found: json.loads(found.columns))
+        check(columns, lambda found: found == [{name: each for name, each in row.items() if name != column}])
+    assert [prompt for prompt, _ in SeenClient.asked] == [transform.prompt(text)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "both `text` and `document` in the row: name one of them"),
+        ({"text_column": "mail"}, "no `mail` in the row"),
+    ],
+)
+def test_a_row_whose_document_is_not_known_is_a_dead_letter(settings: dict[str, Any], said: str) -> None:
+    with pipeline() as running:
+        transform = Extract(Plain, MODEL, open_client=ConstrainedClient, **settings).with_exception_handling()
+        letters = (running | beam.Create([{"text": "Anna", "document": "Bo"}]) | transform)[1]
+        check(letters, lambda found: [said in each.reason for each in found] == [True])
+
+
 def test_forced_tokens_say_nothing_of_confidence() -> None:
     with pipeline() as running:
         schema = {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"]}
@@ -297,7 +322,9 @@ def test_the_letter_of_a_document_that_is_too_long_for_spans_says_how_long_it_ma
 
     def told(letters: list[Any]) -> bool:
         (letter,) = letters
-        said = "the document of 420000 characters is too long for spans: their grammar takes about 419000 such characters"
+        said = (
+            "the document of 420000 characters is too long for spans: their grammar takes about 419000 such characters"
+        )
         return (letter.id, letter.error) == ("long", "PromptTooLong") and re.match(said, letter.reason) is not None
 
     with pipeline() as running:
