@@ -30,6 +30,7 @@ from transforms.typed.describe import record_of
 from transforms.typed.details import Details
 from transforms.typed.examples import answer_of, check_fields
 from transforms.typed.grammar import Grammar
+from transforms.typed.key_paths import renamed_keys
 from transforms.typed.reading import read
 from transforms.typed.schemas import schema_of
 from transforms.typed.shapes import Record, Schema
@@ -109,6 +110,7 @@ class _Extracting:
     def __init__(self, record: Record, prompts: Prompts, text_column: str | None) -> None:
         self.rows = rows_of_documents(text_column)
         self._record = record
+        self._keys = renamed_keys(record)
         self._prompts = prompts
         self._grammar = Grammar(record)
         self._digest = content_id([self._grammar.of(""), prompts.of("")])
@@ -140,6 +142,7 @@ class _Extracting:
             confidence=confidence.over((0, len(result.text))),
             confidences={path: confidence.over(where) for path, where in reading.ranges.items() if path},
             spans=reading.spans,
+            keys=self._keys,
             usage=Usage(result.prompt_tokens, result.cached_tokens, len(result.token_ids)),
             timings=result.timings,
             latency=result.latency,
