@@ -179,11 +179,22 @@ def test_labels_that_cannot_be_are_told(
     assert reason in said(capsys)
 
 
-@pytest.mark.parametrize("address", ["json:JSONDecoder", "pydantic:BaseModel", "transforms.elements:Usage"])
-def test_what_workers_have_goes_to_them_by_its_name(folder: Path, address: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("json:JSONDecoder", "'JSONDecoder': takes a dataclass"),
+        ("pydantic:BaseModel", "BaseModel has no fields"),
+        ("transforms.elements:Usage", "'Usage': takes a dataclass"),
+    ],
+)
+def test_what_workers_have_goes_to_them_by_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], address: str, reason: str
+) -> None:
     assert folder == Path.cwd()
     before = cloudpickle.list_registry_pickle_by_value()
-    extract(["--input", "a.txt", "--backend", "fake", "--schema", address])
+    assert extract(["--input", "a.txt", "--backend", "fake", "--schema", address]) == 2
+    assert said(capsys).startswith(f"millrace: --schema {address}: {reason}")
+    parsed("extract", "--schema", "transforms.typed.details:SpanAt")
     assert cloudpickle.list_registry_pickle_by_value() == before
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import apache_beam as beam
+import msgspec
 import pyarrow.parquet as pq
 import pydantic
 import pytest
@@ -16,7 +17,7 @@ from apache_beam.options.pipeline_options import SetupOptions
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import ConfigError
 from model_manager.wire.sampling import SamplingParams
-from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient
+from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient, constrained
 from tests.transforms.running import check, pipeline
 from tests.transforms.typed.invoices import SCHEMA, TYPES, Frozen, Invoice, Order, Plain
 from transforms import Extract, ModelConfig, Prompt, Span
@@ -360,12 +361,24 @@ def test_without_handling_a_failure_fails_the_job() -> None:
         _ = running | beam.Create(["Anna"]) | Extract(Strict, MODEL, open_client=ConstrainedClient)
 
 
-def test_an_answer_that_is_cut_off_is_no_row() -> None:
-    class CutClient(StandInClient):
-        """Answers nothing of the kind."""
+class CutClient(ConstrainedClient):
+    """Answers end a character before their end."""
 
-    with pytest.raises(Exception, match="in the place of"), pipeline() as running:
-        _ = running | beam.Create(["Anna"]) | Extract(Plain, MODEL, open_client=CutClient)
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:  # noqa: ARG002
+        whole = constrained(str(prompt), params)
+        return self._start(lambda: msgspec.structs.replace(whole, text=whole.text[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("client", "said"), [(StandInClient, "the answer has 'EXTRACT .* in the place of '{'"), (CutClient, "the answer")]
+)
+def test_an_answer_that_is_no_json_or_is_cut_off_is_no_row(client: Any, said: str) -> None:
+    def told(letters: list[Any]) -> bool:
+        return [letter.error for letter in letters] == ["AnswerRejected"] and bool(re.match(said, letters[0].reason))
+
+    with pipeline() as running:
+        transform = Extract(Plain, MODEL, open_client=client).with_exception_handling()
+        check((running | beam.Create(["Anna"]) | transform)[1], told)
 
 
 @pytest.mark.parametrize("params", [SamplingParams(n=2), SamplingParams(constraint=Constraint(json=True))])
