@@ -96,7 +96,7 @@ def test_a_field_does_not_get_what_another_took_in_the_element_before() -> None:
 def test_a_piece_may_be_in_an_element_twice_and_a_field_may_come_late() -> None:
     same = [{"item": "lamp", "word": "lamp"}, {"item": "lamp", "word": "lamp"}]
     assert starts(listed("item", "word"), same, "lamp and lamp") == [0, 0, 9, 9]
-    late = [{"item": "lamp", "note": None}, {"item": "cup", "note": "red"}]
+    late: list[dict[str, Any]] = [{"item": "lamp", "note": None}, {"item": "cup", "note": "red"}]
     assert starts(listed("item", "note"), late, "Wear red: lamp, red cup") == [10, 20, 16]
 
 
