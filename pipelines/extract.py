@@ -25,6 +25,7 @@ def extract(options: JobOptions) -> ModelTransform:
         options.sampling,
         examples=asked.examples,
         template=asked.template,
+        max_tokens=options.sampling.max_tokens,
         stateful=options.stateful,
         **common_settings(options),
     ).as_results()

@@ -122,7 +122,7 @@ def extraction(given: argparse.Namespace) -> Extraction:
     asked = Extraction(rows=rows, record=record, **_prompt_files(given, DEFAULT_TEMPLATE))
     if asked.examples:
         make = partial(Extract, rows, EMBEDDED_MODEL, examples=asked.examples)
-        _told(f"--examples {given.examples}", make, "list of documents with rows of the schema")
+        _told(f"--examples {given.examples}", make)
     return asked
 
 
@@ -139,12 +139,12 @@ def classification(given: argparse.Namespace) -> Classification:
         **_prompt_files(given, CLASSIFY_TEMPLATE),
     )
     make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple)
-    _told(f"--labels {given.labels}", make, "list of labels")
+    _told(f"--labels {given.labels}", make)
     if given.threshold is not None:
-        _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold), "probability")
+        _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold))
     if asked.examples:
         with_examples = partial(make, examples=asked.examples)
-        _told(f"--examples {given.examples}", with_examples, "list of documents with labels")
+        _told(f"--examples {given.examples}", with_examples)
     return asked
 
 
@@ -166,14 +166,14 @@ def _labels_of(given: str) -> list[str] | dict[str, str]:
     return found
 
 
-def _told(flag: str, check: Callable[[], Any], what: str = "JSON Schema") -> Any:
-    """What it gives. A schema may be anything, and what takes it apart stumble over that; examples likewise."""
+def _told(flag: str, check: Callable[[], Any]) -> Any:
+    """What it gives."""
     try:
         return check()
     except ConfigError as error:
         raise ConfigError(f"{flag}: {error}") from None
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{flag}: is no {what}: {type(error).__name__}: {error}") from None
+    except (UnicodeError, RecursionError) as error:  # of a prompt with half a character, of examples that are too deep
+        raise ConfigError(f"{flag}: {type(error).__name__}: {error}") from None
 
 
 def _rows_of(schema: str) -> Any:

@@ -1,4 +1,5 @@
-"""The DoFn behind Generate, Score and Embed: submits each element at once, emits each result as it finishes.
+"""The DoFn behind Generate, Score, Embed, Extract and Classify: submits each element at once, emits each result as it
+finishes.
 
 A result leaves with the timestamp, windows and pane of its own element, from whichever call is next: a later
 `process`, or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that

@@ -18,7 +18,7 @@ from model_manager.wire.errors import ConfigError
 from model_manager.wire.sampling import SamplingParams
 from transforms.classification import Classification
 from transforms.client import Client, ContinuationResult
-from transforms.documents import DOCUMENTS, document_of
+from transforms.documents import document_of, rows_of_documents
 from transforms.elements import Prompt, content_id
 from transforms.model_transform import ModelSettings
 from transforms.row_transform import RowTransform
@@ -54,12 +54,14 @@ class Classify(RowTransform):
         threshold: float | None = None,
         examples: Sequence[tuple[str, str | Sequence[str]]] = (),
         template: Template = CLASSIFY_TEMPLATE,
+        text_column: str | None = None,
         **settings: Unpack[ModelSettings],
     ) -> None:
         """`labels`: as they are, or each with what it means; two at least, unless `multiple`. `examples` are documents
         with their label, or labels. `threshold` is of `multiple`, by default 0.5.
 
-        Of the sampling parameters priority, deadline, cache_salt and adapter count. The template is as that of Extract.
+        Of the sampling parameters priority, deadline, cache_salt and adapter count. `template` and
+        `text_column` are as those of Extract.
 
         `settings`: as transforms.model_transform.ModelSettings explains them.
         """
@@ -68,7 +70,7 @@ class Classify(RowTransform):
         record = _record(said, multiple)
         shown = [(document, answer_of(record, _answer(given, said, multiple))) for document, given in examples]
         self._prompts = Prompts(record, shown, template)
-        task = _Classifying(list(said), self._prompts, threshold)
+        task = _Classifying(list(said), self._prompts, threshold, text_column)
         super().__init__(task, model, params, settings)
 
     def prompt(self, document: str) -> Content:
@@ -86,10 +88,10 @@ class Classify(RowTransform):
 
 class _Classifying:
     result = Classified
-    rows = DOCUMENTS
 
-    def __init__(self, labels: list[str], prompts: Prompts, threshold: float | None) -> None:
+    def __init__(self, labels: list[str], prompts: Prompts, threshold: float | None, text_column: str | None) -> None:
         """`threshold`: of each label by itself; without one they exclude each other."""
+        self.rows = rows_of_documents(text_column)
         self._labels = labels
         self._prompts = prompts
         self._threshold = threshold
@@ -175,7 +177,9 @@ def _record(said: Mapping[str, str], multiple: bool) -> Record:
 
 
 def _answer(given: str | Sequence[str], said: Mapping[str, str], multiple: bool) -> dict[str, Any]:
-    labels = [given] if isinstance(given, str) else list(given)
+    labels = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not all(isinstance(label, str) for label in labels):
+        raise ConfigError(f"example: {repr(given)[:80]}: takes {'a list of labels' if multiple else 'a label'}")
     if (not multiple and len(labels) != 1) or not set(labels) <= said.keys():
         raise ConfigError(f"example: labels {labels}: takes {'some' if multiple else 'one'} of {', '.join(said)}")
     return {label: label in labels for label in said} if multiple else {LABEL: labels[0]}

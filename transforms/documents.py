@@ -6,8 +6,10 @@ from model_manager.wire.errors import InvalidRequest
 from transforms.elements import Prompt
 from transforms.rows import RowShape
 
-DOCUMENTS = RowShape(documents=True, row_params=False)
-"""Rows with a document: what else they have is theirs, whatever its name."""
+
+def rows_of_documents(text_column: str | None) -> RowShape:
+    """Rows with a document in that column, or else as RowShape has it; what else they have is theirs."""
+    return RowShape(prompt_column=text_column, documents=True, row_params=False)
 
 
 def document_of(prompt: Prompt) -> str:

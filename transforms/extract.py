@@ -14,11 +14,11 @@ from typing import Any, Unpack
 import msgspec
 
 from model_manager.wire.config import ModelConfig
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest
+from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
+from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client
-from transforms.documents import DOCUMENTS, document_of
+from transforms.documents import document_of, rows_of_documents
 from transforms.elements import Prompt, Usage, content_id
 from transforms.model_transform import ModelSettings
 from transforms.row_transform import RowTransform
@@ -30,6 +30,7 @@ from transforms.typed.describe import record_of
 from transforms.typed.details import Details
 from transforms.typed.examples import answer_of, check_fields
 from transforms.typed.grammar import Grammar
+from transforms.typed.key_paths import renamed_keys
 from transforms.typed.reading import read
 from transforms.typed.schemas import schema_of
 from transforms.typed.shapes import Record, Schema
@@ -37,15 +38,15 @@ from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Templa
 from transforms.typed.values import decoded, value_of
 
 MAX_TOKENS = 1024
-"""Of an answer, where the parameters are not given."""
+"""Of an answer, where the parameters do not say."""
 
 
 class Extract(RowTransform):
     """A row of the type for each document; keyed input `(key, document)` comes back keyed.
 
     The type is a dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a dict, or a file of one, whose rows are
-    then a NamedTuple. A document is text, a Prompt of text, or a mapping with a `prompt` and further columns. What is
-    in the rows, docs/EXTRACT.md says.
+    then a NamedTuple. A document is text, a Prompt of text, or a mapping with it as `text`, `document` or `prompt`,
+    and further columns. What is in the rows, docs/EXTRACT.md says.
 
     A document whose answer fails fails the job; `with_exception_handling()` gives `(rows, dead_letters)` instead.
     Otherwise as Generate.
@@ -59,6 +60,8 @@ class Extract(RowTransform):
         *,
         examples: Sequence[tuple[str, Any]] = (),
         template: Template = DEFAULT_TEMPLATE,
+        max_tokens: int | None = None,
+        text_column: str | None = None,
         details: bool = False,
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
@@ -68,16 +71,20 @@ class Extract(RowTransform):
         `examples` are documents with their rows: instances of the type, or mappings.
 
         `template` is the prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
-        `details` gives rows of id, value, confidence, spans and the source row's columns in the place of the values.
+        `max_tokens` are an answer's; by default those of `params`, or 1024 where these are 128, as they are by default.
+        `text_column` is where mappings have the document; by default `text`, `document` or `prompt`.
+        `details` gives rows of id, value, confidence, confidences, spans, columns, model and revision in the place of
+        the values.
         `stateful`: as for Generate. `settings`: as transforms.model_transform.ModelSettings explains them.
         """
         self._record = record_of(rows)
         check_supported(self._record)
         self._prompts = Prompts(self._record, [_example(self._record, *each) for each in examples], template)
-        params = params or SamplingParams(max_tokens=MAX_TOKENS)
+        params = _with_room(params or SamplingParams(), max_tokens)
         _check(params, ConfigError)
         self._details = Details(self._record) if details else None
-        super().__init__(_Extracting(self._record, self._prompts), model, params, settings, stateful=stateful)
+        task = _Extracting(self._record, self._prompts, text_column)
+        super().__init__(task, model, params, settings, stateful=stateful)
 
     @property
     def schema(self) -> Schema:
@@ -99,10 +106,11 @@ class Extract(RowTransform):
 
 class _Extracting:
     result = Extracted
-    rows = DOCUMENTS
 
-    def __init__(self, record: Record, prompts: Prompts) -> None:
+    def __init__(self, record: Record, prompts: Prompts, text_column: str | None) -> None:
+        self.rows = rows_of_documents(text_column)
         self._record = record
+        self._keys = renamed_keys(record)
         self._prompts = prompts
         self._grammar = Grammar(record)
         self._digest = content_id([self._grammar.of(""), prompts.of("")])
@@ -114,9 +122,10 @@ class _Extracting:
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
         _check(params, InvalidRequest)
         document = document_of(prompt)
-        asked = msgspec.structs.replace(
-            params, constraint=Constraint(grammar=self._grammar.of(document)), logprobs=params.logprobs or 0
-        )
+        grammar = self._grammar.of(document)
+        if len(grammar) > MOST_CHARACTERS:
+            raise PromptTooLong(_too_long(document, grammar))
+        asked = msgspec.structs.replace(params, constraint=Constraint(grammar=grammar), logprobs=params.logprobs or 0)
         return client.submit(self._prompts.of(document), asked, request_id=request_id)
 
     def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Extracted:
@@ -133,6 +142,7 @@ class _Extracting:
             confidence=confidence.over((0, len(result.text))),
             confidences={path: confidence.over(where) for path, where in reading.ranges.items() if path},
             spans=reading.spans,
+            keys=self._keys,
             usage=Usage(result.prompt_tokens, result.cached_tokens, len(result.token_ids)),
             timings=result.timings,
             latency=result.latency,
@@ -152,6 +162,23 @@ def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
     except (AnswerRejected, ConfigError, ValueError) as error:
         raise ConfigError(f"example {document[:40]!r}: {error}") from None
     return document, answer
+
+
+def _too_long(document: str, grammar: str) -> str:
+    about = len(document) * MOST_CHARACTERS // len(grammar) // 1000 * 1000
+    return (
+        f"the document of {len(document)} characters is too long for spans: their grammar takes about {about} such "
+        f"characters (it has {len(grammar)}, of at most {MOST_CHARACTERS})"
+    )
+
+
+def _with_room(params: SamplingParams, max_tokens: int | None) -> SamplingParams:
+    if max_tokens is None:
+        max_tokens = MAX_TOKENS if params.max_tokens == SamplingParams().max_tokens else params.max_tokens
+    try:
+        return params.updated({"max_tokens": max_tokens})
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check(params: SamplingParams, error: type[Exception]) -> None:

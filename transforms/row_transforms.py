@@ -150,7 +150,8 @@ class ExtractSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"schema={text[:40]!r}: takes a JSON Schema: {error}") from None
 
     def of_transform(self) -> dict[str, Any]:
-        return super().of_transform() | {"params": _sampling({"max_tokens": MAX_TOKENS} | self.sampling)}
+        params = _sampling({"max_tokens": MAX_TOKENS} | self.sampling)
+        return super().of_transform() | {"params": params, "max_tokens": params.max_tokens}
 
 
 class ClassifySettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

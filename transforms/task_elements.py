@@ -89,6 +89,8 @@ class Extracted(Result, frozen=True, kw_only=True, omit_defaults=True):
     """Likewise of each value, by its path; 0, which is certain, where nothing was free."""
     spans: dict[str, tuple[int, int]] = {}
     """From which character of the document up to which the values stand there that are pieces of it, by their paths."""
+    keys: dict[str, str] = {}
+    """Keys of the answer that are not names, by the paths of their fields without places: `lines[].unit_price`."""
 
 
 class Classified(Result, frozen=True, kw_only=True, omit_defaults=True):

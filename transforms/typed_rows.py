@@ -3,7 +3,7 @@ values as those of Arrow's types.
 
     {"id", …the fields, by their keys…, "confidence", "confidences": {path: …}, "spans": {path: {"start", "end"}}, …}
 
-A field whose name is one of ours has an underscore behind it: `id_`.
+A field whose name is one of ours has an underscore behind it: `id_`. Paths are of the names that the row has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from transforms.task_elements import Extracted
+from transforms.typed.key_paths import key_path
 from transforms.typed.values import json_text
 
 JSON_TEXT = {b"millrace": b"json"}
@@ -38,9 +39,14 @@ def extracted_fields(result: Extracted) -> dict[str, Any]:
     return {
         **{typed_name(key): value for key, value in answer.items()},
         "confidence": result.confidence,
-        "confidences": result.confidences,
-        "spans": {path: {"start": start, "end": end} for path, (start, end) in result.spans.items()},
+        "confidences": {_path(path, result): each for path, each in result.confidences.items()},
+        "spans": {_path(path, result): {"start": start, "end": end} for path, (start, end) in result.spans.items()},
     }
+
+
+def _path(path: str, result: Extracted) -> str:
+    """Of a value, by the names that rows have."""
+    return key_path(path, result.keys, typed_name)
 
 
 def fields_of(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@
     ├── ConfigError          a setting is unknown or impossible: the job ends before it starts
     ├── RequestError         wrong with one request: that row goes to the dead letters, no other notices
     │   ├── InvalidRequest       no prompt, a parameter out of range
-    │   ├── PromptTooLong        more tokens than the model has positions
+    │   ├── PromptTooLong        more tokens than the model has positions, or too much for spans
     │   ├── RequestAborted       cancelled by its sender
     │   ├── DeadlineExceeded     its time was up before it had a token, or had met its constraint
     │   ├── ConstraintNotMet     its output would end, or go on, where its constraint does not let it
@@ -54,7 +54,7 @@ class InvalidRequest(RequestError, ValueError):
 
 
 class PromptTooLong(RequestError):
-    """The prompt leaves no position for even one generated token."""
+    """The prompt leaves no position for even one generated token, or a document is too long for a grammar of spans."""
 
 
 class RequestAborted(RequestError):

@@ -12,6 +12,7 @@ from apache_beam.internal import pickler
 from apache_beam.internal.cloudpickle import cloudpickle
 
 from pipelines.classify import main as classify
+from pipelines.extract import extract as of_options
 from pipelines.extract import main as extract
 from pipelines.options import JobOptions, parse
 from pipelines.typed_flags import Classification, Extraction
@@ -88,7 +89,10 @@ def schema_of(*properties: Any, **more: Any) -> str:
         (schema_of(("a", {"type": "integer", "minimum": 5, "maximum": 3})), "a: Unsatisfiable schema"),
         (schema_of(("a", {"$ref": "#/nowhere"})), "#/nowhere"),
         (schema_of(("a", {"enum": [-(2**63), "x"]})), "a: enum: takes numbers over"),
-        ('{"type": "object", "properties": 5}', "JSON Schema"),
+        ('{"type": "object", "properties": 5}', "the JSON Schema: properties is 5: takes an object"),
+        (schema_of(("a", {"type": "integer", "minimum": "3"})), "a: minimum is '3': takes a number"),
+        (schema_of(("a", {"type": "array", "items": {"$ref": 5}})), r"a\[\]: \$ref is 5: takes a string"),
+        (schema_of(("a", {}), required=[["a"]]), r"the JSON Schema: required is \[\['a'\]\]: takes a list of names"),
     ],
 )
 def test_a_schema_that_cannot_be_is_told_by_its_field(
@@ -154,7 +158,7 @@ def test_flags_that_cannot_be_are_told(
         (["--labels", "l.txt"], "--labels l.txt: takes labels with commas between them, or a file of JSON"),
         (["--labels", '["a", "b"]'], "takes labels with commas between them, or a file of JSON named"),
         (["--labels", "a,b", "--template", "felds.txt"], "{felds} is no place in it: did you mean {fields}?"),
-        (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: is no list of documents with labels"),
+        (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: example: 5: takes a label"),
         (["--labels", "a,b", "--threshold", "0.4"], "--threshold: is of --multiple"),
         (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "--threshold 1.4: threshold=1.4"),
         (["--labels", "a,b", "--examples", "e.jsonl"], "--examples e.jsonl: example: labels ['c']"),
@@ -175,11 +179,22 @@ def test_labels_that_cannot_be_are_told(
     assert reason in said(capsys)
 
 
-@pytest.mark.parametrize("address", ["json:JSONDecoder", "pydantic:BaseModel", "transforms.elements:Usage"])
-def test_what_workers_have_goes_to_them_by_its_name(folder: Path, address: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("json:JSONDecoder", "'JSONDecoder': takes a dataclass"),
+        ("pydantic:BaseModel", "BaseModel has no fields"),
+        ("transforms.elements:Usage", "'Usage': takes a dataclass"),
+    ],
+)
+def test_what_workers_have_goes_to_them_by_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], address: str, reason: str
+) -> None:
     assert folder == Path.cwd()
     before = cloudpickle.list_registry_pickle_by_value()
-    extract(["--input", "a.txt", "--backend", "fake", "--schema", address])
+    assert extract(["--input", "a.txt", "--backend", "fake", "--schema", address]) == 2
+    assert said(capsys).startswith(f"millrace: --schema {address}: {reason}")
+    parsed("extract", "--schema", "transforms.typed.details:SpanAt")
     assert cloudpickle.list_registry_pickle_by_value() == before
 
 
@@ -206,7 +221,8 @@ def test_what_is_given_is_what_is_asked(folder: Path) -> None:
     assert (asked.rows, asked.template) == (SCHEMA, DEFAULT_TEMPLATE)
     assert asked.examples == [("a 1", {"total": 1}), ("b", {"total": 2})]
     assert (options.sampling.max_tokens, options.prompt_column, options.row_params) == (MAX_TOKENS, "body", False)
-    assert parsed("extract", "--schema", "s.json", "--max_tokens", "9").sampling.max_tokens == 9
+    for given, most in (((), MAX_TOKENS), (("--max_tokens", "9"), 9), (("--max_tokens", "128"), 128)):
+        assert of_options(parsed("extract", "--schema", "s.json", *given))._params.max_tokens == most
     labels = parsed("classify", "--labels", "good, bad", "--template", "chat.json").typed
     assert isinstance(labels, Classification)
     assert (labels.labels, labels.template) == (["good", "bad"], [{"role": "user", "content": "{document}"}])

@@ -134,6 +134,24 @@ def test_of_several_labels_none_depends_on_the_others() -> None:
     assert {label: many[label] for label in few} == few
 
 
+def test_of_several_labels_the_likeliest_comes_first() -> None:
+    task: Any = Classify(["late", "good", "cheap", "bad"], MODEL, multiple=True)._task
+    chances = {"late": 0.6, "good": 0.9, "cheap": 0.75, "bad": 0.2}
+    logprobs = [math.log(each) for chance in chances.values() for each in (chance, 1 - chance)]
+    scores = [StandInScore(token_ids=[1], logprobs=[each], greedy=[False], prompt_tokens=1) for each in logprobs]
+    found = task.element(Prompt(text="x"), scores, "m", "r")
+    assert found.labels == ["good", "cheap", "late"]
+    assert found.probabilities == pytest.approx(chances)
+    assert list(found.probabilities) == list(chances)
+
+
+def test_of_labels_that_exclude_each_other_the_likeliest_holds() -> None:
+    task: Any = Classify(["late", "good", "cheap"], MODEL)._task
+    logprobs = [math.log(each) for each in (0.2, 0.3, 0.1)]
+    scores = [StandInScore(token_ids=[1], logprobs=[each], greedy=[False], prompt_tokens=1) for each in logprobs]
+    assert task.element(Prompt(text="x"), scores, "m", "r").labels == ["good"]
+
+
 def test_a_label_that_is_there_twice_is_named() -> None:
     with pytest.raises(ConfigError, match="'good' is there twice"):
         Classify(["good", "bad", "good"], MODEL)
@@ -166,6 +184,8 @@ def test_examples_are_shown_with_their_labels() -> None:
         {"labels": ["a"], "multiple": True, "threshold": 1.0},
         {"labels": ["a", "b"], "examples": [("x", "c")]},
         {"labels": ["a", "b"], "examples": [("x", ["a", "b"])]},
+        {"labels": ["a", "b"], "examples": [("x", 5)]},
+        {"labels": ["a", "b"], "examples": [("x", [["a"]])], "multiple": True},
         {"labels": ["a", "b"], "multiple": True, "threshold": 0.0},
     ],
 )
@@ -191,6 +211,13 @@ def test_rows_go_on_to_parquet_with_no_more_ado(tmp_path: Path) -> None:
     (row,) = pq.read_table(path).to_pylist()
     assert (row["label"], row["labels"]) == ("good", ["good"])
     assert dict(row["probabilities"])["good"] == pytest.approx(1 / (1 + math.exp(-3)))
+
+
+def test_the_text_column_is_where_documents_are() -> None:
+    with pipeline() as running:
+        transform = Classify(["good", "bad"], MODEL, text_column="body", open_client=ReadingClient)
+        rows = running | beam.Create([{"text": "so bad", "body": "so good"}]) | transform
+        check(rows, lambda found: [(row.label, row.columns) for row in found] == [("good", '{"text":"so bad"}')])
 
 
 def test_a_threshold_is_of_several_labels() -> None:

@@ -2,11 +2,13 @@
 
 import datetime
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import apache_beam as beam
+import msgspec
 import pyarrow.parquet as pq
 import pydantic
 import pytest
@@ -15,7 +17,7 @@ from apache_beam.options.pipeline_options import SetupOptions
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import ConfigError
 from model_manager.wire.sampling import SamplingParams
-from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient
+from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient, constrained
 from tests.transforms.running import check, pipeline
 from tests.transforms.typed.invoices import SCHEMA, TYPES, Frozen, Invoice, Order, Plain
 from transforms import Extract, ModelConfig, Prompt, Span
@@ -114,6 +116,31 @@ def test_columns_of_documents_are_no_parameters() -> None:
         check(found, lambda rows: [json.loads(row.columns) for row in rows] == [{"n": 2, "stop": "soon"}])
 
 
+@pytest.mark.parametrize(("column", "text"), [("document", "Bo"), ("body", "Cy")])
+def test_the_text_column_is_where_documents_are(column: str, text: str) -> None:
+    SeenClient.asked.clear()
+    row = {"text": "Anna", "document": "Bo", "body": "Cy"}
+    transform = Extract(Plain, MODEL, text_column=column, details=True, open_client=SeenClient)
+    with pipeline() as running:
+        columns = running | beam.Create([row]) | transform | beam.Map(lambda found: json.loads(found.columns))
+        check(columns, lambda found: found == [{name: each for name, each in row.items() if name != column}])
+    assert [prompt for prompt, _ in SeenClient.asked] == [transform.prompt(text)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "both `text` and `document` in the row: name one of them"),
+        ({"text_column": "mail"}, "no `mail` in the row"),
+    ],
+)
+def test_a_row_whose_document_is_not_known_is_a_dead_letter(settings: dict[str, Any], said: str) -> None:
+    with pipeline() as running:
+        transform = Extract(Plain, MODEL, open_client=ConstrainedClient, **settings).with_exception_handling()
+        letters = (running | beam.Create([{"text": "Anna", "document": "Bo"}]) | transform)[1]
+        check(letters, lambda found: [said in each.reason for each in found] == [True])
+
+
 def test_forced_tokens_say_nothing_of_confidence() -> None:
     with pipeline() as running:
         schema = {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"]}
@@ -135,6 +162,29 @@ def test_each_document_is_asked_about_under_its_own_grammar_and_the_shared_promp
     assert prompts[0][shared:] == f"{DOCUMENTS[0]}\nJSON:"
     assert len({params.constraint for _, params in SeenClient.asked if params.constraint}) == 8
     assert {(params.max_tokens, params.logprobs) for _, params in SeenClient.asked} == {(99, 0)}
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ({}, 1024),
+        ({"params": SamplingParams(temperature=0.5)}, 1024),
+        ({"params": SamplingParams(max_tokens=128)}, 1024),
+        ({"params": SamplingParams(max_tokens=127)}, 127),
+        ({"params": SamplingParams(max_tokens=4000)}, 4000),
+        ({"params": SamplingParams(temperature=0.5), "max_tokens": 128}, 128),
+        ({"max_tokens": 7}, 7),
+    ],
+)
+def test_answers_have_room_unless_a_number_is_given(given: dict[str, Any], most: int) -> None:
+    params = Extract(Plain, MODEL, **given)._params
+    assert params.max_tokens == most
+    assert params.temperature == given.get("params", SamplingParams()).temperature
+
+
+def test_an_impossible_number_of_tokens_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_tokens=0"):
+        Extract(Plain, MODEL, max_tokens=0)
 
 
 def test_the_prompt_lists_fields_questions_and_examples() -> None:
@@ -259,6 +309,30 @@ def test_what_fails_is_a_dead_letter() -> None:
         check(letters, told, "letters")
 
 
+class Words(NamedTuple):
+    name: Annotated[str, Span()]
+
+
+class Letters(NamedTuple):
+    name: Annotated[str, Span.chars]
+
+
+@pytest.mark.parametrize("rows", [Words, Letters])
+def test_the_letter_of_a_document_that_is_too_long_for_spans_says_how_long_it_may_be(rows: Any) -> None:
+    long = "x y " * 105_000
+
+    def told(letters: list[Any]) -> bool:
+        (letter,) = letters
+        said = (
+            "the document of 420000 characters is too long for spans: their grammar takes about 419000 such characters"
+        )
+        return (letter.id, letter.error) == ("long", "PromptTooLong") and re.match(said, letter.reason) is not None
+
+    with pipeline() as running:
+        transform = Extract(rows, MODEL, open_client=StandInClient).with_exception_handling()
+        check((running | beam.Create([Prompt(id="long", text=long)]) | transform)[1], told)
+
+
 class Checked(pydantic.BaseModel):
     name: str
 
@@ -287,12 +361,24 @@ def test_without_handling_a_failure_fails_the_job() -> None:
         _ = running | beam.Create(["Anna"]) | Extract(Strict, MODEL, open_client=ConstrainedClient)
 
 
-def test_an_answer_that_is_cut_off_is_no_row() -> None:
-    class CutClient(StandInClient):
-        """Answers nothing of the kind."""
+class CutClient(ConstrainedClient):
+    """Answers end a character before their end."""
 
-    with pytest.raises(Exception, match="in the place of"), pipeline() as running:
-        _ = running | beam.Create(["Anna"]) | Extract(Plain, MODEL, open_client=CutClient)
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:  # noqa: ARG002
+        whole = constrained(str(prompt), params)
+        return self._start(lambda: msgspec.structs.replace(whole, text=whole.text[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("client", "said"), [(StandInClient, "the answer has 'EXTRACT .* in the place of '{'"), (CutClient, "the answer")]
+)
+def test_an_answer_that_is_no_json_or_is_cut_off_is_no_row(client: Any, said: str) -> None:
+    def told(letters: list[Any]) -> bool:
+        return [letter.error for letter in letters] == ["AnswerRejected"] and bool(re.match(said, letters[0].reason))
+
+    with pipeline() as running:
+        transform = Extract(Plain, MODEL, open_client=client).with_exception_handling()
+        check((running | beam.Create(["Anna"]) | transform)[1], told)
 
 
 @pytest.mark.parametrize("params", [SamplingParams(n=2), SamplingParams(constraint=Constraint(json=True))])

@@ -157,6 +157,11 @@ def test_examples_are_shown_and_held_to_the_type() -> None:
         ClassifyRows(labels=["a", "b"], examples=[{"text": "x", "answer": "c"}])
 
 
+@pytest.mark.parametrize(("sampling", "most"), [({}, 1024), ({"temperature": 1}, 1024), ({"max_tokens": 128}, 128)])
+def test_extracted_answers_have_as_many_tokens_as_the_settings_say(sampling: dict[str, Any], most: int) -> None:
+    assert ExtractRows(schema=SCHEMA, sampling=sampling)._transform._params.max_tokens == most
+
+
 def test_an_empty_document_goes_to_the_error_output() -> None:
     with pipeline() as p:
         given = rows(p, beam.Row(prompt=""), beam.Row(prompt="well"))

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from transforms.resume import completed_ids
 from transforms.task_elements import Classified, Extracted
 from transforms.typed.arrow_schema import extracted_schema
 from transforms.typed.describe import record_of
+from transforms.typed.key_paths import renamed_keys
+from transforms.typed.reading import read
 from transforms.typed.values import decoded, value_of
 
 MODEL = ModelConfig(backend="fake")
@@ -96,6 +99,27 @@ def test_fields_of_our_names_have_an_underscore_and_json_is_text_in_parquet_alon
     assert list(completed_ids(str(tmp_path / "rows.parquet"))) == ["a.txt"]
 
 
+def test_paths_are_of_the_names_that_rows_have() -> None:
+    document = {"type": "object", "properties": {"a.b": {"type": "string"}, "id": {"type": "integer"}}}
+    keys = {"order-id": {"type": "integer"}, "class": {"type": "string"}, "model": {"type": "string"}}
+    lists = {"lines-of": {"type": "array", "items": {"type": "array", "items": document}}}
+    odd = {"": {"type": "integer"}, "a.b": {"type": "integer"}, "plain": document}
+    schema = {"type": "object", "properties": {**keys, **lists, **odd}}
+    answer = {"order-id": 1, "class": "x", "model": "m", "lines-of": [[{"a.b": "y", "id": 2}]], "": 3, "a.b": 4}
+    reading = read(record_of(schema), json.dumps(answer | {"plain": {"a.b": "z"}}), "")
+    confidences = {path: -1.0 for path in reading.ranges if path}
+    spans = {"lines_of[0][0].a_b": (1, 2), "model": (3, 4)}
+    found = extracted(answer, confidences=confidences, spans=spans, keys=renamed_keys(record_of(schema)))
+    row = json.loads(json_line(found))
+    assert list(row["confidences"]) == [
+        *("order-id", "class", "model_"),
+        *('lines-of[0][0]["a.b"]', "lines-of[0][0].id", "lines-of[0][0]", "lines-of[0]", "lines-of"),
+        *('[""]', '["a.b"]', 'plain["a.b"]', "plain"),
+    ]
+    assert list(row["spans"]) == ['lines-of[0][0]["a.b"]', "model_"]
+    assert {"order-id", "class", "model_", "lines-of", "a.b"} <= row.keys()
+
+
 @pytest.mark.parametrize(
     "any_json",
     [{"type": ["object", "null"]}, {"type": ["string", "integer", "null"]}, {}, {"anyOf": [{}, {"type": "null"}]}],
@@ -148,6 +172,10 @@ def test_whatever_is_answered_is_written_and_not_asked_again(rows: Any, form: st
     assert sorted(row["id"] for row in [*found, *letters]) == sorted(each.id for each in documents)
     assert len(found) >= 6
     assert all(row["confidence"] <= 0 for row in found)
+    for row in found:
+        paths = row["confidences"] if form == "jsonl" else dict(row["confidences"])
+        top = {re.split(r"[.[]", path)[0] for path in paths}
+        assert top <= row.keys() - {"id", "columns", "model", "revision"}
 
 
 def test_an_answer_with_half_a_character_is_no_row() -> None:

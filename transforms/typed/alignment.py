@@ -6,7 +6,9 @@ Tokens come with their own texts, in which a part of a character is U+FFFD.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from transforms.typed.reading import Range
 
@@ -46,16 +48,20 @@ class Confidence:
     def __init__(self, ranges: Sequence[Range], logprobs: Sequence[float], forced: Iterable[int]) -> None:
         """One entry a token; `forced` are positions."""
         excluded = set(forced)
-        self._free = [
+        self._free = sorted(
             (*where, logprob)
             for position, (where, logprob) in enumerate(zip(ranges, logprobs, strict=True))
             if position not in excluded and where[0] < where[1]
-        ]
+        )
+        self._starts = [start for start, _, _ in self._free]
+        self._ends = list(accumulate((end for _, end, _ in self._free), max))
+        """The last end up to each, so that these are in order too."""
 
     def over(self, where: Range) -> float:
         """Of the free tokens that wrote any of these characters; 0, which is certain, if all was forced."""
         start, end = where
-        return _mean([logprob for first, last, logprob in self._free if first < end and last > start])
+        near = self._free[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
+        return _mean([logprob for _, last, logprob in near if last > start])
 
 
 def _mean(values: list[float]) -> float:

@@ -14,6 +14,8 @@ from typing import Any
 from model_manager.engine.constraints.schema_cost import referred
 from model_manager.wire.errors import ConfigError
 from transforms.elements import content_id
+from transforms.rows import MAX_DEPTH, too_deep
+from transforms.typed.keywords import check_json, check_keywords, place_of
 from transforms.typed.leaves import bare, choice, is_bare
 from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Record, Schema, Shape
 
@@ -38,9 +40,12 @@ _WHOLE = "document"
 def record_of_schema(given: Schema | str | Path) -> Record:
     """The record of a schema, or of a file that holds one. Raises ConfigError."""
     schema = _loaded(given) if isinstance(given, str | Path) else given
+    if too_deep(schema):
+        raise ConfigError(f"the JSON Schema: nested deeper than {MAX_DEPTH} levels")
     root = _Root(schema)
-    resolved, _ = root.resolved(schema, ())
-    shape = root.shape(resolved, ())
+    resolved, _ = root.resolved(schema, "", ())
+    check_keywords(resolved or {}, "")
+    shape = root.shape(resolved, "", ())
     if not isinstance(shape, Record):
         raise ConfigError(f"the JSON Schema: takes an object with properties and no more on top; {_oddity(resolved)}")
     return shape
@@ -50,9 +55,7 @@ def _oddity(schema: Schema | None) -> str:
     """What keeps a schema from being a record's."""
     if schema is None:
         return "its reference leads nowhere"
-    if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("required", []), list):
-        return "its properties are no object, or what it requires is no list"
-    if odd := sorted(schema.keys() - _OF_OBJECTS - _SAID - _HEAD):
+    if odd := sorted(map(str, schema.keys() - _OF_OBJECTS - _SAID - _HEAD)):
         return f"it has {', '.join(odd)}"
     if missing := sorted(set(schema.get("required", [])) - schema.get("properties", {}).keys()):
         return f"it requires {', '.join(missing)}, of which properties says nothing"
@@ -62,7 +65,7 @@ def _oddity(schema: Schema | None) -> str:
 def _loaded(path: str | Path) -> Schema:
     try:
         found = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: takes a file with a JSON Schema: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: takes a JSON Schema that is an object")
@@ -75,43 +78,46 @@ class _Root:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def shape(self, schema: Any, seen: tuple[str, ...]) -> Shape:
-        """Of a part; `seen`, references on the way to it."""
+    def shape(self, schema: Any, path: str, seen: tuple[str, ...]) -> Shape:
+        """Of a part at a path of keys; `seen`, references on the way to it."""
         if not isinstance(schema, dict) or len(seen) > _DEEPEST:
-            return self._json(schema)
-        resolved, seen_now = self.resolved(schema, seen)
+            return self._json(schema, path)
+        resolved, seen_now = self.resolved(schema, path, seen)
         if resolved is None:
-            return self._json(schema)
+            return self._json(schema, path)
         if (inner := _of_nullable(resolved)) is not None:
-            found = self.shape(inner, seen_now)
+            found = self.shape(inner, path, seen_now)
             twice = isinstance(found, Maybe) and "oneOf" in resolved  # null is of both parts, so of none
             if twice or _is_json(found):
-                return self._json(schema)
+                return self._json(schema, path)
             return found if isinstance(found, Maybe) else Maybe(found)
-        return self._plain(resolved, seen_now) or self._json(schema)
+        return self._plain(resolved, path, seen_now) or self._json(schema, path)
 
-    def resolved(self, schema: Schema, seen: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    def resolved(self, schema: Schema, path: str, seen: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         """The schema that a reference names; None for one that recurs or is elsewhere."""
         while isinstance(schema, dict) and "$ref" in schema:
             name = schema["$ref"]
             if name in seen or schema.keys() - _SAID - _HEAD - {"$ref"}:
                 return None, seen
+            check_keywords({"$ref": name}, path)
             seen = (*seen, name)
-            schema = self._named(name)
+            schema = self._named(name, path)
         return (schema if isinstance(schema, dict) else None), seen
 
-    def _named(self, name: str) -> Any:
+    def _named(self, name: str, path: str) -> Any:
         if not name.startswith("#"):
             return None
         if name[1:] and not name.startswith("#/"):
-            raise ConfigError(f"$ref {name!r}: takes a part by its place, such as #/$defs/name, and not by an $anchor")
+            takes = "takes a part by its place, such as #/$defs/name, and not by an $anchor"
+            raise ConfigError(f"{place_of(path)}: $ref {name!r}: {takes}")
         found = referred(self._schema, name)
         if found is None:
-            raise ConfigError(f"$ref {name!r}: the JSON Schema has no such part")
+            raise ConfigError(f"{place_of(path)}: $ref {name!r}: the JSON Schema has no such part")
         return found
 
-    def _json(self, schema: Any) -> Leaf:
+    def _json(self, schema: Any, path: str) -> Leaf:
         """The part as a schema of its own: what it refers to comes with it."""
+        check_json(schema, path)
         if not isinstance(schema, dict):
             return Leaf("json", {} if schema else {"not": {}})
         draft = {"$schema": self._schema["$schema"]} if "$schema" in self._schema else {}
@@ -121,49 +127,60 @@ class _Root:
         whole = {"$defs": {_WHOLE: _moved(unnamed)}}  # beside a $ref old drafts would not see it
         return Leaf("json", {"$id": f"urn:millrace:{content_id(moved)}"} | draft | {"allOf": [moved]} | whole)
 
-    def _plain(self, schema: Schema, seen: tuple[str, ...]) -> Shape | None:
+    def _plain(self, schema: Schema, path: str, seen: tuple[str, ...]) -> Shape | None:
         said = schema.keys() - _SAID - _HEAD
         if "enum" in schema or "const" in schema:
             return _choice(schema, said)
         kind = schema.get("type")
         if (kind == "object" or "properties" in schema) and said <= _OF_OBJECTS:
-            return self._record(schema, seen)
+            return self._record(schema, path, seen)
         if kind == "array" and said <= _OF_LISTS and isinstance(schema.get("items"), dict):
-            least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
-            return Items(self.shape(schema["items"], seen), least, None if most is None else int(most))
+            return self._items(schema, path, seen)
         if isinstance(kind, str) and kind in _OF_LEAVES and said <= {"type", *_OF_LEAVES[kind]}:
+            check_keywords(schema, path)
             return _leaf(kind, {name: schema[name] for name in schema if name in said})
         return None
 
-    def _record(self, schema: Schema, seen: tuple[str, ...]) -> Record | None:
-        properties, required = schema.get("properties"), schema.get("required", [])
-        if not properties or not isinstance(properties, dict) or not isinstance(required, list):
-            return None
-        if not set(required) <= properties.keys():
+    def _items(self, schema: Schema, path: str, seen: tuple[str, ...]) -> Items:
+        check_keywords(schema, path)
+        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        if most is not None and most < least:
+            raise ConfigError(f"{place_of(path)}: minItems is {least}: takes one that is not over maxItems, {most}")
+        item = self.shape(schema["items"], f"{path}[]", seen)
+        return Items(item, least, None if most is None else int(most))
+
+    def _record(self, schema: Schema, path: str, seen: tuple[str, ...]) -> Record | None:
+        check_keywords(schema, path)
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if not properties or not set(required) <= properties.keys():
             return None
         names = _identifiers(list(properties))
         members = [
             Member(
                 name,
-                self.shape(part, seen),
+                self.shape(part, _inner(path, key), seen),
                 key,
-                hint=self._hint(part, seen),
+                hint=self._hint(part, _inner(path, key), seen),
                 required=key in required,
             )
             for name, (key, part) in zip(names, properties.items(), strict=True)
         ]
         return Record(str(schema.get("title", "Row")), tuple(members))
 
-    def _hint(self, part: Any, seen: tuple[str, ...]) -> str:
+    def _hint(self, part: Any, path: str, seen: tuple[str, ...]) -> str:
         """What a part says of itself, or else what it refers to, or what is beside null."""
         if not isinstance(part, dict):
             return ""
         if own := _description(part):
             return own
-        resolved, seen_now = self.resolved(part, seen)
+        resolved, seen_now = self.resolved(part, path, seen)
         if resolved is None:
             return ""
-        return _description(resolved) or self._hint(_of_nullable(resolved), seen_now)
+        return _description(resolved) or self._hint(_of_nullable(resolved), path, seen_now)
+
+
+def _inner(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
 
 
 def _moved(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """JSON Schemas as the types of rows."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,51 @@ def test_references_are_followed_until_they_recur(draft: str) -> None:
 def test_what_is_no_type_of_rows_is_refused_in_a_sentence(schema: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         record_of(schema)
+
+
+def nested(levels: int) -> Any:
+    part: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        part = {"type": "array", "items": part}
+    return part
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"type": "integer", "minimum": "3"}, "a: minimum is '3': takes a number"),
+        ({"type": "integer", "exclusiveMaximum": True}, "a: exclusiveMaximum is True: takes a number"),
+        ({"type": "number", "maximum": None}, "a: maximum is None: takes a number"),
+        ({"type": "number", "minimum": math.nan}, "a: minimum is nan: takes a number"),
+        ({"type": "integer", "multipleOf": 0}, "a: multipleOf is 0: takes a number over 0"),
+        ({"type": "string", "maxLength": 1.5}, "a: maxLength is 1.5: takes an integer that is 0 or more"),
+        ({"type": "string", "format": ["date"]}, r"a: format is \['date'\]: takes a string"),
+        ({"type": "array", "items": {}, "minItems": "x"}, "a: minItems is 'x': takes an integer that is 0 or more"),
+        ({"type": "array", "items": {}, "minItems": -1}, "a: minItems is -1: takes an integer"),
+        ({"type": "array", "items": {}, "maxItems": 1.5}, "a: maxItems is 1.5: takes an integer"),
+        (
+            {"type": "array", "items": {}, "minItems": 3, "maxItems": 1},
+            "a: minItems is 3: takes .* not over maxItems, 1",
+        ),
+        ({"type": "array", "items": {"$ref": 5}}, r"a\[\]: \$ref is 5: takes a string"),
+        ({"$ref": "#/$defs/b"}, r"a: \$ref '#/\$defs/b': the JSON Schema has no such part"),
+        ({"properties": {"b": {"type": "integer", "minimum": {}}}}, r"a\.b: minimum is {}: takes a number"),
+        ({"properties": {"b": {}}, "required": [["b"]]}, r"a: required is \[\['b'\]\]: takes a list of names"),
+        ({"properties": {1: {}}}, "a: properties is .*: takes an object whose keys are strings"),
+        ({"anyOf": [{"type": "integer", "minimum": "3"}, {"type": "null"}]}, "a: minimum is '3'"),
+        ({"type": ["string", "integer"], "default": {3}}, "a: takes JSON: "),
+        (nested(200), "nested deeper than 100 levels"),
+    ],
+)
+def test_a_keyword_that_has_what_it_does_not_take_is_told_by_its_field(part: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        member(part)
+
+
+def test_what_is_required_is_a_list_of_names() -> None:
+    with pytest.raises(ConfigError, match=r"the JSON Schema: required is \[\['a'\]\]: takes a list of names"):
+        record_of({"type": "object", "required": [["a"]]})
+    assert member({"type": "array", "items": {}, "maxItems": 2.0}) == Items(Leaf("json", {}), 0, 2)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

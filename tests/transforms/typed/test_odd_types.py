@@ -235,8 +235,11 @@ EARLIEST = annotated_types.Ge(datetime.date(2020, 1, 1))
         (row(Annotated[int, Field(gt=3, lt=4)]), "^a: .*no integer"),
         (row(list[Annotated[int, Field(ge=10**19)]]), r"^a\[\]: Unsatisfiable"),
         ({"type": "object", "properties": {"a": {"enum": []}}}, "^a: Unsatisfiable"),
-        ({"type": "object", "properties": []}, "its properties are no object"),
-        ({"type": "object", "properties": {"a": {}}, "required": "a"}, "what it requires is no list"),
+        ({"type": "object", "properties": []}, r"the JSON Schema: properties is \[\]: takes an object"),
+        (
+            {"type": "object", "properties": {"a": {}}, "required": "a"},
+            "the JSON Schema: required is 'a': takes a list of names",
+        ),
     ],
 )
 def test_what_no_row_can_be_of_is_refused_before_the_job_by_the_name_of_its_field(given: Any, said: str) -> None:

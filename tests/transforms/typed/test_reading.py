@@ -1,7 +1,9 @@
 """Where values stand in an answer, where pieces stand in the document, and what values become in Python."""
 
 import datetime
+import json
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,61 @@ def test_the_first_place_counts_and_in_a_list_the_first_behind_the_element_befor
         "lines[2].item": (17, 26),
         "lines[3].item": (6, 9),
     }
+
+
+def listed(*fields: str, parts: bool = False) -> Record:
+    """A list of elements with such fields; with parts, each with a list of words."""
+    members = [Member(name, Maybe(Piece(Span.words)), name) for name in fields]
+    inner = [Member("parts", Items(Piece(Span.words)), "parts")] if parts else []
+    return Record("Listed", (Member("lines", Items(Record("Line", (*members, *inner))), "lines"),))
+
+
+def starts(record: Record, lines: list[dict[str, Any]], document: str) -> list[Any]:
+    """Where the spans begin, in the answer's order."""
+    return [start for start, _ in read(record, json.dumps({"lines": lines}), document).spans.values()]
+
+
+def test_a_column_that_stands_once_leaves_the_other_columns_where_they_are() -> None:
+    document = "Order\n2 lamp\n3 lamp\n1 cup\nAll prices in EUR. No lamp is taken back."
+    lines = [{"item": item, "unit": "EUR"} for item in ("lamp", "lamp", "cup")]
+    unit = document.index("EUR")
+    assert starts(listed("item", "unit"), lines, document) == [8, unit, 15, unit, 22, unit]
+    turned = [{"unit": "EUR", "item": item} for item in ("lamp", "lamp", "cup")]
+    assert starts(listed("unit", "item"), turned, document) == [unit, 8, unit, 15, unit, 22]
+    named_first = "In EUR: 2 lamp, 3 lamp, 1 cup"
+    assert starts(listed("item", "unit"), lines, named_first) == [10, 3, 18, 3, 26, 3]
+
+
+def test_columns_in_order_go_on_line_by_line() -> None:
+    document = "lamp 2 EUR; lamp 3 EUR; cup 2 USD; lamp 1 EUR"
+    lines = [{"item": item, "unit": unit} for item, unit in (("lamp", "EUR"), ("lamp", "EUR"), ("lamp", "EUR"))]
+    assert starts(listed("item", "unit"), lines, document) == [0, 7, 12, 19, 35, 42]
+
+
+def test_a_field_does_not_get_what_another_took_in_the_element_before() -> None:
+    legs = [{"from": "Oslo", "to": "Bergen"}, {"from": "Bergen", "to": "Oslo"}]
+    assert starts(listed("from", "to"), legs, "Oslo to Bergen, Bergen to Oslo") == [0, 8, 16, 26]
+    airport = [{"from": "Oslo", "to": "Bergen Flesland"}, {"from": "Bergen", "to": "Oslo"}]
+    assert starts(listed("from", "to"), airport, "Oslo to Bergen Flesland, Bergen to Oslo") == [0, 8, 25, 35]
+    assert starts(listed("from", "to"), legs, "Oslo to Bergen to Oslo") == [0, 8, 8, 18]
+
+
+def test_a_piece_may_be_in_an_element_twice_and_a_field_may_come_late() -> None:
+    same = [{"item": "lamp", "word": "lamp"}, {"item": "lamp", "word": "lamp"}]
+    assert starts(listed("item", "word"), same, "lamp and lamp") == [0, 0, 9, 9]
+    late: list[dict[str, Any]] = [{"item": "lamp", "note": None}, {"item": "cup", "note": "red"}]
+    assert starts(listed("item", "note"), late, "Wear red: lamp, red cup") == [10, 20, 16]
+
+
+def test_lists_within_lists_go_on_where_the_element_before_has_ended() -> None:
+    document = "A: cup, lamp, cup. B: lamp, cup. All in EUR"
+    lines = [
+        {"name": "A", "unit": "EUR", "parts": ["cup", "lamp", "cup"]},
+        {"name": "B", "unit": "EUR", "parts": ["lamp", "cup"]},
+    ]
+    unit = document.index("EUR")
+    found = starts(listed("name", "unit", parts=True), lines, document)
+    assert found == [0, unit, 3, 8, 14, 19, unit, 22, 28]
 
 
 def test_a_piece_of_words_is_no_part_of_a_word() -> None:

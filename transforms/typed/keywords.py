@@ -1,0 +1,67 @@
+"""What a JSON Schema's keywords take, of those that become types of rows, and where one takes something else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from model_manager.wire.errors import ConfigError
+from transforms.typed.shapes import Schema
+
+
+def place_of(path: str) -> str:
+    """What a message calls a part of a schema."""
+    return path or "the JSON Schema"
+
+
+def check_keywords(schema: Schema, path: str) -> None:
+    """Raises ConfigError, with the field's path, for a keyword that has what JSON Schema does not let it have."""
+    for name, value in schema.items():
+        holds, takes = _TAKES.get(name, _ANYTHING)
+        if not holds(value):
+            raise ConfigError(f"{place_of(path)}: {name} is {repr(value)[:80]}: takes {takes}")
+
+
+def check_json(schema: Any, path: str) -> None:
+    """Raises ConfigError for what is not JSON."""
+    try:
+        json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place_of(path)}: takes JSON: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _is_step(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value))
+
+
+_ANYTHING: tuple[Callable[[Any], bool], str] = (lambda _: True, "anything")
+_TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (_is_number, "a number")),
+    "multipleOf": (_is_step, "a number over 0"),
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), (_is_count, "an integer that is 0 or more")),
+    **dict.fromkeys(("$ref", "format", "pattern"), (_is_text, "a string")),
+    "properties": (_is_object, "an object whose keys are strings"),
+    "required": (_are_names, "a list of names"),
+}
