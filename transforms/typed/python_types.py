@@ -90,7 +90,9 @@ def _fields(given: type, where: str) -> Iterator[tuple[str, str, Any, list[Any],
     """(name, key, annotation, what is said of it, a description) of each."""
     if (fields := _model_fields(given)) is not None:
         for name, info in fields.items():
-            if info.init is not False:
+            if getattr(info, "init_var", None):
+                _check_optional(name, info.is_required(), where)
+            elif info.init is not False:
                 key = _key(name, info, f"{where}.{name}")
                 yield name, key, info.annotation, list(info.metadata), info.description or ""
         return
@@ -108,9 +110,15 @@ def _names(given: type, where: str) -> Sequence[str]:
         return list(given._fields)  # type: ignore[attr-defined]
     names = [each.name for each in dataclasses.fields(given) if each.init]
     for taken in inspect.signature(given).parameters.values():
-        if taken.name not in names and taken.default is taken.empty and taken.kind not in _ANY_NUMBER:
-            raise ConfigError(f"{where}: is made of {taken.name} too: takes a class that is made of its fields alone")
+        if taken.name not in names and taken.kind not in _ANY_NUMBER:
+            _check_optional(taken.name, taken.default is taken.empty, where)
     return names
+
+
+def _check_optional(name: str, is_required: bool, where: str) -> None:
+    """Of what a class is made of and does not keep."""
+    if is_required:
+        raise ConfigError(f"{where}: is made of {name} too: takes a class that is made of its fields alone")
 
 
 def _key(name: str, info: Any, path: str) -> str:
