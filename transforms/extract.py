@@ -30,6 +30,7 @@ from transforms.typed.describe import record_of
 from transforms.typed.details import Details
 from transforms.typed.examples import answer_of, check_fields
 from transforms.typed.grammar import Grammar
+from transforms.typed.held import check_held
 from transforms.typed.reading import read
 from transforms.typed.schemas import schema_of
 from transforms.typed.shapes import Record, Schema
@@ -121,7 +122,7 @@ class _Extracting:
 
     def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Extracted:
         reading = read(self._record, result.text, document_of(prompt))
-        value_of(self._record, decoded(reading.json))  # a class's own checks
+        check_held(self._record, value_of(self._record, decoded(reading.json)))  # a class's own checks
         tokens = result.logprobs
         if tokens is None:
             raise AnswerRejected("the answer has no log-probabilities, though they were asked for")

@@ -20,22 +20,14 @@ _MISSING = object()
 def remade(record: Record, values: Mapping[str, Any]) -> Any:
     """An instance of the record's class of values by the names of its members, enums as what they are of."""
     made: Any = record.make
-    if not keeps_plain_values(made):
+    if not _keeps_plain_values(made):
         values = {each.name: _chosen(each.shape, values[each.name]) for each in record.members}
     if issubclass(made, tuple):
         return tuple.__new__(made, values.values())
     return _dataclass(made, values) if dataclasses.is_dataclass(made) else _model(made, values)
 
 
-def besides(made: type) -> list[str]:
-    """The attributes that are declared and that rows do not have."""
-    if dataclasses.is_dataclass(made):
-        return [each.name for each in dataclasses.fields(made) if not _is_given(made, each)]
-    unset = [name for name, info in _model_fields(made).items() if info.init is False]
-    return [*unset, *getattr(made, "__private_attributes__", ())]
-
-
-def keeps_plain_values(made: type) -> bool:
+def _keeps_plain_values(made: type) -> bool:
     """Whether it is a pydantic class that has the value of an enum in its place."""
     config = getattr(made, "model_config", getattr(made, "__pydantic_config__", {}))
     return isinstance(config, dict) and bool(config.get("use_enum_values"))

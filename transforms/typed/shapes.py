@@ -129,6 +129,10 @@ class Record:
         if len(set(keys)) < len(keys):
             raise ConfigError(f"{self.name} has two fields of one key: takes a key for each")
 
+    def taken_as(self, member: Member) -> str:
+        """By which name `make` takes a member's value."""
+        return member.key if self.by_key else member.name
+
     @property
     def in_order(self) -> tuple[Member, ...]:
         """As the model writes them: those that are always there, then the others."""
