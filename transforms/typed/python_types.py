@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import enum
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -275,12 +276,21 @@ def _keywords(said: list[Any], names: dict[str, str], path: str) -> Schema:
 
 
 def _plain(value: Any, what: str) -> Any:
+    if isinstance(value, re.Pattern):
+        return _expression(value, what)
     if not isinstance(value, Decimal):
-        return getattr(value, "pattern", value)  # re.compile's too
+        return value
     plain = int(value) if value == value.to_integral_value() else float(value)
     if Decimal(repr(plain)) != value:
         raise ConfigError(f"{what}={value}: takes a number of up to 15 digits")
     return plain
+
+
+def _expression(compiled: re.Pattern[str], what: str) -> str:
+    """Its text, if that says all."""
+    if beyond := compiled.flags & ~re.compile(compiled.pattern).flags:
+        raise ConfigError(f"{what}: {re.RegexFlag(beyond)!r}: takes a pattern without flags")
+    return compiled.pattern
 
 
 def _said(said: list[Any], names: tuple[str, ...]) -> dict[str, Any]:
