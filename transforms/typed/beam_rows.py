@@ -26,7 +26,7 @@ from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 from apache_beam.typehints.schemas import LogicalType, NoArgumentLogicalType
 
 from transforms.typed.remade import remade
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
+from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape, children
 
 PRECISION_OPTION, SCALE_OPTION = "millrace:precision", "millrace:scale"
 """Options of a field: how many digits its decimals, or those of its lists, have, and how many behind the point."""
@@ -137,12 +137,10 @@ def row_class(record: Record) -> Any:
     return record.make
 
 
-def _records_in(record: Record) -> Iterator[Record]:
-    for shape in (member.shape for member in record.members):
-        while isinstance(shape, Maybe | Items):
-            shape = shape.shape if isinstance(shape, Maybe) else shape.item
-        if isinstance(shape, Record):
-            yield shape
+def _records_in(shape: Shape) -> Iterator[Record]:
+    """Those that no other stands around."""
+    for inner in children(shape):
+        yield from [inner] if isinstance(inner, Record) else _records_in(inner)
 
 
 def _register(record: Record, make: Any, schema: schema_pb2.Schema) -> None:

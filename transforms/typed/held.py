@@ -80,20 +80,17 @@ def _is_text(_leaf: Leaf, value: Any) -> bool:
 
 
 def _is_integer(_leaf: Leaf, value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) in _INTEGERS
+    return isinstance(value, numbers.Integral) and type(value) is not bool and int(value) in _INTEGERS
 
 
 def _is_number(_leaf: Leaf, value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and _succeeds(float, value)
+    return isinstance(value, numbers.Real) and type(value) is not bool and _succeeds(float, value)
 
 
 def _is_decimal(leaf: Leaf, value: Any) -> bool:
     if not isinstance(value, Decimal) or not value.is_finite():
         return False
-    digits, exponent = value.as_tuple()[1:]
-    written = "".join(map(str, digits))
-    zeros = len(written) - len(written.rstrip("0"))
-    return not value or (len(written) + exponent <= leaf.digits and -exponent - zeros <= leaf.places)
+    return not value or (value.adjusted() < leaf.digits and not value % Decimal(1).scaleb(-leaf.places))
 
 
 def _is_date(_leaf: Leaf, value: Any) -> bool:

@@ -83,13 +83,10 @@ def _model(made: Any, values: Mapping[str, Any]) -> Any:
     row = object.__new__(made)
     unset = {name: info for name, info in _model_fields(made).items() if name not in values}
     defaults = {name: info.get_default(call_default_factory=True) for name, info in unset.items()}
-    state = {
-        "__dict__": {**values, **defaults},
-        "__pydantic_fields_set__": set(values),
-        "__pydantic_extra__": {} if made.model_config.get("extra") == "allow" else None,
-        "__pydantic_private__": None,
-    }
-    _put(row, state)
+    _put(row, {"__dict__": {**values, **defaults}, "__pydantic_fields_set__": set(values)})
+    if not made.__pydantic_root_model__:
+        extra: dict[str, Any] | None = {} if made.model_config.get("extra") == "allow" else None
+        _put(row, {"__pydantic_extra__": extra, "__pydantic_private__": None})
     if made.__private_attributes__:
         row.__dict__.update(copy.deepcopy(dict(values)))
         row.model_post_init(None)

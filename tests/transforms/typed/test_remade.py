@@ -150,7 +150,7 @@ class Derived:
         self.parts.append(self.last)
 
 
-class Private(pydantic.BaseModel, frozen=True, extra="allow"):
+class Private(pydantic.BaseModel, extra="allow"):
     names: list[str]
     _count: int = 0
     _seen: list[int] = pydantic.PrivateAttr(default_factory=list)
@@ -170,6 +170,13 @@ class PlainValues(pydantic.BaseModel, use_enum_values=True):
     currency: Literal[Currency.EUR] | None
 
 
+class Root(pydantic.RootModel[list[int]]):
+    @pydantic.field_validator("root")
+    @classmethod
+    def with_one_more(cls, root: list[int]) -> list[int]:
+        return [*root, 1]
+
+
 ROWS: list[tuple[type, dict[str, Any]]] = [
     (InCents, {"cents": 3}),
     (WithTax, {"euros": 3.0}),
@@ -186,6 +193,7 @@ ROWS: list[tuple[type, dict[str, Any]]] = [
     (Derived, {"first": "Ms Anna", "last": "Larsen"}),
     (Private, {"names": ["x"]}),
     (Aliased, {"a": 1, "b": 2}),
+    (Root, {"root": [2]}),
     (PlainValues, {"level": 2, "currency": "EUR"}),
 ]
 
