@@ -80,11 +80,11 @@ def _is_text(_leaf: Leaf, value: Any) -> bool:
 
 
 def _is_integer(_leaf: Leaf, value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and type(value) is not bool and int(value) in _INTEGERS
+    return not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) in _INTEGERS
 
 
 def _is_number(_leaf: Leaf, value: Any) -> bool:
-    return isinstance(value, numbers.Real) and type(value) is not bool and _succeeds(float, value)
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and _succeeds(float, value)
 
 
 def _is_decimal(leaf: Leaf, value: Any) -> bool:
