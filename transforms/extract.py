@@ -16,6 +16,7 @@ import msgspec
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
+from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
 from transforms.client import Client
 from transforms.documents import document_of, rows_of_documents
@@ -30,6 +31,7 @@ from transforms.typed.describe import record_of
 from transforms.typed.details import Details
 from transforms.typed.examples import answer_of, check_fields
 from transforms.typed.grammar import Grammar
+from transforms.typed.held import check_held
 from transforms.typed.key_paths import renamed_keys
 from transforms.typed.reading import read
 from transforms.typed.schemas import schema_of
@@ -39,6 +41,10 @@ from transforms.typed.values import decoded, value_of
 
 MAX_TOKENS = 1024
 """Of an answer, where the parameters do not say."""
+_CUT_SHORT = (
+    "the answer was brought to an end after {} tokens for want of more: max_tokens, or what the model's positions "
+    "leave behind the prompt, is too little for it"
+)
 
 
 class Extract(RowTransform):
@@ -129,8 +135,10 @@ class _Extracting:
         return client.submit(self._prompts.of(document), asked, request_id=request_id)
 
     def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Extracted:
+        if result.finish_reason is FinishReason.LENGTH:
+            raise AnswerRejected(_CUT_SHORT.format(len(result.token_ids)))
         reading = read(self._record, result.text, document_of(prompt))
-        value_of(self._record, decoded(reading.json))  # a class's own checks
+        check_held(self._record, value_of(self._record, decoded(reading.json)))  # a class's own checks
         tokens = result.logprobs
         if tokens is None:
             raise AnswerRejected("the answer has no log-probabilities, though they were asked for")

@@ -70,7 +70,9 @@ class ConstraintNotMet(RequestError):
 
 
 class AnswerRejected(RequestError):
-    """The answer is no value of the type that was asked for: a class's own checks, or a client without constraints."""
+    """The answer is no value of the type that was asked for (a class's own checks, or a client without constraints), or
+    was cut short.
+    """
 
 
 class NonFiniteLogits(RequestError):

@@ -90,6 +90,21 @@ def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsy
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
+def test_an_answer_for_which_there_were_too_few_tokens_is_a_dead_letter_that_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = str(Path(__file__).parents[2] / "examples/documents/orders/*.txt")
+    flags = ["--input", source, "--schema", "examples.documents.rows:Order", "--output", f"{tmp_path}/r", *FLAGS]
+    assert dispatch(["extract", *flags, "--max_tokens", "130"]) == 1
+    letters = rows("r.dead_letters-*.jsonl", tmp_path)
+    assert not rows("r-*.jsonl", tmp_path)
+    assert {letter["error"] for letter in letters} == {"AnswerRejected"}
+    assert all("max_tokens" in letter["reason"] and json.loads(letter["answer"]) for letter in letters)
+    assert "brought to an end" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("runtime")
 def test_columns_become_rows_of_json_under_a_schema_with_examples_and_a_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

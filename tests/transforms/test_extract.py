@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import SetupOptions
 
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import ConfigError
+from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
 from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient, constrained
 from tests.transforms.running import check, pipeline
@@ -273,7 +274,7 @@ SALE = {
     "count": 2,
     "price": 0.1 + 0.2,
     "paid": True,
-    "codes": ['a"\x7f\n\x01é'],
+    "codes": ['a"\n\té'],
     "sent": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
 }
 
@@ -369,8 +370,21 @@ class CutClient(ConstrainedClient):
         return self._start(lambda: msgspec.structs.replace(whole, text=whole.text[:-1]))
 
 
+class ShortClient(ConstrainedClient):
+    """Answers are whole, and shorter than they would be: there were no more tokens."""
+
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:  # noqa: ARG002
+        whole = constrained(str(prompt), params)
+        return self._start(lambda: msgspec.structs.replace(whole, finish_reason=FinishReason.LENGTH))
+
+
 @pytest.mark.parametrize(
-    ("client", "said"), [(StandInClient, "the answer has 'EXTRACT .* in the place of '{'"), (CutClient, "the answer")]
+    ("client", "said"),
+    [
+        (StandInClient, "the answer has 'EXTRACT .* in the place of '{'"),
+        (CutClient, "the answer"),
+        (ShortClient, "the answer was brought to an end after [0-9]+ tokens for want of more: max_tokens"),
+    ],
 )
 def test_an_answer_that_is_no_json_or_is_cut_off_is_no_row(client: Any, said: str) -> None:
     def told(letters: list[Any]) -> bool:

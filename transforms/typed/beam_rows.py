@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional
@@ -25,7 +25,8 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 from apache_beam.typehints.schemas import LogicalType, NoArgumentLogicalType
 
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
+from transforms.typed.remade import remade
+from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape, children
 
 PRECISION_OPTION, SCALE_OPTION = "millrace:precision", "millrace:scale"
 """Options of a field: how many digits its decimals, or those of its lists, have, and how many behind the point."""
@@ -131,45 +132,46 @@ def row_class(record: Record) -> Any:
     if record.make is None:
         return schemas.named_tuple_from_schema(schema)
     known = SCHEMA_REGISTRY.get_typing_by_id(schema.id)
-    if known is None or getattr(known, "made", known) is not record.make:
+    if getattr(known, "made", None) is not record.make:
         _register(record, record.make, schema)
     return record.make
 
 
-def _records_in(record: Record) -> Iterator[Record]:
-    for shape in (member.shape for member in record.members):
-        while isinstance(shape, Maybe | Items):
-            shape = shape.shape if isinstance(shape, Maybe) else shape.item
-        if isinstance(shape, Record):
-            yield shape
+def _records_in(shape: Shape) -> Iterator[Record]:
+    """Those that no other stands around."""
+    for inner in children(shape):
+        yield from [inner] if isinstance(inner, Record) else _records_in(inner)
 
 
 def _register(record: Record, make: Any, schema: schema_pb2.Schema) -> None:
     make._beam_schema_id = schema.id
+    made = _made_by_beam(record, schema.id)
+    SCHEMA_REGISTRY.add(made, schema)
+    coders.register_coder(made, RowCoder)
     if _known_to_beam(make):
-        SCHEMA_REGISTRY.add(make, schema)
         coders.register_coder(make, RowCoder)
-    else:
-        SCHEMA_REGISTRY.add(_by_place(record, make), schema)
+
+
+def _made_by_beam(record: Record, schema_id: str) -> type:
+    """What Beam's coder calls with a row's values in order. Beam takes it for a NamedTuple of the fields; its instances
+    are the class's own.
+    """
+    names = tuple(member.name for member in record.members)
+
+    def make(_made: type, *values: Any) -> Any:
+        return remade(record, dict(zip(names, values, strict=True)))
+
+    hints = {member.name: _hint_of(member.shape) for member in record.members}
+    known = {"_fields": names, "__annotations__": hints, "_beam_schema_id": schema_id, "made": record.make}
+    return type(record.name, (tuple,), {"__new__": make, **known})
 
 
 def _known_to_beam(make: type) -> bool:
-    """Whether Beam takes instances for rows and makes them of values in order."""
+    """Whether Beam takes instances for rows."""
     if not dataclasses.is_dataclass(make):
         return issubclass(make, tuple)
     frozen = make.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return not frozen and not any(field.kw_only for field in dataclasses.fields(make))
-
-
-def _by_place(record: Record, made: type) -> Callable[..., Any]:
-    """What Beam's coder calls with a row's values in order."""
-    names = [member.key if record.by_key else member.name for member in record.members]
-
-    def make(*values: Any) -> Any:
-        return made(**dict(zip(names, values, strict=True)))
-
-    make.made = made  # type: ignore[attr-defined]
-    return make
 
 
 def known_to_workers(options: PipelineOptions) -> None:

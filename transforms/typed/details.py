@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +11,7 @@ from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints import schemas
 
 from transforms.task_elements import Extracted
-from transforms.typed.beam_rows import beam_schema, row_class, schema_id
+from transforms.typed.beam_rows import beam_schema, element_type, row_class, schema_id
 from transforms.typed.leaves import bare
 from transforms.typed.shapes import Member, Record
 
@@ -34,8 +35,7 @@ class Details:
     @property
     def element_type(self) -> Any:
         """A NamedTuple with a Beam schema."""
-        row_class(self._record)
-        return schemas.named_tuple_from_schema(_schema(self._record))
+        return _class_of(self._record)
 
     def row(self, value: Any, found: Extracted) -> Any:
         """The columns are JSON text: what they hold is the source's affair."""
@@ -49,6 +49,14 @@ class Details:
             model=found.model,
             revision=found.revision,
         )
+
+
+@lru_cache(maxsize=256)
+def _class_of(record: Record) -> Any:
+    value = element_type(record)
+    made = schemas.named_tuple_from_schema(_schema(record))
+    made.__annotations__["value"] = value  # Beam finds none for a class in its registry
+    return made
 
 
 def _schema(record: Record) -> schema_pb2.Schema:

@@ -11,10 +11,11 @@ from typing import Any
 
 from model_manager.wire.conversion import nearest
 from model_manager.wire.errors import ConfigError
+from transforms.typed.leaves import FLOAT_PLACES
 from transforms.typed.shapes import Items, Leaf, Maybe, Member, Record, Shape
 
-_PLACES = 15
-"""Most of a float, behind the point, that a grammar has (leaves.py)."""
+_ABSENT = object()
+"""What a mapping has not, which is not null."""
 
 
 def answer_of(record: Record, value: Any) -> str:
@@ -36,11 +37,13 @@ def check_fields(shape: Shape, value: Any, path: str) -> None:
 
 
 def _given(record: Record, member: Member, value: Any) -> Any:
-    """What an instance or a mapping has for a member; a mapping by its key, or by its name unless that is another's."""
+    """What an instance or a mapping has for a member, or _ABSENT; a mapping by its key, or by its name unless that is
+    another's.
+    """
     if not isinstance(value, Mapping):
-        return getattr(value, member.name, None)
+        return getattr(value, member.name, _ABSENT)
     is_anothers = any(each.key == member.name for each in record.members)
-    return value.get(member.key, None if is_anothers else value.get(member.name))
+    return value.get(member.key, _ABSENT if is_anothers else value.get(member.name, _ABSENT))
 
 
 def _check_names(record: Record, value: Mapping[str, Any], path: str) -> None:
@@ -64,7 +67,7 @@ def _written(shape: Shape, value: Any, path: str) -> str:
         if shape.kind == "json":
             return _any_json(value, path)
         if shape.kind == "number" and isinstance(value, float):
-            value = round(value, _PLACES)
+            value = round(value, FLOAT_PLACES)
         return _plain(value, path).replace("\x7f", "\\u007f")  # as strings of JSON have it in a grammar
     return _plain(value, path)
 
@@ -73,13 +76,28 @@ def _members(record: Record, value: Any, path: str) -> list[str]:
     written = []
     for member in record.in_order:
         found = _given(record, member, value)
-        if found is None and not member.required:
-            continue
-        if found is None and not isinstance(member.shape, Maybe):
-            raise ConfigError(f"example: {path} has no {member.key}: {value!r}")
+        if _is_missing(member, found, value):
+            if not member.required:
+                continue
+            if not isinstance(member.shape, Maybe):
+                raise ConfigError(f"example: {path} has no {member.key}: {value!r}")
+            found = None
         inner = _written(member.shape, found, f"{path}.{member.name}")
         written.append(f"{json.dumps(member.asked_key, ensure_ascii=False)}: {inner}")
     return written
+
+
+def _is_missing(member: Member, found: Any, value: Any) -> bool:
+    """Whether None is no null: where no null is taken, or in a row, which has it for what may be missing too."""
+    if found is not None:
+        return found is _ABSENT
+    return not _takes_null(member.shape) or not (member.required or isinstance(value, Mapping))
+
+
+def _takes_null(shape: Shape) -> bool:
+    if isinstance(shape, Leaf) and shape.kind == "json":
+        return "type" not in shape.schema or "null" in shape.schema["type"]
+    return isinstance(shape, Maybe)
 
 
 def _any_json(value: Any, path: str) -> str:

@@ -17,6 +17,8 @@ from transforms.typed.shapes import Kind, Leaf, Schema
 
 MOST_PLACES, MOST_DIGITS = 9, 18
 """Of a decimal, after the point and before it: what every store of decimals has."""
+FLOAT_PLACES = 15
+"""Of a float, after the point."""
 _DIGITS: dict[Kind, int] = {"integer": 18, "number": 15}
 """Most before the point."""
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
@@ -46,7 +48,7 @@ _BARE: dict[Kind, Schema] = {
 }
 _EXPRESSIONS: dict[Kind, str] = {
     "integer": _WHOLE,
-    "number": r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?",
+    "number": rf"-?(0|[1-9][0-9]{{0,14}})(\.[0-9]{{1,{FLOAT_PLACES}}})?([eE][-+]?[0-9]{{1,2}})?",
     "date": f'"{_DAY}"',
     "datetime": f'"{_DAY}T{_TIME}"',
 }

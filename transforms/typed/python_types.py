@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import enum
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,7 +91,9 @@ def _fields(given: type, where: str) -> Iterator[tuple[str, str, Any, list[Any],
     """(name, key, annotation, what is said of it, a description) of each."""
     if (fields := _model_fields(given)) is not None:
         for name, info in fields.items():
-            if info.init is not False:
+            if getattr(info, "init_var", None):
+                _check_optional(name, info.is_required(), where)
+            elif info.init is not False:
                 key = _key(name, info, f"{where}.{name}")
                 yield name, key, info.annotation, list(info.metadata), info.description or ""
         return
@@ -108,9 +111,15 @@ def _names(given: type, where: str) -> Sequence[str]:
         return list(given._fields)  # type: ignore[attr-defined]
     names = [each.name for each in dataclasses.fields(given) if each.init]
     for taken in inspect.signature(given).parameters.values():
-        if taken.name not in names and taken.default is taken.empty and taken.kind not in _ANY_NUMBER:
-            raise ConfigError(f"{where}: is made of {taken.name} too: takes a class that is made of its fields alone")
+        if taken.name not in names and taken.kind not in _ANY_NUMBER:
+            _check_optional(taken.name, taken.default is taken.empty, where)
     return names
+
+
+def _check_optional(name: str, is_required: bool, where: str) -> None:
+    """Of what a class is made of and does not keep."""
+    if is_required:
+        raise ConfigError(f"{where}: is made of {name} too: takes a class that is made of its fields alone")
 
 
 def _key(name: str, info: Any, path: str) -> str:
@@ -267,12 +276,21 @@ def _keywords(said: list[Any], names: dict[str, str], path: str) -> Schema:
 
 
 def _plain(value: Any, what: str) -> Any:
+    if isinstance(value, re.Pattern):
+        return _expression(value, what)
     if not isinstance(value, Decimal):
-        return getattr(value, "pattern", value)  # re.compile's too
+        return value
     plain = int(value) if value == value.to_integral_value() else float(value)
     if Decimal(repr(plain)) != value:
         raise ConfigError(f"{what}={value}: takes a number of up to 15 digits")
     return plain
+
+
+def _expression(compiled: re.Pattern[str], what: str) -> str:
+    """Its text, if that says all."""
+    if beyond := compiled.flags & ~re.compile(compiled.pattern).flags:
+        raise ConfigError(f"{what}: {re.RegexFlag(beyond)!r}: takes a pattern without flags")
+    return compiled.pattern
 
 
 def _said(said: list[Any], names: tuple[str, ...]) -> dict[str, Any]:

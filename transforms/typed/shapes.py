@@ -6,7 +6,7 @@ schema, and the reading of an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -129,6 +129,10 @@ class Record:
         if len(set(keys)) < len(keys):
             raise ConfigError(f"{self.name} has two fields of one key: takes a key for each")
 
+    def taken_as(self, member: Member) -> str:
+        """By which name `make` takes a member's value."""
+        return member.key if self.by_key else member.name
+
     @property
     def in_order(self) -> tuple[Member, ...]:
         """As the model writes them: those that are always there, then the others."""
@@ -138,14 +142,17 @@ class Record:
 Shape = Leaf | Piece | Items | Maybe | Record
 
 
+def children(shape: Shape) -> Sequence[Shape]:
+    """The shapes that it directly consists of."""
+    if isinstance(shape, Maybe):
+        return [shape.shape]
+    if isinstance(shape, Items):
+        return [shape.item]
+    return [member.shape for member in shape.members] if isinstance(shape, Record) else []
+
+
 def spans_of(shape: Shape) -> set[Span]:
     """The kinds of spans that are somewhere in it."""
     if isinstance(shape, Piece):
         return {shape.span}
-    if isinstance(shape, Items):
-        return spans_of(shape.item)
-    if isinstance(shape, Maybe):
-        return spans_of(shape.shape)
-    if isinstance(shape, Record):
-        return {span for member in shape.members for span in spans_of(member.shape)}
-    return set()
+    return {span for inner in children(shape) for span in spans_of(inner)}

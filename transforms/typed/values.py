@@ -12,15 +12,22 @@ from decimal import Decimal
 from typing import Any
 
 from model_manager.wire.errors import AnswerRejected
+from transforms.rows import MAX_DEPTH, too_deep
 from transforms.typed.beam_rows import row_class
 from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Piece, Record, Shape
 
+_SHOWN = 80
+"""Characters of a value in a message."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def decoded(text: str) -> Any:
-    """JSON with its decimals as they are written. Raises AnswerRejected for half a character, which no file has."""
+    """JSON with its decimals as they are written. Raises AnswerRejected for half a character, which no file has, and
+    for what is nested too deep to be encoded.
+    """
     found = json.loads(text, parse_float=Decimal)
+    if too_deep(found):
+        raise AnswerRejected(f"the answer is nested deeper than {MAX_DEPTH} levels")
     if _SURROGATE.search(text):
         try:
             json.dumps(found, ensure_ascii=False, default=str).encode()
@@ -29,20 +36,20 @@ def decoded(text: str) -> Any:
     return found
 
 
-def value_of(shape: Shape, found: Any) -> Any:
-    """A row's value. Raises AnswerRejected for what its class does not take."""
+def value_of(shape: Shape, found: Any, path: str = "") -> Any:
+    """A row's value; `path` is where it stands in the row. Raises AnswerRejected for what its class does not take."""
     if isinstance(shape, Maybe):
-        return None if found is None else value_of(shape.shape, found)
+        return None if found is None else value_of(shape.shape, found, path)
     if isinstance(shape, Items):
-        return [value_of(shape.item, each) for each in found]
+        return [value_of(shape.item, each, f"{path}[{at}]") for at, each in enumerate(found)]
     if isinstance(shape, Record):
-        return _made(shape, found)
-    return found if isinstance(shape, Piece) else _leaf(shape, found)
+        return _made(shape, found, path)
+    return found if isinstance(shape, Piece) else _leaf(shape, found, path)
 
 
-def _made(record: Record, found: dict[str, Any]) -> Any:
+def _made(record: Record, found: dict[str, Any], path: str) -> Any:
     values = {
-        (member.key if record.by_key else member.name): value_of(member.shape, found[member.key])
+        record.taken_as(member): value_of(member.shape, found[member.key], f"{path}.{member.name}".lstrip("."))
         if member.key in found
         else None
         for member in record.members
@@ -50,7 +57,11 @@ def _made(record: Record, found: dict[str, Any]) -> Any:
     try:
         return row_class(record)(**values)
     except Exception as error:  # a class's own checks raise what they like
-        raise AnswerRejected(f"{record.name} does not take the answer: {_reason(error)}") from None
+        raise AnswerRejected(f"{_at(path)}{record.name} does not take the answer: {_reason(error)}") from None
+
+
+def _at(path: str) -> str:
+    return f"{path}: " if path else ""
 
 
 def _reason(error: Exception) -> str:
@@ -62,11 +73,11 @@ def _reason(error: Exception) -> str:
     return " ".join(said.split())[:300]
 
 
-def _leaf(leaf: Leaf, found: Any) -> Any:
+def _leaf(leaf: Leaf, found: Any, path: str) -> Any:
     try:
         return _READ[leaf.kind](found) if leaf.convert is None else leaf.convert(found)
     except Exception:  # as above
-        raise AnswerRejected(f"the answer has {found!r}, which is no {leaf.kind}") from None
+        raise AnswerRejected(f"{_at(path)}the answer has {repr(found)[:_SHOWN]}, which is no {leaf.kind}") from None
 
 
 def _finite(found: Any) -> float:

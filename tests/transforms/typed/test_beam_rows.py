@@ -13,6 +13,8 @@ from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints import schemas
 
 from tests.transforms.typed.invoices import TYPES, Frozen, Invoice, Order
+from transforms.task_elements import Extracted
+from transforms.typed import details
 from transforms.typed.beam_rows import DateTime, beam_schema, element_type
 from transforms.typed.describe import record_of
 from transforms.typed.details import Details
@@ -102,3 +104,10 @@ def test_times_are_kept_to_the_microsecond_in_utc() -> None:
         assert (found, found.tzinfo) == (when, datetime.UTC)
     stored = known.to_representation_type(datetime.datetime(1970, 1, 2, 0, 0, 1, tzinfo=datetime.UTC))
     assert (int(stored.Date), int(stored.Time)) == (1, 10**9)
+
+
+def test_the_class_of_details_is_made_once_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Extracted(id="a", answer="{}", confidence=0.0, model="m")
+    first = Details(record_of(Order)).row(None, found)
+    monkeypatch.setattr(details, "beam_schema", None)
+    assert type(Details(record_of(Order)).row(None, found)) is type(first)

@@ -211,6 +211,12 @@ class HalfMade:
     scale: dataclasses.InitVar[int]
 
 
+@pydantic.dataclasses.dataclass
+class HalfChecked:
+    a: int
+    scale: dataclasses.InitVar[int]
+
+
 class AliasPath(pydantic.BaseModel):
     a: str = Field("default", validation_alias=pydantic.AliasPath("aa", 0))
 
@@ -224,6 +230,7 @@ EARLIEST = annotated_types.Ge(datetime.date(2020, 1, 1))
         (Tree, r"^Tree.children\[\]: Tree is within itself"),
         (Chicken, "^Chicken.egg.chicken: Chicken is within itself"),
         (HalfMade, "^HalfMade: is made of scale too"),
+        (HalfChecked, "^HalfChecked: is made of scale too"),
         (AliasPath, "^AliasPath.a: the alias .* takes one that is a name"),
         (row(Sequence), "^Row.a: "),
         (row(list), "^Row.a: list: takes"),

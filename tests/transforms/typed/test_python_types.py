@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -63,6 +64,12 @@ def test_constraints_are_taken_from_pydantic_and_annotated_types_alike() -> None
     }
 
 
+def test_a_compiled_pattern_is_its_text() -> None:
+    for text in ("^[a-c]+$", "^(?i:a)$"):
+        leaf = record(Annotated[str, pydantic.Field(pattern=re.compile(text))]).members[0].shape
+        assert leaf.schema == {"type": "string", "pattern": text}
+
+
 def test_a_model_goes_by_its_names_and_its_aliases() -> None:
     members = record_of(Order).members
     assert (members[0].name, members[0].key) == ("buyer", "customer")
@@ -106,6 +113,10 @@ class Tree(NamedTuple):
         (Plain, "enum.StrEnum"),
         (Tree, "Tree is within itself"),
         (Annotated[Decimal, pydantic.Field(decimal_places=12)], "takes 0 to 9"),
+        (
+            Annotated[str, pydantic.Field(pattern=re.compile("^a+$", re.I | re.S))],
+            "Row.a: pattern: .*IGNORECASE.*flags",
+        ),
         (Annotated[list[int], pydantic.Field(min_length=3, max_length=2)], "a list of 3 to 2 items"),
         (Annotated[list[int], annotated_types.Ge(3)], "Row.a: ge is not held here"),
         (Annotated[Literal["aa", "b"], pydantic.Field(max_length=1)], "max_length is not held here"),
