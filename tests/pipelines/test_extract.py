@@ -95,7 +95,7 @@ def test_an_answer_for_which_there_were_too_few_tokens_is_a_dead_letter_that_has
 ) -> None:
     source = str(Path(__file__).parents[2] / "examples/documents/orders/*.txt")
     flags = ["--input", source, "--schema", "examples.documents.rows:Order", "--output", f"{tmp_path}/r", *FLAGS]
-    assert dispatch(["extract", *flags, "--max_tokens", "130"]) == 1
+    assert dispatch(["extract", *flags, "--max_tokens", "110"]) == 1
     letters = rows("r.dead_letters-*.jsonl", tmp_path)
     assert not rows("r-*.jsonl", tmp_path)
     assert {letter["error"] for letter in letters} == {"AnswerRejected"}
