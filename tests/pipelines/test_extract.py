@@ -90,17 +90,28 @@ def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsy
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
-def test_an_answer_for_which_there_were_too_few_tokens_is_a_dead_letter_that_has_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_for_which_there_are_too_few_tokens_is_a_dead_letter_that_has_it(tmp_path: Path) -> None:
     source = str(Path(__file__).parents[2] / "examples/documents/orders/*.txt")
-    flags = ["--input", source, "--schema", "examples.documents.rows:Order", "--output", f"{tmp_path}/r", *FLAGS]
-    assert dispatch(["extract", *flags, "--max_tokens", "110"]) == 1
-    letters = rows("r.dead_letters-*.jsonl", tmp_path)
-    assert not rows("r-*.jsonl", tmp_path)
-    assert {letter["error"] for letter in letters} == {"AnswerRejected"}
-    assert all("max_tokens" in letter["reason"] and json.loads(letter["answer"]) for letter in letters)
-    assert "brought to an end" in capsys.readouterr().out
+    found = {}
+    for most in (1024, 130):
+        flags = [
+            "--input",
+            source,
+            "--schema",
+            "examples.documents.rows:Order",
+            "--output",
+            f"{tmp_path}/{most}",
+            *FLAGS,
+        ]
+        assert dispatch(["extract", *flags, "--max_tokens", str(most), "--quiet"]) == 0
+        found[most] = {row["id"]: row["lines"] for row in rows(f"{most}-*.jsonl", tmp_path)}
+    assert len(found[1024]) == 20
+    assert found[130].items() <= found[1024].items(), "what is shorter than it would be is no row"
+    letters = rows("130.dead_letters-*.jsonl", tmp_path)
+    assert {letter["id"] for letter in letters} == found[1024].keys() - found[130].keys()
+    cut = [letter for letter in letters if letter["error"] == "AnswerRejected"]
+    assert cut
+    assert all("brought to an end" in letter["reason"] and json.loads(letter["answer"]) for letter in cut)
 
 
 @pytest.mark.slow
