@@ -75,7 +75,7 @@ def mean_of_free(generated: Any, text: str) -> float:
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(
-    ("params", "least"), [(SamplingParams(max_tokens=200), 4), (SamplingParams(max_tokens=75, temperature=1.5), 1)]
+    ("params", "least"), [(SamplingParams(max_tokens=200), 4), (SamplingParams(max_tokens=100, temperature=1.5), 1)]
 )
 def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: SamplingParams, least: int) -> None:
     Generated.by_prompt.clear()
@@ -105,7 +105,7 @@ def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: Samplin
             assert row.confidences["customer"] == pytest.approx(mean_of_free(generated, customer))
             assert row.confidences["customer"] < row.confidences["kind"] == 0.0, "there is one kind"
             assert row.confidences.keys() >= pieces.keys()
-        assert {letter.error for letter in letters} <= {"ConstraintNotMet"}
+        assert {letter.error for letter in letters} <= {"ConstraintNotMet", "AnswerRejected"}
         return len(rows) + len(letters) == len(DOCUMENTS) and len(rows) >= least
 
     with pipeline() as running:
