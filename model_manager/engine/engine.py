@@ -28,7 +28,7 @@ from model_manager.engine.scheduling.block_manager import BlockManager
 from model_manager.engine.scheduling.deadlines import Deadlines
 from model_manager.engine.scheduling.scheduler import Scheduler
 from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.stopping import Ending, StopRules
+from model_manager.engine.scheduling.stopping import Ending, StopRules, why_whole
 from model_manager.engine.speculation.speculation import Policy, Speculation, Turn, drafter_of
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits, RequestError
@@ -324,7 +324,7 @@ class LLMEngine:
             samples.check(row)
             return True
         sequence.guide.check_end("the request's other rules leave nothing of what the constraint allows next")
-        self._end(sequence, Ending(FinishReason.STOP, complete=True))
+        self._end(sequence, Ending(why_whole(sequence.guide), complete=True))
         return False
 
     def _give(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
@@ -347,7 +347,7 @@ class LLMEngine:
             sequence.first_token_at = now
         self._scheduler.sampled(sequence)
         if ending is None:
-            result.note_progress(sequence.request_id, token_id, logprobs)
+            result.note_progress(sequence.request_id, token_id, logprobs, is_cut=sequence.is_cut)
         else:
             result.forget_progress(sequence.request_id)
             result.outputs.append(sequence.output(now))

@@ -155,7 +155,7 @@ class FakeEngine:
         return EngineStats(running=running, waiting=len(self._sequences) - running, **self._counters.snapshot())
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        sequence.ending = Ending(reason)
+        sequence.ending = Ending(reason, complete=True)
         self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -183,7 +183,7 @@ class FakeEngine:
         self._counters.generated(now, 1)
         logprobs = self._logprobs(sequence, token_id)
         if sequence.append(token_id, logprobs) is None:
-            result.note_progress(sequence.request_id, token_id, logprobs)
+            result.note_progress(sequence.request_id, token_id, logprobs, is_cut=sequence.is_cut)
         else:
             self._leave(sequence)
 

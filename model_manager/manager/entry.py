@@ -23,6 +23,8 @@ class Entry:
     """Generated so far, by any engine."""
     logprobs: list[Logprobs] = field(default_factory=list)
     """Theirs, where they are asked for."""
+    is_cut: bool = False
+    """Whether a constraint has had a token refused among them for want of others to come."""
     engine: int | None = None
     """Which engine has it."""
     work: int = 0
@@ -58,6 +60,7 @@ class Entry:
             self.request,
             output_token_ids=list(self.tokens),
             output_logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
+            output_is_cut=self.is_cut,
             waited=now - self.arrived,
         )
 

@@ -133,9 +133,11 @@ class Requests:
 
     def report(self, slot: Slot, report: StepReport, now: float) -> None:
         """What a step of an engine brought about."""
+        cut = frozenset(report.cut)
         for request_id, tokens in report.progress.items():
             if (entry := slot.entries.get(request_id)) is not None:
                 entry.progress(tokens, report.logprobs.get(request_id))
+                entry.is_cut = entry.is_cut or request_id in cut
         for output in report.outputs:
             if (entry := slot.entries.get(output.request_id)) is not None:
                 self._finished(entry, output, now)

@@ -96,8 +96,22 @@ def _is_missing(member: Member, found: Any, value: Any) -> bool:
 
 def _takes_null(shape: Shape) -> bool:
     if isinstance(shape, Leaf) and shape.kind == "json":
-        return "type" not in shape.schema or "null" in shape.schema["type"]
+        return _may_be_null(shape.schema)
     return isinstance(shape, Maybe)
+
+
+def _may_be_null(schema: Any) -> bool:
+    """Whether nothing in a schema says that null is not of it; what a `$ref` leads to is not looked at."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    options = [schema[name] for name in ("anyOf", "oneOf") if name in schema]
+    return (
+        ("type" not in schema or "null" in schema["type"])
+        and ("enum" not in schema or None in schema["enum"])
+        and ("const" not in schema or schema["const"] is None)
+        and all(any(map(_may_be_null, each)) for each in options)
+        and all(map(_may_be_null, schema.get("allOf", ())))
+    )
 
 
 def _any_json(value: Any, path: str) -> str:

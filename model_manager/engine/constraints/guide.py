@@ -213,7 +213,6 @@ class Guide:
     def _take_again(self, token_id: int, left: int) -> None:
         self._look()
         self._take_known(token_id, left)
-        self.is_cut = self.is_cut or self._steering.is_tight(left)  # which of them was refused nobody tells
 
     def _take_known(self, token_id: int, left: int) -> None:
         """Take what was taken before, by an engine in which more could follow, or for want of another."""

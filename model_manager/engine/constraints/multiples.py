@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from fractions import Fraction
-from itertools import islice, product
+from itertools import product, starmap
 from typing import Any, NamedTuple
 
 from model_manager.wire.errors import InvalidRequest
 
 _MOST_UNITS = 10_000
 """States of the automaton of multiples."""
-_MOST_STEPS = 100
+_MOST_STEPS = 10
 
 
 class Step(NamedTuple):
@@ -38,8 +38,12 @@ def step_of(value: Any) -> Steps:
 
 
 def common(some: Steps, others: Steps) -> Steps:
-    """The steps of what holds at once; of too many, some more than check_steps takes."""
-    return frozenset(_common(a, b) for a, b in islice(product(some, others), 2 * _MOST_STEPS**2))
+    """The steps of what holds at once; raises InvalidRequest as check_steps does, of all three."""
+    check_steps(some)
+    check_steps(others)
+    found = frozenset(starmap(_common, product(some, others)))
+    check_steps(found)
+    return found
 
 
 def check_steps(steps: Steps) -> None:

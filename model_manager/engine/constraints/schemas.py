@@ -8,9 +8,10 @@ Refused: what would let through a value that the schema does not (docs/CONSTRAIN
 
 from __future__ import annotations
 
+import copy
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from model_manager.engine.constraints.schema_cost import at, check_cost, steps_of
@@ -53,6 +54,8 @@ _LEAST = -(2**63)
 """Numbers at and below it would end llguidance, and the process with it."""
 _LEAST_BOUND = _LEAST + 1024
 """The next float."""
+_DEEPEST = 200
+"""Steps of a reference that may lead anywhere: schemas have fewer levels."""
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _LEAP = "(?:[02468][48]|[2468]0|[13579][26])"
 """The last two digits of a leap year that is not a century, or the first two of one that is."""
@@ -79,7 +82,7 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
     it would read otherwise.
     """
     ref_alone = isinstance(schema.get("$schema"), str) and _REF_ALONE.match(schema["$schema"]) is not None
-    mended: dict[str, Any] = _mended(schema, ref_alone)
+    mended: dict[str, Any] = _mended(copy.deepcopy(schema), ref_alone)
     mended.pop("x-guidance", None)
     _mend_targets(mended, ref_alone)
     check_cost(mended)
@@ -88,34 +91,55 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
     """Mend what only references lead to (`#/components/…`), where it stands: it is a schema by that alone."""
-    references, has_names = _references(root)
-    for reference in sorted(references, key=len):
+    mended: dict[tuple[str, ...], str] = {}
+    references, is_named = _said_in(root, is_root=True)
+    pending = sorted(references, key=len, reverse=True)
+    while pending:
+        reference = pending.pop()
         steps = steps_of(reference)
-        if not steps or _holds_a_schema(steps):
+        if len(steps) > _DEEPEST or _is_mended(steps, mended):
             continue
-        if has_names or not reference.startswith("#"):  # where it leads to is a matter of the `$id` around it
+        mended[tuple(steps)] = reference
+        if not reference.startswith("#") or (target := at(root, steps)) is None:
+            continue
+        target = _mended(target, ref_alone)
+        parent, last = at(root, steps[:-1]), steps[-1]
+        parent[last if isinstance(parent, dict) else int(last)] = target
+        further, has_names = _said_in(target)
+        is_named = is_named or has_names
+        pending += sorted(further, key=len, reverse=True)
+    for reference in mended.values():
+        if is_named or not reference.startswith("#"):  # where it leads to is a matter of the `$id` around it
             said = f"takes one to a schema in `$defs`, `definitions` or `properties`, got {reference[:100]!r}"
             raise InvalidRequest(f"constraint.json_schema: $ref: {said}")
-        parent, last = at(root, steps[:-1]), steps[-1]
-        if isinstance(parent, dict) and last in parent:
-            parent[last] = _mended(parent[last], ref_alone)
-        elif isinstance(parent, list) and (target := at(root, steps)) is not None:
-            parent[int(last)] = _mended(target, ref_alone)
 
 
-def _references(root: dict[str, Any]) -> tuple[set[str], bool]:
-    """All references that there may be, and whether parts of the schema have an `$id` of their own."""
+def _said_in(schema: Any, *, is_root: bool = False) -> tuple[set[str], bool]:
+    """All references in a schema, and whether parts of it (or it, unless it is the root) have an `$id`."""
     references: set[str] = set()
-    has_names = False
-    pending: list[Any] = [root]
+    is_named = False
+    pending: list[Any] = [schema]
     while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            references |= {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
-            is_named = isinstance(value.get("$id"), str) or isinstance(value.get("id"), str)
-            has_names = has_names or (is_named and value is not root)
-        pending.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-    return references, has_names
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        if not isinstance(part, dict):
+            continue
+        references |= {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
+        names = isinstance(part.get("$id"), str) or isinstance(part.get("id"), str)
+        is_named = is_named or (names and not (is_root and part is schema))
+        for keyword, value in part.items():
+            if keyword in _MAPS and isinstance(value, dict):
+                pending += value.values()
+            elif keyword in _SCHEMAS:
+                pending.append(value)
+    return references, is_named
+
+
+def _is_mended(steps: list[str], targets: Collection[tuple[str, ...]]) -> bool:
+    """Whether a place is a schema's, of the whole or of a target, by its keywords."""
+    within = (steps[count:] for count in range(len(steps) + 1) if not count or tuple(steps[:count]) in targets)
+    return any(map(_holds_a_schema, within))
 
 
 def _holds_a_schema(steps: list[str]) -> bool:
@@ -154,7 +178,7 @@ def _also(schema: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 def _mended_value(name: str, value: Any, ref_alone: bool) -> Any:
     if name in _BOUNDS and isinstance(value, int | float) and not isinstance(value, bool):
         _check_bound(name, value)
-        return _inward(name, value) if isinstance(value, int) else value
+        return _inward(name, value) if isinstance(value, int) else max(value, _LEAST_BOUND)
     if name in _MAPS and isinstance(value, dict):
         return {key: _mended(each, ref_alone) for key, each in value.items()}
     return _mended(value, ref_alone) if name in _SCHEMAS else value

@@ -52,10 +52,6 @@ class Steering:
         assert self._way is not None
         return self._way.tokens[0] if self._way.tokens else None
 
-    def is_tight(self, left: int) -> bool:
-        """Whether nothing but the way fits into what is left."""
-        return self._way is not None and len(self._way.tokens) >= left
-
     def moved(self, matcher: LLMatcher, token_id: int, left: int) -> bool:
         """Whether `left` tokens suffice after this one, which the matcher has taken; if not, nothing is noted."""
         if self._way is None:

@@ -59,6 +59,7 @@ class Sequence:
 
     __slots__ = (
         "_waited",
+        "_was_cut",
         "acceptance",
         "adapter",
         "adapter_slot",
@@ -145,6 +146,7 @@ class Sequence:
         self._waited = request.waited
         self.guide: Guide | None = None
         self.given = list(request.output_token_ids)
+        self._was_cut = request.output_is_cut
         if self.params.constraint is None:
             self.adopt(self.replayed(None))
 
@@ -242,6 +244,8 @@ class Sequence:
         """What the tokens that it was given come to; the guide may find that they are not of its grammar
         (ConstraintNotMet). Any one thread may do that: nothing changes that matters to a sequence that ends meanwhile.
         """
+        if guide is not None:
+            guide.is_cut = self._was_cut
         for count, token_id in enumerate(self.given, 1):
             if guide is not None:
                 guide.take_again(token_id, self.conditions.max_tokens - count)
@@ -262,6 +266,11 @@ class Sequence:
         Raises ConstraintNotMet if it cannot be met at all.
         """
         return self.guide is None or self.guide.take(token_id, self.conditions.max_tokens - self.num_output_tokens - 1)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its constraint had a token refused for want of others to come."""
+        return self.guide is not None and self.guide.is_cut
 
     @property
     def must_end(self) -> bool:

@@ -139,14 +139,14 @@ class StopConditions:
         if stopped is not None and num_output_tokens >= self._min_tokens:
             return stopped
         if guide is not None and guide.is_over:
-            return Ending(_whole(guide), complete=True)
+            return Ending(why_whole(guide), complete=True)
         is_text = guide is not None
         return Ending(FinishReason.LENGTH, complete=is_text) if num_output_tokens >= self.max_tokens else None
 
     def _stopped(self, token_id: int, guide: Guide | None) -> Ending | None:
         if guide is None or guide.has_ended:
             if token_id in self._eos:
-                return Ending(_whole(guide))
+                return Ending(why_whole(guide))
             if token_id in self.stop_tokens:
                 return Ending(FinishReason.STOP, token_id)
         string = None if self._text is None else self._text.push(token_id)
@@ -157,7 +157,7 @@ class StopConditions:
         return Ending(FinishReason.STOP, string) if ends else None
 
 
-def _whole(guide: Guide | None) -> FinishReason:
+def why_whole(guide: Guide | None) -> FinishReason:
     """Why an output ends that is whole: the budget may have made it that."""
     return FinishReason.LENGTH if guide is not None and guide.is_cut else FinishReason.STOP
 

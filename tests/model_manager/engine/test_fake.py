@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
+from model_manager.client import tokenizing
+from model_manager.client.generation import text_of
 from model_manager.engine.fake import FakeEngine
 from model_manager.engine.scheduling.stopping import StopRules
 from model_manager.wire.config import ModelConfig
@@ -66,6 +68,14 @@ def test_outputs_are_of_their_constraints() -> None:
     for output in finish(engine, *asked).values():
         assert re.fullmatch("[a-c]{3,}(yes|no)", tokenizer.decode(output.token_ids))
         assert output.forced
+
+
+def test_an_output_that_the_budget_cuts_short_has_all_its_text() -> None:
+    engine = FakeEngine.load(ModelConfig(backend="fake"), FOLDER)
+    asked = [request(str(n), [n], max_tokens=2, constraint={"regex": "a(XQJKVWZ){9}|a"}) for n in range(5)]
+    decoder = tokenizing.Tokenizer.load(FOLDER)
+    for each, output in zip(asked, finish(engine, *asked).values(), strict=True):
+        assert text_of(output, each.params, decoder) == "a"
 
 
 def test_no_more_than_max_num_seqs_run_at_once(engine: FakeEngine) -> None:

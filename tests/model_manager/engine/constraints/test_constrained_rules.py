@@ -18,7 +18,7 @@ from model_manager.engine.constraints.guide import Guide
 from model_manager.engine.engine import LLMEngine
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import ConstraintNotMet
-from model_manager.wire.messages import FinishReason
+from model_manager.wire.messages import FinishReason, Request
 from tests.model_manager.engine.constraints.constrained_engine import (
     DATE,
     LARK,
@@ -93,6 +93,18 @@ def test_an_output_says_that_the_budget_ended_it(shared: LLMEngine) -> None:
     reasons = {name: output.finish_reason for name, output in run.outputs.items()}
     assert {reasons[name] for name in reasons if name.startswith("60")} == {FinishReason.STOP}
     assert FinishReason.LENGTH in {reasons[name] for name in reasons if name.startswith("6-")}
+
+
+def test_that_the_budget_ended_it_is_not_forgotten_where_another_engine_goes_on(shared: LLMEngine) -> None:
+    asked = request("a", {"regex": "<[a-c]{2,40}>"}, max_tokens=60)
+    given = tokenizer().encode("<abc").ids
+    again = [
+        Request(str(cut), asked.prompt_token_ids, asked.params, output_token_ids=given, output_is_cut=cut)
+        for cut in (False, True)
+    ]
+    run = Run(shared, *again)
+    reasons = {name: output.finish_reason for name, output in run.outputs.items()}
+    assert reasons == {"False": FinishReason.STOP, "True": FinishReason.LENGTH}
 
 
 def test_an_answer_of_few_tokens_is_one_of_the_shortest_choices(shared: LLMEngine) -> None:

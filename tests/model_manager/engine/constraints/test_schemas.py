@@ -1,5 +1,6 @@
 """Schemas mean what the specification says, where llguidance alone would read them otherwise."""
 
+import copy
 import datetime
 import re
 import sys
@@ -40,6 +41,24 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"type": "integer", "minimum": -(2**63)}, [1 - 2**53, 5], [0.5]),
     ({"allOf": [{"type": "number", "multipleOf": 0.01}, {"multipleOf": 100}]}, [0, 300], [50]),
     ({"$ref": "#/x/A", "x": {"A": {"type": "string", "format": "date"}}}, ["2024-02-29"], ["2023-02-29"]),
+    (
+        {
+            "$ref": "#/components/A",
+            "components": {
+                "A": {
+                    "properties": {
+                        "b": {"$ref": "#/components/B"},
+                        "c": {"$ref": "#/components/A/properties/d"},
+                        "d": {"format": "date"},
+                    },
+                    "example": {"id": "a1", "$ref": "#/nowhere"},
+                },
+                "B": {"type": "integer", "uniqueItems": False},
+            },
+        },
+        [{"b": 1, "c": "2024-02-29"}],
+        [{"b": "x"}, {"c": "2023-02-29"}],
+    ),
     ({"$ref": "#/x/0", "x": [{"type": "integer", "uniqueItems": False}]}, [1], ["a"]),
     ({"type": "string", "format": "time"}, ["10:00:00Z", "23:59:60Z"], ["10:00:60Z", "23:59:60+01:00", "24:00:00Z"]),
     ({"format": "date-time", "type": "string"}, ["2026-01-01T00:00:59.9+01:00"], ["2026-01-01T00:00:60Z"]),
@@ -85,6 +104,20 @@ def test_what_the_schema_means_is_taken(
 def test_what_would_be_read_otherwise_is_refused(compiler: GrammarCompiler, schema: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^constraint\.json_schema: {re.escape(said)}"):
         compiler.compile(Constraint(json_schema=schema))
+
+
+def test_a_schema_is_left_as_it_was() -> None:
+    schema = {"$ref": "#/x/A", "x": {"A": {"type": "string", "format": "date"}}}
+    before = copy.deepcopy(schema)
+    assert prepared(schema) == prepared(schema) != before
+    assert schema == before
+
+
+def test_alternatives_of_many_steps_at_once_are_refused(compiler: GrammarCompiler) -> None:
+    options = [{"multipleOf": number} for number in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)]
+    parts = [{"anyOf": options}] * 1000
+    with pytest.raises(InvalidRequest, match="multipleOf: takes at most 10 different alternatives"):
+        compiler.compile(Constraint(json_schema={"allOf": parts}))
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,12 @@ UNSUPPORTED = (
         {"multipleOf": 0.12345},
     ),
     Unsupported(
-        "minimum, maximum, exclusiveMinimum, exclusiveMaximum", "below -2^63", "llguidance would read another number",
+        "multipleOf", "more than 10 different ones among alternatives", "each is combined with each",
+        "different alternatives", {"anyOf": [{"multipleOf": number} for number in range(1, 13)]},
+    ),
+    Unsupported(
+        "minimum, maximum, exclusiveMinimum, exclusiveMaximum", "below -2^63, the upper ones at -2^63 too",
+        "llguidance would read another number",
         "takes bounds over", {"type": "integer", "minimum": -1e20},
     ),
     Unsupported(
