@@ -243,7 +243,9 @@ def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
     )
     _add_updates(model)
     sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
-    names["sampling"] = add_settings(sampling, SamplingParams, leave_out=_parameters_left_out(task))
+    names["sampling"] = add_settings(
+        sampling, SamplingParams, leave_out=_parameters_left_out(task), defaults=_DEFAULTS.get(task, {})
+    )
     engine = parser.add_argument_group("engine")
     names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, "backend"})
     engine.add_argument("--backend", default=None, help=argparse.SUPPRESS)

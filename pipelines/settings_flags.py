@@ -6,7 +6,8 @@ import argparse
 import ast
 import inspect
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,14 +16,22 @@ from msgspec import inspect as types
 _PLAIN = {types.IntType: int, types.FloatType: float, types.StrType: str}
 
 
-def add_settings(group: Any, settings: type[msgspec.Struct], leave_out: Collection[str] = ()) -> list[str]:
-    """One flag for each field; returns the names. Flags that are not given are None, so the settings' defaults hold."""
+def add_settings(
+    group: Any,
+    settings: type[msgspec.Struct],
+    leave_out: Collection[str] = (),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> list[str]:
+    """One flag for each field; returns the names. Flags that are not given are None, so the settings' defaults hold, or
+    `defaults`, which help tells in their place.
+    """
     described = types.type_info(settings)
     assert isinstance(described, types.StructType)
     docs = _field_docs(settings)
     fields = [field for field in described.fields if field.name not in leave_out]
     for field in fields:
-        help_text = f"{docs[field.name]}{_default(field)}".replace("%", "%%")
+        default = f" Default: {defaults[field.name]}." if field.name in defaults else _default(field)
+        help_text = f"{docs[field.name]}{default}".replace("%", "%%")
         group.add_argument(f"--{field.name}", default=None, help=help_text, **_reader(field))
     return [field.name for field in fields]
 

@@ -15,7 +15,7 @@ from model_manager.engine.constraints.schema_cost import referred
 from model_manager.wire.errors import ConfigError
 from transforms.elements import content_id
 from transforms.rows import MAX_DEPTH, too_deep
-from transforms.typed.keywords import check_json, check_keywords, place_of
+from transforms.typed.keywords import ASSERTING, check_json, check_keywords, place_of
 from transforms.typed.leaves import bare, choice, is_bare
 from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Record, Schema, Shape
 
@@ -128,7 +128,7 @@ class _Root:
         return Leaf("json", {"$id": f"urn:millrace:{content_id(moved)}"} | draft | {"allOf": [moved]} | whole)
 
     def _plain(self, schema: Schema, path: str, seen: tuple[str, ...]) -> Shape | None:
-        said = schema.keys() - _SAID - _HEAD
+        said = schema.keys() & ASSERTING
         if "enum" in schema or "const" in schema:
             return _choice(schema, said)
         kind = schema.get("type")

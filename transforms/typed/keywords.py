@@ -56,6 +56,14 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value))
 
 
+ASSERTING = frozenset(
+    "type enum const multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern format "
+    "items prefixItems additionalItems maxItems minItems uniqueItems contains minContains maxContains unevaluatedItems "
+    "maxProperties minProperties required properties patternProperties additionalProperties unevaluatedProperties "
+    "dependencies dependentRequired dependentSchemas propertyNames if then else allOf anyOf oneOf not "
+    "$ref $dynamicRef $recursiveRef".split()
+)
+"""All keywords that say what a value may be; any other says nothing of it."""
 _ANYTHING: tuple[Callable[[Any], bool], str] = (lambda _: True, "anything")
 _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (_is_number, "a number")),

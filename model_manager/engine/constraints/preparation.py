@@ -170,7 +170,8 @@ def _guide(sequence: Sequence, grammar: Grammar) -> Guide:
     conditions = sequence.conditions
     least = len(grammar.shortest or ())
     if least > conditions.max_tokens:
-        raise ConstraintNotMet(f"there are {conditions.max_tokens} tokens for it; the shortest output takes {least}")
+        said = f"there are {conditions.max_tokens} tokens for it, by max_tokens or the model's positions"
+        raise ConstraintNotMet(f"{said}; the shortest output takes {least}")
     size = grammar.tokenizer.vocab_size
     eos, stops = ([token for token in tokens if token < size] for tokens in (conditions.eos, conditions.stop_tokens))
     return Guide(grammar, Ends(eos=eos, stops=stops, ignore_eos=sequence.params.ignore_eos))

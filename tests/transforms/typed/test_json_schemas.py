@@ -237,3 +237,13 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     for name in ("b.json", "c.json"):
         with pytest.raises(ConfigError, match="takes a file with a JSON Schema"):
             record_of(tmp_path / name)
+
+
+def test_what_json_schema_does_not_know_says_nothing_of_a_column() -> None:
+    part = {"type": "string", "maxLength": 3, "example": "a", "x-order": 1}
+    known = {"type": "string", "maxLength": 3}
+    shapes = [
+        record_of({"type": "object", "properties": {"a": each, "b": {"type": "array", "items": each}}}).members
+        for each in (part, known)
+    ]
+    assert shapes[0] == shapes[1]
