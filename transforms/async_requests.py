@@ -207,7 +207,7 @@ class AsyncRequestDoFn(beam.DoFn):
             if error is None:
                 yield self._answered(asked, future.result(), served)
             elif isinstance(error, RequestError):
-                yield self._failed(asked, error, served)
+                yield self._failed(asked, error, served, error.partial)
             elif isinstance(error, ModelReplaced):
                 yield from self._send(request_id, asked)
             else:

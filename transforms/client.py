@@ -39,6 +39,8 @@ class Generation(Answered, Protocol):
     prompt_logprobs: list[TokenLogprob] | None
     forced: list[int]
     """Positions in `token_ids` of tokens that were the only ones that a constraint allowed."""
+    closed_at: int | None
+    """Of a constrained output that its budget cut: the character of `text` from which on it is not the model's."""
 
     @property
     def choices(self) -> Sequence[Generation]:

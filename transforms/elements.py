@@ -98,6 +98,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str
     finish_reason: FinishReason
     stop_reason: str | int | None = None
+    closed_at: int | None = None
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
     forced: list[int] = []
@@ -114,6 +115,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: FinishReason
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched."""
+    closed_at: int | None = None
+    """Of a constrained output that its budget cut: the character of `text` from which on it is not the model's, but a
+    short way to the end of the output.
+    """
     usage: Usage = Usage()
     timings: Timings | None = None
     """Seconds from the manager's receipt of the request."""
@@ -153,7 +158,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: str = ""
     """As a Completion's."""
     answer: str = ""
-    """What the model had answered, where that was not taken."""
+    """What the model had answered, where that was not taken or did not come to its end."""
 
     @classmethod
     def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "", answer: str = "") -> Self:

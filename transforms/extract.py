@@ -42,8 +42,8 @@ from transforms.typed.values import decoded, value_of
 MAX_TOKENS = 1024
 """Of an answer, where the parameters do not say."""
 _CUT_SHORT = (
-    "the answer was brought to an end after {} tokens for want of more: max_tokens, or what the model's positions "
-    "leave behind the prompt, is too little for it"
+    "the answer was cut after {} tokens: max_tokens, or what the model's positions leave behind the prompt, is too "
+    "little for it"
 )
 
 

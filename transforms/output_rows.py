@@ -1,10 +1,11 @@
 """How completions and dead letters are written: a line of JSON, a row of Parquet.
 
-    {"id", "text", "finish_reason", ["stop_reason",] "usage": {"prompt_tokens", "cached_tokens", "completion_tokens"},
+    {"id", "text", "finish_reason", ["stop_reason", "closed_at",]
+     "usage": {"prompt_tokens", "cached_tokens", "completion_tokens"},
      "timings": {"queued", "first_token", "finished", "latency"}, "model", "revision",
      ["error": {"kind", "message"},] "columns": {…}, ["logprobs": [{"token", "token_id", "logprob", "top_logprobs":
      [{"token", "token_id", "logprob"}, …]}, …],]
-     ["choices": [{"text", "finish_reason", ["stop_reason",] ["logprobs"]}, …]]}
+     ["choices": [{"text", "finish_reason", ["stop_reason", "closed_at",] ["logprobs"]}, …]]}
 
 `prompt_logprobs` are as `logprobs`. Of Score, `scores` stands in the place of the text, and of Embed, `embedding`:
 docs/TASKS.md has their fields. Of Extract there are the fields of its type, `confidence`, `confidences` and `spans`,
@@ -36,12 +37,14 @@ PARQUET_SCHEMA = pa.schema(
         pa.field("text", pa.string(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),
         pa.field("stop_reason", pa.string()),
+        pa.field("closed_at", pa.int64()),
         pa.field(
             "choices",
             pa.list_(
                 pa.struct(
                     [
                         *((name, pa.string()) for name in ("text", "finish_reason", "stop_reason")),
+                        ("closed_at", pa.int64()),
                         ("logprobs", _LOGPROBS),
                     ]
                 )
@@ -140,9 +143,7 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "columns": completion.columns,
     }
-    row |= _common(completion)
-    if completion.stop_reason is not None:
-        row["stop_reason"] = completion.stop_reason
+    row |= _common(completion) | _ending(completion)
     if completion.choices:
         row["choices"] = [_choice(choice) for choice in completion.choices]
     for name in ("logprobs", "prompt_logprobs"):
@@ -152,9 +153,14 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
-    reason = {} if choice.stop_reason is None else {"stop_reason": choice.stop_reason}
     logprobs = {} if choice.logprobs is None else {"logprobs": choice.logprobs}
-    return {"text": choice.text, "finish_reason": choice.finish_reason, **reason, **logprobs}
+    return {"text": choice.text, "finish_reason": choice.finish_reason, **_ending(choice), **logprobs}
+
+
+def _ending(answer: Completion | Choice) -> dict[str, Any]:
+    """What more there is to say of how an answer ended."""
+    fields = {"stop_reason": answer.stop_reason, "closed_at": answer.closed_at}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _dead_letter_row(letter: DeadLetter) -> dict[str, Any]:

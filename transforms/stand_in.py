@@ -36,6 +36,7 @@ class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[StandInGeneration, ...] = ()
     logprobs: list[TokenLogprob] | None = None
     forced: list[int] = []
+    closed_at: int | None = None
 
 
 class StandInScore(msgspec.Struct, frozen=True, kw_only=True):

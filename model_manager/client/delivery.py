@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from model_manager.client.generation import Decoder
+from model_manager.client.generation import Decoder, partial_text
 from model_manager.client.ledger import Pending, Waiter
 from model_manager.client.results import result_of
-from model_manager.wire.errors import RequestAborted
+from model_manager.wire.errors import MillraceError, RequestAborted, RequestError
 from model_manager.wire.messages import Failure, FinishReason, Output
 
 
@@ -22,13 +22,21 @@ def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
 def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder) -> None:
     """The answer, as text where it is one, to all who wait for that request."""
     if isinstance(answer, Failure):
-        fail(pending.waiters, answer.error.exception())
+        fail(pending.waiters, _error(answer, pending, decoder))
     elif answer.finish_reason is FinishReason.ABORT:
         fail(pending.waiters, RequestAborted("cancelled"))
     else:
         now = time.monotonic()
         for waiter in pending.waiters:
             _complete(waiter, answer, pending, decoder, now)
+
+
+def _error(failure: Failure, pending: Pending, decoder: Decoder) -> MillraceError:
+    """With the text so far, where the request is what failed."""
+    error = failure.error.exception()
+    if isinstance(error, RequestError) and failure.token_ids:
+        error.partial = partial_text(failure.token_ids, pending.request.params, decoder)
+    return error
 
 
 def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder, now: float) -> None:

@@ -49,6 +49,10 @@ class Generation:
     """Of the prompt's tokens but the first, where they were asked for."""
     forced: list[int] = field(default_factory=list)
     """Positions in `token_ids` whose token was the only one that the constraint allowed."""
+    closed_at: int | None = None
+    """Of a constrained output that its budget cut: the character of `text` from which on it is not the model's, but a
+    short way to the end of the output.
+    """
 
 
 def generation(output: Output, request: Request, decoder: Decoder, latency: float) -> Generation:
@@ -66,6 +70,7 @@ def generation(output: Output, request: Request, decoder: Decoder, latency: floa
         logprobs=None if output.logprobs is None else logprobs_of(output.token_ids, output.logprobs, decoder),
         prompt_logprobs=None if of_prompt is None else logprobs_of(request.prompt_token_ids[1:], of_prompt, decoder),
         forced=output.forced,
+        closed_at=_closed_at(output, decoder),
     )
 
 
@@ -79,6 +84,18 @@ def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
     if isinstance(output.stop_reason, str):
         text = text[: _end(text, output.stop_reason, output.token_ids, params, decode)]
     return text if params.constraint is not None else text.rstrip(_REPLACEMENT)
+
+
+def partial_text(token_ids: Sequence[int], params: SamplingParams, decoder: Decoder) -> str:
+    """The text of an output that came to no end."""
+    decode = decoder.decode if params.constraint is None else decoder.joined
+    return decode(token_ids).rstrip(_REPLACEMENT)
+
+
+def _closed_at(output: Output, decoder: Decoder) -> int | None:
+    """A character that the model has begun is not its own."""
+    own = output.num_own_tokens
+    return None if own is None else len(decoder.joined(output.token_ids[:own]).rstrip(_REPLACEMENT))
 
 
 def _ends_in_token(output: Output, params: SamplingParams) -> bool:

@@ -28,12 +28,12 @@ from model_manager.engine.scheduling.block_manager import BlockManager
 from model_manager.engine.scheduling.deadlines import Deadlines
 from model_manager.engine.scheduling.scheduler import Scheduler
 from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.stopping import Ending, StopRules, why_whole
+from model_manager.engine.scheduling.stopping import Ending, StopRules
 from model_manager.engine.speculation.speculation import Policy, Speculation, Turn, drafter_of
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import NonFiniteLogits, RequestError
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Failure, FinishReason, Request
+from model_manager.wire.messages import FinishReason, Request
 from model_manager.wire.status import EngineStats, ModelInfo
 
 _MOMENT = 0.01
@@ -247,7 +247,7 @@ class LLMEngine:
         return extended
 
     def _give_all(self, sequence: Sequence, token_ids: list[int], result: StepResult) -> int:
-        """Give a sequence tokens up to the first that it does not take; returns how many it has."""
+        """Give a sequence tokens up to the one that ends it; returns how many it has."""
         given = 0
         while given < len(token_ids) and self._give(sequence, token_ids[given], None, result):
             given += 1
@@ -324,21 +324,15 @@ class LLMEngine:
             samples.check(row)
             return True
         sequence.guide.check_end("the request's other rules leave nothing of what the constraint allows next")
-        self._end(sequence, Ending(why_whole(sequence.guide), complete=True))
+        self._end(sequence, Ending(FinishReason.STOP, complete=True))
         return False
 
     def _give(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
-        """Give a sequence a token, unless it has ended or its constraint refuses it; one that ends leaves. Whether it
-        has the token.
-        """
+        """Give a sequence a token, unless it has ended; one that ends leaves. Whether it has the token."""
         if sequence.status is not SequenceStatus.RUNNING:
             return False
         now = self._clock()
         try:
-            if not sequence.takes(token_id):
-                if sequence.must_end:
-                    self._end(sequence, Ending(FinishReason.LENGTH, complete=True))
-                return False
             ending = sequence.append(token_id, logprobs)
         except RequestError as error:
             self._fail(sequence, error, result)
@@ -347,7 +341,9 @@ class LLMEngine:
             sequence.first_token_at = now
         self._scheduler.sampled(sequence)
         if ending is None:
-            result.note_progress(sequence.request_id, token_id, logprobs, is_cut=sequence.is_cut)
+            result.note_progress(sequence.request_id, token_id, logprobs)
+        elif ending.is_cut:
+            self._preparation.close(sequence)
         else:
             result.forget_progress(sequence.request_id)
             result.outputs.append(sequence.output(now))
@@ -371,7 +367,7 @@ class LLMEngine:
         else:
             self._withdraw(sequence)
         result.forget_progress(sequence.request_id)
-        result.failures.append(Failure(sequence.request_id, error.info()))
+        result.failures.append(sequence.failure(error))
 
     def _report_ended(self, result: StepResult) -> None:
         """Answers of what ended without a token."""

@@ -32,7 +32,7 @@ from model_manager.engine.scheduling.stopping import Ending, StopRules
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import RequestError
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Failure, FinishReason, Request
+from model_manager.wire.messages import FinishReason, Request
 from model_manager.wire.status import EngineStats, ModelInfo
 
 _VOCAB_SIZE = 1000
@@ -142,7 +142,7 @@ class FakeEngine:
             except RequestError as error:
                 del self._sequences[sequence.request_id]
                 sequence.status = SequenceStatus.FINISHED
-                result.failures.append(Failure(sequence.request_id, error.info()))
+                result.failures.append(sequence.failure(error))
         for sequence in self._ended:
             result.add(sequence.answer(now))
         self._ended.clear()
@@ -176,15 +176,12 @@ class FakeEngine:
             self._leave(sequence)
             return
         token_id = self._token(sequence)
-        if not sequence.takes(token_id):
-            if sequence.must_end:
-                self._end(sequence, FinishReason.LENGTH)
-            return
         self._counters.generated(now, 1)
         logprobs = self._logprobs(sequence, token_id)
         if sequence.append(token_id, logprobs) is None:
-            result.note_progress(sequence.request_id, token_id, logprobs, is_cut=sequence.is_cut)
+            result.note_progress(sequence.request_id, token_id, logprobs)
         else:
+            sequence.adopt(sequence.closing())
             self._leave(sequence)
 
     def _read(self, sequence: Sequence) -> None:

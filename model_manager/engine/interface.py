@@ -30,13 +30,9 @@ class StepResult:
     """Tokens sampled in this step, by request, for those that go on."""
     new_logprobs: dict[str, Logprobs] = field(default_factory=dict)
     """Theirs, for requests that ask for them."""
-    cut: list[str] = field(default_factory=list)
-    """Those of them that had a token refused, in any step, for want of others to come."""
 
-    def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None, *, is_cut: bool = False) -> None:
+    def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
         """A request has one more token and goes on."""
-        if is_cut:
-            self.cut.append(request_id)
         self.new_token_ids.setdefault(request_id, []).append(token_id)
         if logprobs is not None:
             before = self.new_logprobs.get(request_id)

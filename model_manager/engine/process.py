@@ -183,7 +183,6 @@ class EngineLoop:
                     progress=result.new_token_ids,
                     stats=self._engine.stats() if due else None,
                     logprobs=result.new_logprobs,
-                    cut=result.cut,
                 )
             )
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from model_manager.wire.errors import RequestError
 from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import FinishReason, Output, Request, Timings
+from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
 
 
 @dataclass
@@ -23,8 +24,6 @@ class Entry:
     """Generated so far, by any engine."""
     logprobs: list[Logprobs] = field(default_factory=list)
     """Theirs, where they are asked for."""
-    is_cut: bool = False
-    """Whether a constraint has had a token refused among them for want of others to come."""
     engine: int | None = None
     """Which engine has it."""
     work: int = 0
@@ -60,7 +59,6 @@ class Entry:
             self.request,
             output_token_ids=list(self.tokens),
             output_logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
-            output_is_cut=self.is_cut,
             waited=now - self.arrived,
         )
 
@@ -80,6 +78,10 @@ class Entry:
         """Whether it should have ended by now."""
         deadline = self.request.params.deadline
         return deadline is not None and now - self.arrived >= deadline
+
+    def failure(self, error: RequestError) -> Failure:
+        """What a client gets of a request that fails here, with the tokens there are."""
+        return Failure(self.request.request_id, error.info(), list(self.tokens))
 
     def cut_short(self, reason: FinishReason, now: float) -> Output:
         """What a client gets that waits no longer: the tokens there are."""

@@ -133,11 +133,9 @@ class Requests:
 
     def report(self, slot: Slot, report: StepReport, now: float) -> None:
         """What a step of an engine brought about."""
-        cut = frozenset(report.cut)
         for request_id, tokens in report.progress.items():
             if (entry := slot.entries.get(request_id)) is not None:
                 entry.progress(tokens, report.logprobs.get(request_id))
-                entry.is_cut = entry.is_cut or request_id in cut
         for output in report.outputs:
             if (entry := slot.entries.get(output.request_id)) is not None:
                 self._finished(entry, output, now)
@@ -187,7 +185,7 @@ class Requests:
 
     def _fail_killer(self, slot: Slot, entry: Entry, reason: str, now: float) -> None:
         error = EngineKiller(f"the inference process died {entry.deaths} times while it ran this request: {reason}")
-        self._fail(entry, Failure(entry.request.request_id, error.info()), now)
+        self._fail(entry, entry.failure(error), now)
         slot.deaths_in_row = 0
         slot.killers_in_row += 1
 
@@ -216,7 +214,7 @@ class Requests:
         else:
             missing = "complete output" if constrained else "token"
             late = DeadlineExceeded(f"no {missing} after deadline={entry.request.params.deadline} seconds")
-            self._fail(entry, Failure(entry.request.request_id, late.info()), now)
+            self._fail(entry, entry.failure(late), now)
 
     def share_credits(self, now: float) -> None:
         """Tell clients their new limits."""

@@ -57,7 +57,7 @@ def _output_size(output: Output) -> int:
 
 
 def _failure_size(failure: Failure) -> int:
-    return len(failure.error.message)  # up to 4 bytes a character
+    return len(failure.error.message) + len(failure.token_ids)  # up to 4 bytes a character
 
 
 def _tokens_worth(logprobs: Logprobs | None) -> int:

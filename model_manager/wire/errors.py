@@ -48,6 +48,9 @@ class ConfigError(MillraceError, ValueError):
 class RequestError(MillraceError):
     """Wrong with one request; no other request is affected."""
 
+    partial = ""
+    """The text of its output so far, where there is some."""
+
 
 class InvalidRequest(RequestError, ValueError):
     """No prompt, or a parameter out of its range."""
@@ -66,7 +69,9 @@ class DeadlineExceeded(RequestError):
 
 
 class ConstraintNotMet(RequestError):
-    """No output that the request's constraint asks for could be generated, in its tokens and by its other rules."""
+    """No output that the request's constraint asks for could be generated, in its tokens and by its other rules.
+    `partial` is how far it came.
+    """
 
 
 class AnswerRejected(RequestError):

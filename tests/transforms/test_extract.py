@@ -371,7 +371,7 @@ class CutClient(ConstrainedClient):
 
 
 class ShortClient(ConstrainedClient):
-    """Answers are whole, and shorter than they would be: there were no more tokens."""
+    """Answers that a client without constraints has cut at `max_tokens`."""
 
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:  # noqa: ARG002
         whole = constrained(str(prompt), params)
@@ -383,7 +383,7 @@ class ShortClient(ConstrainedClient):
     [
         (StandInClient, "the answer has 'EXTRACT .* in the place of '{'"),
         (CutClient, "the answer"),
-        (ShortClient, "the answer was brought to an end after [0-9]+ tokens for want of more: max_tokens"),
+        (ShortClient, "the answer was cut after [0-9]+ tokens: max_tokens"),
     ],
 )
 def test_an_answer_that_is_no_json_or_is_cut_off_is_no_row(client: Any, said: str) -> None:

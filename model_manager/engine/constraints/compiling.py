@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -22,17 +21,15 @@ from model_manager.engine.constraints.grammar_cache import MOST_KEPT_BYTES, Gram
 from model_manager.engine.constraints.lark import ascii_classes, prepared_lark
 from model_manager.engine.constraints.schemas import OPTIONS, prepared
 from model_manager.engine.constraints.token_bytes import load_tokenizer
-from model_manager.engine.constraints.witness import witness
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import InvalidRequest, ModelUnsupported
 
 _LONGEST_REASON = 300
-_LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,}")
+_LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}")
 """Runs of a regular expression that stand for themselves."""
 _STRINGS = re.compile(r'"([^"\\\n]{2,64})"')
-_PATTERNS = re.compile(r"(?<![/\\])/((?:[^/\\\n]|\\.){1,1000})/[a-z]*")
-"""Regular expressions in a grammar, and what looks like one."""
-_MOST_STRINGS = 16
+"""Those of a Lark grammar."""
+_MOST_LITERALS = 16
 _OF_A_MODEL = re.compile(r"unknown special token|Token range end too large")
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
@@ -168,51 +165,12 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
     reason = _failure(start)
     if reason is not None:
         return f"constraint.{constraint.kind}: {reason}"
-    names, patterns = _required_names_and_patterns(constraint.json_schema)
-    literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")[:_MOST_STRINGS]
-    witnesses = _witnesses(constraint, patterns)
-    shortest = _shortest_choice(tokenizer, start, constraint.choice) if constraint.choice is not None else None
-    hints = [witnesses + literals] * bool(witnesses) + [literals]  # the witness of one may lead astray within another
-    return Grammar(start, build, tokenizer, [closing.towards(names, each) for each in hints], shortest)
-
-
-def _shortest_choice(tokenizer: LLTokenizer, start: LLMatcher, choices: Sequence[str]) -> list[int] | None:
-    """The choice of the fewest tokens."""
-    ways = (tokenizer.tokenize_str(text) for text in choices)
-    return min((way for way in ways if start.validate_tokens(way) == len(way)), key=len, default=None)
+    literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")
+    return Grammar(start, build, tokenizer, closing.towards(literals[:_MOST_LITERALS]))
 
 
 def _matcher(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     return LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
-
-
-def _witnesses(constraint: Constraint, patterns: list[str]) -> list[str]:
-    """Texts that match the expressions in a constraint, as they are written where those stand."""
-    if constraint.regex is not None:
-        found = [witness(constraint.regex)]
-    elif constraint.grammar is not None:
-        found = [witness(pattern) for pattern in _PATTERNS.findall(constraint.grammar)[:_MOST_STRINGS]]
-    else:
-        found = [json.dumps(text, ensure_ascii=False)[1:-1] for text in map(witness, patterns[:_MOST_STRINGS]) if text]
-    return list(dict.fromkeys(text for text in found if text is not None))
-
-
-def _required_names_and_patterns(schema: dict[str, Any] | bool | None) -> tuple[list[str], list[str]]:
-    """Names that `required` has, and patterns of strings and names, anywhere in the schema."""
-    names: dict[str, None] = {}
-    patterns: dict[str, None] = {}
-    pending: list[Any] = [schema]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            required, pattern, others = (value.get(key) for key in ("required", "pattern", "patternProperties"))
-            names |= {name: None for name in required if isinstance(name, str)} if isinstance(required, list) else {}
-            patterns |= {pattern: None} if isinstance(pattern, str) else {}
-            patterns |= dict.fromkeys(others) if isinstance(others, dict) else {}
-            pending.extend(value.values())
-        elif isinstance(value, list):
-            pending.extend(value)
-    return list(names), list(patterns)
 
 
 def _limits(size: int) -> LLParserLimits:

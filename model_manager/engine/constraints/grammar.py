@@ -1,9 +1,9 @@
-"""A compiled constraint, and the shortest output under it. Knows no sequence, and not what it was compiled from."""
+"""A compiled constraint. Knows no sequence, and not what it was compiled from."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -24,26 +24,15 @@ class Grammar:
     """
 
     def __init__(
-        self,
-        start: LLMatcher,
-        build: Callable[[], LLMatcher],
-        tokenizer: LLTokenizer,
-        closings: Sequence[Closing],
-        shortest: list[int] | None = None,
+        self, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closing: Closing
     ) -> None:
-        """`start` stays at the start; `build` makes another, with a lexer of its own. Looks for the `shortest` output,
-        if it is not known, and keeps the first of `closings` that finds one.
-        """
+        """`start` stays at the start; `build` makes another, with a lexer of its own."""
         self._start = start
         self._build = build
         self._lock = threading.Lock()
         self.tokenizer = tokenizer
+        self.closing = closing
         self._probe = _allowed_first(start, tokenizer.eos_tokens)
-        ways = ((closing, closing.shortest(self.matcher()) if shortest is None else shortest) for closing in closings)
-        self.closing, self.shortest = next((found for found in ways if found[1] is not None), (closings[-1], None))
-        """Short ways to the end from any of its matchers' states; and the fewest tokens found that an output takes,
-        None where none was found.
-        """
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start of an output; it is one sequence's own, and one thread's at a time."""

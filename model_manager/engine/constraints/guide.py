@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from model_manager.engine.constraints.closing import Closed
 from model_manager.engine.constraints.ends import Ends
 from model_manager.engine.constraints.grammar import Grammar, LexerSpent
-from model_manager.engine.constraints.steering import Steering
 from model_manager.wire.errors import ConstraintNotMet
 
 NO_ROW = -1
@@ -38,15 +38,11 @@ class Guide:
         "_ends",
         "_failure",
         "_grammar",
-        "_is_refused",
         "_start",
-        "_steering",
         "_tokens",
-        "_total",
         "certain",
         "forced",
         "has_ended",
-        "is_cut",
         "mask",
         "matcher",
     )
@@ -55,23 +51,17 @@ class Guide:
         """`ends` may come where the grammar lets the output end; elsewhere such tokens are text, if it has them."""
         self._grammar = grammar
         self._ends = ends
-        self._total = 0
-        """How many tokens the output may have, as told with the last."""
         self._failure: ConstraintNotMet | None = None
         """Why there is no mask, which the next token tells."""
         self.mask: Mask | None = None
         """Of what may come next, once it is made."""
         self.has_ended = False
         """Whether the last token ended the output; it is not text."""
-        self.is_cut = False
-        """Whether a token was refused for want of others to come: with more of them the output would be another."""
         self._begin(grammar.start())
 
     def _begin(self, start: LLMatcher) -> None:
         """Go to the start of an output, with the lexer of that matcher."""
         self._start = start
-        self._steering = Steering(self._grammar.closing, self._grammar.shortest)
-        self._is_refused = False
         self._tokens: list[int] = []
         self.matcher = start.deep_copy()
         self.forced: list[int] = []
@@ -85,14 +75,9 @@ class Guide:
         return len(self._tokens)
 
     @property
-    def steered(self) -> int | None:
-        """The token to come in place of one that was refused."""
-        return self._steering.instead if self._is_refused else None
-
-    @property
     def only(self) -> int | None:
         """The one token that may come next, where that is known without a mask."""
-        return self.certain[0] if self.steered is None and self.certain else self.steered
+        return self.certain[0] if self.certain else None
 
     @property
     def may_end(self) -> bool:
@@ -101,24 +86,24 @@ class Guide:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing may follow any more: the grammar has nothing, or not within the tokens that are left."""
-        return self.matcher.is_accepting() and (
-            self.matcher.is_stopped() or (self._is_refused and self.steered is None)
-        )
+        """Whether the output is whole and nothing may follow any more."""
+        return self.matcher.is_accepting() and self.matcher.is_stopped()
 
-    def take(self, token_id: int, left: int) -> bool:
-        """Move on by a token, after which at most `left` may follow. False, and nothing has moved, if the output could
-        not be brought to an end in those: `steered` is what comes instead, or the output is over.
-
-        Raises ConstraintNotMet for a token that is not allowed, and where the grammar has become too complex.
+    def take(self, token_id: int) -> None:
+        """Move on by a token. Raises ConstraintNotMet for one that is not allowed, and where the grammar has become too
+        complex.
         """
-        self._total = self.length + 1 + left
-        return self._lasting(lambda: self._take(token_id, left))
+        self._lasting(lambda: self._take(token_id))
 
-    def take_again(self, token_id: int, left: int) -> None:
+    def take_again(self, token_id: int) -> None:
         """Move on by a token that was taken before, in this engine or another; raises as `take` does."""
-        self._total = self.length + 1 + left
-        self._lasting(lambda: self._take_again(token_id, left))
+        self._lasting(lambda: self._take_again(token_id))
+
+    def closed(self, max_tokens: int) -> Closed | None:
+        """How to bring the output to its end in so many tokens in all, some of the last given up; None if that is not
+        found. Nothing moves.
+        """
+        return self._grammar.closing.close(self.matcher, self.length, max_tokens)
 
     def choose(self, number: int) -> int:
         """One of the tokens that may come next, by any number from 0 on; raises ConstraintNotMet if there is none."""
@@ -182,49 +167,31 @@ class Guide:
 
     def _begin_again(self, start: LLMatcher) -> None:
         """Take all tokens so far with the lexer of that matcher, to where the last one failed."""
-        tokens, is_refused, forced, is_cut = self._tokens, self._is_refused, self.forced, self.is_cut
+        tokens, forced = self._tokens, self.forced
         self._begin(start)
         try:
-            for count, token_id in enumerate(tokens, 1):
-                self._take_known(token_id, self._total - count)
+            for token_id in tokens:
+                self._take(token_id)
             self._look()
         finally:
-            self._tokens, self._is_refused, self.forced, self.is_cut = tokens, is_refused, forced, is_cut
+            self._tokens, self.forced = tokens, forced
 
-    def _take(self, token_id: int, left: int) -> bool:
+    def _take(self, token_id: int) -> None:
         if self._failure is not None:
             raise self._failure
         mask, self.mask = self.mask, None
         if token_id in self._ends and self.matcher.is_accepting():
             self.has_ended = True
-            return True
+            return
         self._consume(token_id)
-        is_forced = bool(self.certain) or (mask is not None and mask.is_single and not self._is_refused)
-        if not self._steering.moved(self.matcher, token_id, left):
-            self._check_lexer()  # else what leads to the end was not found for want of states
-            if not self._is_refused:
-                self.matcher.rollback(1)
-                self._is_refused = self.is_cut = True
-                return False
-            self._steering.lost()  # it only seemed to lead to the end
-        self._moved(token_id, is_forced)
-        return True
-
-    def _take_again(self, token_id: int, left: int) -> None:
-        self._look()
-        self._take_known(token_id, left)
-
-    def _take_known(self, token_id: int, left: int) -> None:
-        """Take what was taken before, by an engine in which more could follow, or for want of another."""
-        if not self._take(token_id, left):
-            self._take(token_id, left)
-
-    def _moved(self, token_id: int, is_forced: bool) -> None:
-        if is_forced:
+        if self.certain or (mask is not None and mask.is_single):
             self.forced.append(self.length)
         self._tokens.append(token_id)
-        self._is_refused = False
         self.certain = (self.certain[1:] if self.certain[:1] == [token_id] else []) or self.matcher.compute_ff_tokens()
+
+    def _take_again(self, token_id: int) -> None:
+        self._look()
+        self._take(token_id)
 
     def _look(self) -> None:
         """See whether there is one token that may come next, where that is not known."""

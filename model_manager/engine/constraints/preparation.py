@@ -1,4 +1,5 @@
-"""Sequences whose constraints are being compiled, in threads beside the engine's loop, until they can run.
+"""Sequences whose constraints are being compiled, in threads beside the engine's loop, until they can run; and those
+that their budget has cut, until a way to their end is found.
 
 Knows sequences and futures; not what compiling takes. Several sequences with one constraint wait for one compilation;
 nothing is kept here. However many wait, a few constraints are compiled at a time, in order of rank, and only of those
@@ -20,7 +21,7 @@ from model_manager.engine.constraints.guide import Guide
 from model_manager.engine.scheduling.sequence import Rank, Sequence
 from model_manager.engine.scheduling.sequence_heap import SequenceHeap
 from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConstraintNotMet, InvalidRequest, RequestError
+from model_manager.wire.errors import InvalidRequest, RequestError
 
 _THREADS = 2
 _MOST_COMPILING = 16
@@ -63,6 +64,11 @@ class Preparation:
         self._waiting[sequence.request_id] = sequence
         self._line.push(sequence.rank, sequence)
 
+    def close(self, sequence: Sequence) -> None:
+        """Have an end found for an output that has ended without one; it is `ready` then."""
+        self._waiting[sequence.request_id] = sequence
+        self._begun[sequence.request_id] = self._replay(sequence.closing)
+
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that has ended."""
         self._waiting.pop(sequence.request_id, None)
@@ -86,7 +92,7 @@ class Preparation:
                 self._begun[sequence.request_id] = future
 
     def ready(self) -> Iterator[tuple[Sequence, RequestError | None]]:
-        """Those that can run, and those that cannot and why; they wait here no more."""
+        """Those that can run or have ended, and those that cannot and why; they wait here no more."""
         self._forget_compiled()
         for request_id, future in [entry for entry in self._begun.items() if entry[1].done()]:
             sequence, error = self._waiting[request_id], None
@@ -168,10 +174,6 @@ def _guarded(job: Callable[[], Any]) -> Any:
 
 def _guide(sequence: Sequence, grammar: Grammar) -> Guide:
     conditions = sequence.conditions
-    least = len(grammar.shortest or ())
-    if least > conditions.max_tokens:
-        said = f"there are {conditions.max_tokens} tokens for it, by max_tokens or the model's positions"
-        raise ConstraintNotMet(f"{said}; the shortest output takes {least}")
     size = grammar.tokenizer.vocab_size
     eos, stops = ([token for token in tokens if token < size] for tokens in (conditions.eos, conditions.stop_tokens))
     return Guide(grammar, Ends(eos=eos, stops=stops, ignore_eos=sequence.params.ignore_eos))

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from model_manager.engine.constraints.closing import Closed
 from model_manager.engine.constraints.guide import Guide
 from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
 from model_manager.engine.sampling.token_rules import TokenRules
 from model_manager.engine.scheduling.acceptance import Acceptance
 from model_manager.engine.scheduling.stopping import Ending, StopConditions
-from model_manager.wire.errors import DeadlineExceeded
+from model_manager.wire.errors import ConstraintNotMet, DeadlineExceeded, RequestError
 from model_manager.wire.logprobs import Logprobs
 from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
 
@@ -41,6 +42,8 @@ class Replayed:
     token_ids: list[int]
     """Those up to the one that ends it."""
     ending: Ending | None
+    closed: Closed | None = None
+    """How the whole output is brought to its end, if the budget has cut it."""
 
 
 class Sequence:
@@ -59,7 +62,6 @@ class Sequence:
 
     __slots__ = (
         "_waited",
-        "_was_cut",
         "acceptance",
         "adapter",
         "adapter_slot",
@@ -79,6 +81,7 @@ class Sequence:
         "num_committed_blocks",
         "num_computed_tokens",
         "num_draft_computed_tokens",
+        "num_own_tokens",
         "num_pending_tokens",
         "num_prompt_tokens",
         "overtaken",
@@ -126,6 +129,8 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
         self.ending: Ending | None = None
+        self.num_own_tokens: int | None = None
+        """Of an output that was closed: how many of its tokens are the model's."""
         self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
         self.num_computed_tokens = 0
         self.num_draft_computed_tokens = 0
@@ -146,7 +151,6 @@ class Sequence:
         self._waited = request.waited
         self.guide: Guide | None = None
         self.given = list(request.output_token_ids)
-        self._was_cut = request.output_is_cut
         if self.params.constraint is None:
             self.adopt(self.replayed(None))
 
@@ -215,7 +219,7 @@ class Sequence:
     @property
     def certain_tokens(self) -> list[int]:
         """The tokens that its constraint forces next, as many as it may have."""
-        if self.guide is None or self.guide.steered is not None:
+        if self.guide is None:
             return []
         return self.guide.certain[: self.conditions.max_tokens - self.num_output_tokens]
 
@@ -224,11 +228,6 @@ class Sequence:
         """Whether something is to be known of each token that logits alone say, even of one that is forced."""
         reads = self.reading is not None and not self.reading.done
         return reads or self.params.logprobs is not None or self.rules is not None
-
-    @property
-    def samples_again(self) -> bool:
-        """Whether the last token that was sampled for it was refused, and another is to come from the same logits."""
-        return self.status is SequenceStatus.RUNNING and self.guide is not None and self.guide.steered is not None
 
     def await_token(self, row: int) -> None:
         """One is being sampled on the device, as that row of a step's."""
@@ -244,67 +243,71 @@ class Sequence:
         """What the tokens that it was given come to; the guide may find that they are not of its grammar
         (ConstraintNotMet). Any one thread may do that: nothing changes that matters to a sequence that ends meanwhile.
         """
-        if guide is not None:
-            guide.is_cut = self._was_cut
         for count, token_id in enumerate(self.given, 1):
             if guide is not None:
-                guide.take_again(token_id, self.conditions.max_tokens - count)
-            ending = self._ending_after(token_id, count, guide)
+                guide.take_again(token_id)
+            ending = self.conditions.after(token_id, count, guide)
             if ending is not None:
-                return Replayed(guide, self.given[:count], ending)
+                return Replayed(guide, self.given[:count], ending, self._way_out(guide, ending))
         return Replayed(guide, self.given, None)
 
+    def closing(self) -> Replayed:
+        """How an output that the budget has cut is brought to its end; for any one thread, as `replayed`."""
+        return Replayed(self.guide, [], self.ending, self._way_out(self.guide, self.ending))
+
     def adopt(self, replayed: Replayed) -> None:
-        """Have the tokens that it was given, up to the one that ends it."""
+        """Have the tokens that it was given, up to the one that ends it, or the end that was found for its own."""
         self.guide, self.ending = replayed.guide, replayed.ending
         self.token_ids += replayed.token_ids
         self.given = []
+        if replayed.closed is not None and self.ending is not None:
+            self.num_own_tokens = replayed.closed.num_kept
+            self.token_ids[self.num_prompt_tokens + self.num_own_tokens :] = replayed.closed.way
+            self.ending = replace(self.ending, is_cut=False)
 
-    def takes(self, token_id: int) -> bool:
-        """Whether a sampled token may be appended: not if the constraint could not be met in the tokens left after it.
-
-        Raises ConstraintNotMet if it cannot be met at all.
+    def _way_out(self, guide: Guide | None, ending: Ending | None) -> Closed | None:
+        """Found for an output that is cut, unless its request says more of tokens than a way knows of: one is not the
+        model's, so it has no log-probabilities, and may hold what the request forbids or stops at.
         """
-        return self.guide is None or self.guide.take(token_id, self.conditions.max_tokens - self.num_output_tokens - 1)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether its constraint had a token refused for want of others to come."""
-        return self.guide is not None and self.guide.is_cut
-
-    @property
-    def must_end(self) -> bool:
-        """Whether its constraint allows nothing more."""
-        return self.guide is not None and self.guide.is_over
+        says_more = self.params.logprobs is not None or self.rules is not None or self.params.stop
+        if guide is None or ending is None or not ending.is_cut or says_more:
+            return None
+        return guide.closed(self.conditions.max_tokens)
 
     def append(self, token_id: int, logprobs: Logprobs | None = None) -> Ending | None:
-        """Add a generated token that it `takes`, with its log-probabilities where they are asked for; returns (and
-        keeps) the ending that it brings about. Raises ConstraintNotMet if it ends in the middle.
+        """Add a generated token, with its log-probabilities where they are asked for; returns (and keeps) the ending
+        that it brings about. Raises ConstraintNotMet, adding nothing, for one that the constraint does not allow.
         """
+        if self.guide is not None:
+            self.guide.take(token_id)
         self.token_ids.append(token_id)
         if logprobs is not None:
             self.logprobs.append(logprobs)
-        self.ending = self._ending_after(token_id, self.num_output_tokens, self.guide)
+        self.ending = self.conditions.after(token_id, self.num_output_tokens, self.guide)
         return self.ending
 
-    def _ending_after(self, token_id: int, count: int, guide: Guide | None) -> Ending | None:
-        """What a token ends, as the last of `count`, which the guide has taken."""
-        ending = self.conditions.after(token_id, count, guide)
-        if ending is not None and ending.reason is FinishReason.LENGTH and guide is not None:
-            guide.check_end("max_tokens or the model's positions allow no more")
-        return ending
-
     def answer(self, now: float) -> Output | Failure:
-        """The ended request: its output, or that there is none because its time was up before its first token, or
-        before its constraint was met.
-        """
+        """The ended request: its output, or why there is none."""
+        failed = self._failed()
+        return self.output(now) if failed is None else self.failure(failed)
+
+    def failure(self, error: RequestError) -> Failure:
+        """The request that ends with that error, with what its output was so far."""
+        return Failure(self.request_id, error.info(), self.output_token_ids)
+
+    def _failed(self) -> RequestError | None:
+        """Its time was up before its first token, or before its constraint was met; or its tokens were."""
         assert self.ending is not None
         constrained = self.params.constraint is not None
         if self.ending.reason is FinishReason.DEADLINE and (constrained or not self.num_output_tokens):
             missing = "complete output" if constrained else "token"
-            late = DeadlineExceeded(f"no {missing} after deadline={self.params.deadline} seconds")
-            return Failure(self.request_id, late.info())
-        return self.output(now)
+            return DeadlineExceeded(f"no {missing} after deadline={self.params.deadline} seconds")
+        if self.ending.is_cut:
+            return ConstraintNotMet(
+                f"the output is not complete after {self.num_output_tokens} tokens, and max_tokens or the model's "
+                "positions allow no more"
+            )
+        return None
 
     def output(self, now: float) -> Output:
         """The finished request; what it never reached is timed as happening now."""
@@ -316,7 +319,8 @@ class Sequence:
             finish_reason=self.ending.reason,
             stop_reason=self.ending.matched,
             complete=self.ending.complete,
-            forced=[] if self.guide is None else self.guide.forced,
+            forced=self._forced(),
+            num_own_tokens=self.num_own_tokens,
             logprobs=self._all_logprobs(),
             prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.cached_tokens or 0,
@@ -328,6 +332,11 @@ class Sequence:
                 finished=self._since_receipt(now, now),
             ),
         )
+
+    def _forced(self) -> list[int]:
+        """Positions of the model's own tokens that the constraint forced."""
+        forced = [] if self.guide is None else self.guide.forced
+        return forced if self.num_own_tokens is None else [at for at in forced if at < self.num_own_tokens]
 
     def _all_logprobs(self) -> Logprobs | None:
         """One entry for each output token, where the request asks for them."""

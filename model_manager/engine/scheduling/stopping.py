@@ -32,6 +32,8 @@ class Ending:
     matched: str | int | None = None
     complete: bool = False
     """Of an output with a constraint: no token stopped it, and its last one is text."""
+    is_cut: bool = False
+    """Of an output with a constraint: it is not whole."""
 
 
 class StopText:
@@ -139,14 +141,15 @@ class StopConditions:
         if stopped is not None and num_output_tokens >= self._min_tokens:
             return stopped
         if guide is not None and guide.is_over:
-            return Ending(why_whole(guide), complete=True)
-        is_text = guide is not None
-        return Ending(FinishReason.LENGTH, complete=is_text) if num_output_tokens >= self.max_tokens else None
+            return Ending(FinishReason.STOP, complete=True)
+        if num_output_tokens < self.max_tokens:
+            return None
+        return Ending(FinishReason.LENGTH) if guide is None else _at_length(guide)
 
     def _stopped(self, token_id: int, guide: Guide | None) -> Ending | None:
         if guide is None or guide.has_ended:
             if token_id in self._eos:
-                return Ending(why_whole(guide))
+                return Ending(FinishReason.STOP)
             if token_id in self.stop_tokens:
                 return Ending(FinishReason.STOP, token_id)
         string = None if self._text is None else self._text.push(token_id)
@@ -157,9 +160,8 @@ class StopConditions:
         return Ending(FinishReason.STOP, string) if ends else None
 
 
-def why_whole(guide: Guide | None) -> FinishReason:
-    """Why an output ends that is whole: the budget may have made it that."""
-    return FinishReason.LENGTH if guide is not None and guide.is_cut else FinishReason.STOP
+def _at_length(guide: Guide) -> Ending:
+    return Ending(FinishReason.LENGTH, complete=True, is_cut=not guide.may_end)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Speculation:
 
         First everybody's own last row; then, for those whose sampled token (which the caller has appended before the
         next turn is taken) is their first draft, the row of that draft; and so on. What was computed for the drafts
-        behind counts for nothing. Whoever was given no token, which its constraint refused, has the same row again.
+        behind counts for nothing.
         """
         firsts = np.cumsum([0] + [1 + len(scheduled.drafts) for scheduled in sampling])[:-1]
         going = [(scheduled, first, 0) for scheduled, first in zip(sampling, firsts.tolist(), strict=True)]
@@ -156,7 +156,7 @@ class Speculation:
             going = [
                 (scheduled, first, depth + accepted)
                 for scheduled, first, depth in going
-                if (accepted := self._accepts(scheduled, depth)) or scheduled.sequence.samples_again
+                if (accepted := self._accepts(scheduled, depth))
             ]
 
     def _counts(self, batch: List[Scheduled]) -> dict[int, int]:
@@ -191,8 +191,6 @@ class Speculation:
     def _accepts(self, scheduled: Scheduled, depth: int) -> bool:
         """Whether the token just sampled is the draft of that depth, and the sequence goes on."""
         sequence, drafts = scheduled.sequence, scheduled.drafts
-        if sequence.samples_again:
-            return False
         goes_on = (
             depth < len(drafts)
             and sequence.status is SequenceStatus.RUNNING

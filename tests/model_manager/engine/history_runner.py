@@ -73,7 +73,7 @@ class HistoryRunner:
         logits = [self._logits(history(row)) for row in step.logits_rows.tolist()]
         hidden = [self._hidden(history(row)) for row in step.hidden_rows.tolist()]
         return StepOutput(
-            logits=torch.stack(logits) if logits else torch.zeros(0, VOCAB_SIZE),
+            logits=torch.stack(logits) if logits else torch.zeros(0, self.vocab_size),
             hidden=torch.stack(hidden) if hidden else None,
         )
 
@@ -175,7 +175,7 @@ class EngineUnderTest:
             architecture="",
             dtype="",
             device="",
-            vocab_size=VOCAB_SIZE,
+            vocab_size=self.runner.vocab_size,
             max_model_len=self.runner.max_model_len,
             max_num_seqs=config.max_num_seqs,
             num_blocks=self.runner.num_blocks,

@@ -79,7 +79,6 @@ class Engine:
     cancelled: set[str] = field(default_factory=set)
     logprobs: dict[str, Logprobs | None] = field(default_factory=dict)
     """What came with a request's tokens."""
-    cut: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -193,7 +192,6 @@ class World:
             assert each.request_id not in self.engine.tokens, "a request twice in one engine"
             self.engine.tokens[each.request_id] = list(each.output_token_ids)
             self.engine.logprobs[each.request_id] = each.output_logprobs
-            self.engine.cut |= {each.request_id} if each.output_is_cut else set()
 
     def _client_takes(self, client: int, message: object) -> None:
         match message:

@@ -93,19 +93,6 @@ def test_a_new_engine_gets_the_log_probabilities_of_those_tokens() -> None:
     assert made.engine.logprobs == {"a": Logprobs([-0.5, -1.5], [True, False], [[3], [5]], [[-0.5], [-0.25]])}
 
 
-def test_a_new_engine_gets_to_know_of_which_a_token_was_refused() -> None:
-    made = world(1)
-    made.submit(1, request("a"))
-    made.submit(1, request("b"))
-    made.report(StepReport(progress={"a": [3], "b": [3]}, cut=["a"]))
-    made.report(StepReport(progress={"a": [4], "b": [4]}))
-    made.die()
-    made.load()
-    assert made.engine is not None
-    assert made.engine.tokens == {"a": [3, 4], "b": [3, 4]}
-    assert made.engine.cut == {"a"}
-
-
 def test_a_model_is_given_up_after_too_many_deaths_in_a_row() -> None:
     made = world(1)
     for _ in range(SETTINGS.max_restarts):

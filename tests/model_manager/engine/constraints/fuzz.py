@@ -159,15 +159,16 @@ def examine(compiler: GrammarCompiler, make: Callable[[], Constraint], source: r
 
 
 def _walk(grammar: Grammar, source: random.Random) -> None:
-    """Rows of few tokens as an engine has them, one after another: steered, and with the lexer of those before."""
+    """Rows of few tokens as an engine has them, each with the lexer of the one before; the last is closed."""
     for most in (_STEPS, 3 * _STEPS):
         guide, left = Guide(grammar, Ends(eos=[1], stops=[], ignore_eos=False)), most
         try:
             while left and not guide.is_over and not guide.has_ended:
-                left -= guide.take(guide.choose(source.randrange(2**32)), left - 1)
+                guide.take(guide.choose(source.randrange(2**32)))
+                left -= 1
         except ConstraintNotMet:
             return
-    grammar.closing.shortest(guide.matcher)
+    guide.closed(most)
 
 
 def main(seconds: float, seed: int) -> None:

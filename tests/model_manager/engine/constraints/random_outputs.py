@@ -1,26 +1,50 @@
-"""Outputs of a model that has no idea, any token that is allowed as likely, held and steered as the engine does it."""
+"""Outputs of a model that has no idea: any token that is allowed is as likely."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+from model_manager.engine.constraints.compiling import GrammarCompiler
 from model_manager.engine.constraints.ends import Ends
 from model_manager.engine.constraints.grammar import Grammar
 from model_manager.engine.constraints.guide import Guide
 
+FOLDER = Path(__file__).parents[4] / "model_manager" / "store" / "embedded" / "millrace-tiny"
+COMPILER = GrammarCompiler(FOLDER, 2000, [1])
+_LONGER = 6
+"""Times the budget, for an output of which that is too little."""
 
-def random_output(grammar: Grammar, seed: int, most: int) -> str:
-    """A whole output, of up to `most` tokens more than the shortest has; raises ConstraintNotMet where none comes."""
-    source = random.Random(seed)
+
+def generated(grammar: Grammar, max_tokens: int, seed: int) -> tuple[list[int], Guide]:
+    """An output's tokens up to where its grammar ends it or there are no more; raises ConstraintNotMet where the
+    grammar has become too complex.
+    """
     guide = Guide(grammar, Ends(eos=grammar.tokenizer.eos_tokens, stops=[], ignore_eos=False))
-    max_tokens = most + len(grammar.shortest or ())
     tokens: list[int] = []
     while len(tokens) < max_tokens and not guide.is_over:
-        token = guide.choose(source.randrange(2**32))
-        if not guide.take(token, max_tokens - len(tokens) - 1):
-            continue
+        token = guide.choose(random.Random(f"{seed} {len(tokens)}").randrange(2**32))
+        guide.take(token)
         if guide.has_ended:
             break
         tokens.append(token)
-    guide.check_end("there are no tokens left")
+    return tokens, guide
+
+
+def random_output(grammar: Grammar, seed: int, most: int) -> str | None:
+    """A whole output of at most so many tokens, or of more where the shortest takes more; it is closed where it has not
+    ended. None if no way to its end is found.
+    """
+    for times in (1, _LONGER):
+        tokens, guide = generated(grammar, times * most, seed)
+        if guide.may_end:
+            return text(grammar, tokens)
+        closed = guide.closed(times * most)
+        if closed is not None:
+            return text(grammar, tokens[: closed.num_kept] + closed.way)
+    return None
+
+
+def text(grammar: Grammar, tokens: list[int]) -> str:
+    """Of an output that is whole."""
     return grammar.tokenizer.decode_bytes(tokens).decode("utf-8")

@@ -1,15 +1,16 @@
-"""From any state of an output a way to its end is found: it is allowed, it ends there, and it is short."""
+"""An output that its budget has cut keeps what it can of its tokens, and a way that is allowed leads to its end."""
 
 import json
-import tracemalloc
 from typing import Any
 
 import pytest
 
+from model_manager.engine.constraints.closing import Closed
 from model_manager.engine.constraints.compiling import GrammarCompiler
 from model_manager.engine.constraints.grammar import Grammar
 from model_manager.wire.constraint import Constraint
 from tests.model_manager.client.tokenizers_made_here import KINDS, save
+from tests.model_manager.engine.constraints.random_outputs import COMPILER, generated
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -22,47 +23,28 @@ PERSON: dict[str, Any] = {
     "required": ["name", "born"],
     "additionalProperties": False,
 }
-SEVERAL: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        name: {"type": "string", "pattern": pattern}
-        for name, pattern in [("a", "[0-9]{4}"), ("b", "[A-Z].{12}[0-9]{3}"), ("c", "@.{4}[.]com$"), ("d", "x.{5}y")]
-    },
-    "required": ["a", "b", "c", "d"],
-}
+LIST: dict[str, Any] = {"type": "array", "items": {"type": "string", "pattern": r"^\d+kg$"}}
 CASES: list[tuple[dict[str, Any], str, int]] = [
-    ({"json": True}, "", 2),
     ({"json": True}, '{"a":[1,{"b":"text', 4),
     ({"json": True}, "[1", 1),
-    ({"json": True}, "12", 0),
     ({"regex": r"\d{4}-\d\d-\d\d"}, "20", 8),
     ({"regex": "[a-z]*x"}, "abc", 1),
     ({"regex": "(?s:.*)</end>"}, "some text", 6),
+    ({"regex": r"\d+kg"}, "12", 2),
+    ({"regex": r"\d+\.\d+\.\d+"}, "1", 4),
+    ({"regex": r"\d+(\.\d+)?%"}, "1.5", 1),
+    ({"regex": r"\d+x\d+"}, "", 3),
     ({"grammar": 'start: "<a>" /[^<]*/ "</a>"'}, "<a>text", 6),
-    ({"regex": "(a|b)*"}, "abba", 0),
     ({"regex": "[0-9a-f]{32}"}, "0", 31),
-    ({"choice": ["yes", "no", "perhaps"]}, "", 2),
-    ({"json_schema": PERSON}, "", 40),
+    ({"choice": ["yes", "no", "perhaps"]}, "y", 2),
     ({"json_schema": PERSON}, '{"alias":"', 40),
     ({"json_schema": PERSON}, '{"alias":"a","children":[{"name":"Ada","bo', 70),
+    ({"json_schema": LIST}, '["12', 4),
+    ({"json_schema": {"type": "string", "format": "duration"}}, '"P1', 2),
+    ({"json_schema": {"type": "string", "format": "uri"}}, '"http', 3),
     ({"json_schema": {"type": "string", "minLength": 40}}, '"', 42),
     ({"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 9}}, "[1", 17),
     ({"json_schema": {"type": "object", "additionalProperties": {"type": "integer"}}}, '{"a":1,', 6),
-    ({"regex": "(?s:.*)(cat|dog)[0-9]{2}"}, "", 5),
-    ({"regex": "(?s:.*)(cat|dog)[0-9]{2}"}, "a catalogue", 5),
-    ({"grammar": r"start: /(.|\n)*[A-Z].{9}[0-9]{3}/"}, "some", 13),
-    ({"json_schema": {"type": "string", "pattern": "[0-9]{3}"}}, "", 5),
-    ({"json_schema": {"type": "string", "pattern": "INV-[0-9]{4}"}}, '"an INV-', 9),
-    ({"json_schema": {"type": "string", "pattern": "[A-Z]{3}[0-9]{3}"}}, '"AB', 8),
-    ({"json_schema": {"type": "string", "pattern": "[A-Z].{12}[0-9]{3}"}}, '"text A', 17),
-    ({"json_schema": {"type": "string", "pattern": r"^.*@example\.com$"}}, '"ada@exam', 14),
-    ({"json_schema": {"type": "string", "pattern": "a.{6}b"}}, "", 10),
-    ({"json_schema": {"type": "string", "pattern": '"<.{9}>"'}}, '"', 16),
-    ({"json_schema": {"type": "string", "allOf": [{"pattern": "[0-9]{3}"}, {"pattern": "[a-z]{3}X"}]}}, '"', 9),
-    ({"json_schema": {"type": "array", "items": {"pattern": "A.{6}B", "type": "string"}}}, '["an', 11),
-    ({"json_schema": SEVERAL}, "", 110),
-    ({"json_schema": SEVERAL}, '{"a":"0000","b":"A 999', 70),
-    ({"json_schema": {"type": "object", "patternProperties": {"k.{4}[0-9]$": {}}, "minProperties": 1}}, '{"a', 14),
     ({"grammar": 'start: "(" start ")" | NUMBER\nNUMBER: /[0-9]+/'}, "(((", 5),
 ]
 
@@ -73,54 +55,107 @@ def compiler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return GrammarCompiler(folder, 1000, [2])
 
 
-def closed(grammar: Grammar, begun: str) -> tuple[list[int], str] | None:
-    """The way from what has begun to its end, and the whole text; checks that all of it is allowed."""
+def close(grammar: Grammar, tokens: list[int], max_tokens: int) -> Closed | None:
+    """What is found for an output of these tokens; checks that it is allowed, whole, and within the budget."""
     matcher = grammar.matcher()
-    tokens = grammar.tokenizer.tokenize_str(begun)
     assert matcher.consume_tokens(tokens), "a test of something that is allowed"
-    way = grammar.closing.shortest(matcher)
-    if way is None:
-        return None
-    assert matcher.consume_tokens(way), "the way must start where the matcher stands, and be allowed"
-    assert matcher.is_accepting()
-    return way, grammar.tokenizer.decode_str(tokens + way)
+    found = grammar.closing.close(matcher, len(tokens), max_tokens)
+    if found is not None:
+        whole = [*tokens[: found.num_kept], *found.way]
+        assert len(whole) <= max_tokens
+        other = grammar.matcher()
+        assert other.consume_tokens(whole)
+        assert other.is_accepting()
+        assert not matcher.is_accepting(), "it stays where it was"
+    return found
 
 
 @pytest.mark.parametrize(("fields", "begun", "most"), CASES, ids=[f"{case[0]}{case[1]}"[:60] for case in CASES])
-def test_a_short_way_is_found(compiler: GrammarCompiler, fields: dict[str, Any], begun: str, most: int) -> None:
+def test_all_is_kept_where_a_way_from_there_is_short_enough(
+    compiler: GrammarCompiler, fields: dict[str, Any], begun: str, most: int
+) -> None:
     grammar = compiler.compile(Constraint(**fields))
-    found = closed(grammar, begun)
+    tokens = grammar.tokenizer.tokenize_str(begun)
+    found = close(grammar, tokens, len(tokens) + most)
     assert found is not None
-    way, text = found
-    assert len(way) <= most, text
-    if "json" in next(iter(fields)):
-        json.loads(text)
+    assert found.num_kept == len(tokens)
 
 
-def test_names_that_are_required_come_first(compiler: GrammarCompiler) -> None:
-    optional = {f"a{index}": {"type": "string"} for index in range(20)}
-    schema = {"type": "object", "properties": {**optional, "must": {"type": "integer"}}, "required": ["must"]}
-    found = closed(compiler.compile(Constraint(json_schema=schema)), "")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("back", [1, 3, 9])
+def test_no_more_is_given_up_than_the_way_takes(seed: int, back: int) -> None:
+    """Of brackets, whose shortest way is as long as they are deep."""
+    grammar = COMPILER.compile(Constraint(grammar='start: "(" start ")" | "x"'))
+    tokens = grammar.tokenizer.tokenize_str("(" * (20 + seed))
+    found = close(grammar, tokens, len(tokens) + back)
     assert found is not None
-    assert json.loads(found[1]) == {"must": 0}
+    deepest = (len(tokens) + back - 1) // 2  # as many are closed, and there is an x
+    assert found.num_kept == deepest
 
 
-def test_none_is_told_where_there_is_none(compiler: GrammarCompiler) -> None:
-    assert closed(compiler.compile(Constraint(grammar='start: "a" start')), "") is None
+def test_what_is_behind_the_last_place_is_given_up() -> None:
+    """A further item takes more than is left, so that the list ends before it."""
+    item = {"type": "object", "properties": {"name": {"const": "a name that is long"}}, "required": ["name"]}
+    grammar = COMPILER.compile(Constraint(json_schema={"type": "array", "items": item}))
+    whole = json.dumps([{"name": "a name that is long"}] * 2, separators=(",", ":"))[:-1]
+    tokens = grammar.tokenizer.tokenize_str(whole + ',{"name":"a na')
+    found = close(grammar, tokens, len(tokens))
+    assert found is not None
+    assert grammar.tokenizer.decode_str([*tokens[: found.num_kept], *found.way]) == whole + "]"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("fields", [{"json": True}, {"json_schema": PERSON}, {"json_schema": LIST}], ids=str)
+def test_whatever_was_generated_is_closed(fields: dict[str, Any], seed: int) -> None:
+    grammar = COMPILER.compile(Constraint(**fields))
+    for max_tokens in (24, 40, 90):
+        tokens, guide = generated(grammar, max_tokens, seed)
+        if not guide.may_end:
+            found = close(grammar, tokens, max_tokens)
+            assert found is not None
+            json.loads(grammar.tokenizer.decode_str([*tokens[: found.num_kept], *found.way]))
+
+
+@pytest.mark.parametrize("max_tokens", [2, 30, 1000])
+def test_none_is_told_where_there_is_none(max_tokens: int) -> None:
+    grammar = COMPILER.compile(Constraint(grammar='start: "a" start'))
+    assert close(grammar, grammar.tokenizer.tokenize_str("a" * max_tokens)[:max_tokens], max_tokens) is None
+    long = COMPILER.compile(Constraint(regex="[ab]{3000}"))
+    assert close(long, long.tokenizer.tokenize_str("ab" * max_tokens)[:max_tokens], max_tokens) is None
 
 
 def test_a_matcher_that_failed_has_no_way(compiler: GrammarCompiler) -> None:
     grammar = compiler.compile(Constraint(regex="a"))
     matcher = grammar.matcher()
     assert not matcher.consume_token(0)
-    assert grammar.closing.shortest(matcher) is None
+    assert grammar.closing.close(matcher, 0, 10) is None
 
 
-def test_the_beginnings_of_a_long_name_are_not_kept(compiler: GrammarCompiler) -> None:
-    name = "a" * 20_000
-    grammar = compiler.compile(Constraint(json_schema={"type": "object", "required": ["b"]}))
-    tracemalloc.start()
-    towards = grammar.closing.towards(["b", name], [])
-    assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
-    tracemalloc.stop()
-    assert towards.shortest(grammar.matcher()) is not None
+class Counting:
+    """A matcher, and its copies, that count what is asked of them."""
+
+    def __init__(self, matcher: Any, counts: dict[str, int]) -> None:
+        self._matcher = matcher
+        self._counts = counts
+
+    def deep_copy(self) -> "Counting":
+        self._counts["copies"] += 1
+        return Counting(self._matcher.deep_copy(), self._counts)
+
+    def __getattr__(self, name: str) -> Any:
+        self._counts["calls"] += 1
+        return getattr(self._matcher, name)
+
+
+@pytest.mark.parametrize("required", [5, 60, 900])
+@pytest.mark.parametrize("max_tokens", [64, 2000])
+def test_the_work_is_bounded_whatever_the_way_takes(required: int, max_tokens: int) -> None:
+    properties = {f"name{index}": {"type": "string"} for index in range(required)}
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    grammar = COMPILER.compile(Constraint(json_schema={"type": "array", "items": schema, "minItems": 3}))
+    tokens, guide = generated(grammar, max_tokens, 1)
+    assert not guide.may_end
+    counts = {"copies": 0, "calls": 0}
+    grammar.closing.close(Counting(guide.matcher, counts), len(tokens), max_tokens)  # type: ignore[arg-type]
+    assert counts["copies"] <= 40_000
+    assert counts["calls"] <= 4_000_000

@@ -301,11 +301,11 @@ def test_a_request_that_ends_while_its_tokens_are_gone_through_has_all_of_them(
 ) -> None:
     reached, go_on, take_again = threading.Event(), threading.Event(), Guide.take_again
 
-    def held(guide: Guide, token_id: int, left: int) -> None:
+    def held(guide: Guide, token_id: int) -> None:
         if guide.length == 3:
             reached.set()
             assert go_on.wait(60)
-        take_again(guide, token_id, left)
+        take_again(guide, token_id)
 
     monkeypatch.setattr(Guide, "take_again", held)
     under_test = EngineUnderTest(grammars=letters)
@@ -336,8 +336,47 @@ def test_a_model_without_a_tokenizer_takes_no_constraints() -> None:
     assert not under_test.engine.has_work()
 
 
-def test_a_nested_output_is_brought_to_its_end_with_the_last_token(letters: GrammarCompiler) -> None:
-    """A token refused is sampled again from the same logits, as the first of the way to the end."""
+@pytest.mark.parametrize("how", ["abort", "deadline", "again"])
+def test_an_output_that_is_being_closed_ends_once(
+    letters: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    go_on, closed = threading.Event(), Guide.closed
+
+    def held(guide: Guide, max_tokens: int) -> Any:
+        assert go_on.wait(60)
+        return closed(guide, max_tokens)
+
+    monkeypatch.setattr(Guide, "closed", held)
+    under_test = EngineUnderTest(grammars=letters)
+    params = SamplingParams.parse({"constraint": {"regex": "[a-e]{5,40}p"}, "deadline": 5.0, "max_tokens": 8})
+    under_test.engine.add(Request("a", [1], params))
+    while not under_test.engine._scheduler.running:
+        under_test.step()
+    while under_test.engine._scheduler.running:
+        under_test.step()
+    assert "a" in under_test.engine, "it has not ended by itself"
+    assert under_test.engine.has_work()
+    if how == "abort":
+        under_test.engine.abort("a")
+    elif how == "deadline":
+        under_test.clock.now += 6.0
+        under_test.step()
+    else:
+        with pytest.raises(ValueError, match="is running already"):
+            under_test.engine.add(Request("a", [1], params))
+    go_on.set()
+    under_test.finish()
+    output = under_test.outputs["a"]
+    if how == "abort":
+        assert output.finish_reason is FinishReason.ABORT
+        assert len(output.token_ids) == 8
+    else:  # its tokens were there in time
+        assert output.finish_reason is FinishReason.LENGTH
+        assert output.num_own_tokens == 7
+        assert re.fullmatch("[a-e]{7,30}p", text(output.token_ids))
+
+
+def test_a_nested_output_is_closed(letters: GrammarCompiler) -> None:
     grammar = {"grammar": 'start: "o" (start | "b" start)* "a"'}
     for seed in range(20):
         asked = Request(

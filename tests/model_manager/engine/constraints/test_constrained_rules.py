@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_stop_tokens_that_the_model_does_not_have_never_come(shared: LLMEngine) 
     assert re.fullmatch("[a-e]{3,9}", run.text("a"))
 
 
-def test_an_output_says_that_the_budget_ended_it(shared: LLMEngine) -> None:
+def test_an_output_says_where_it_was_closed(shared: LLMEngine) -> None:
     asked = [
         request(f"{most}-{n}", {"regex": "<[a-c]{2,40}>"}, seed=n, max_tokens=most)
         for n in range(6)
@@ -90,31 +91,50 @@ def test_an_output_says_that_the_budget_ended_it(shared: LLMEngine) -> None:
     run = Run(shared, *asked)
     assert not run.failures
     assert all(re.fullmatch("<[a-c]{2,40}>", run.text(name)) for name in run.outputs)
-    reasons = {name: output.finish_reason for name, output in run.outputs.items()}
-    assert {reasons[name] for name in reasons if name.startswith("60")} == {FinishReason.STOP}
-    assert FinishReason.LENGTH in {reasons[name] for name in reasons if name.startswith("6-")}
+    for name, output in run.outputs.items():
+        is_closed = output.num_own_tokens is not None
+        assert output.finish_reason is (FinishReason.LENGTH if is_closed else FinishReason.STOP)
+        assert not is_closed or (name.startswith("6-") and len(output.token_ids) <= 6)
+    assert any(output.num_own_tokens == 5 for output in run.outputs.values())
 
 
-def test_that_the_budget_ended_it_is_not_forgotten_where_another_engine_goes_on(shared: LLMEngine) -> None:
-    asked = request("a", {"regex": "<[a-c]{2,40}>"}, max_tokens=60)
-    given = tokenizer().encode("<abc").ids
-    again = [
-        Request(str(cut), asked.prompt_token_ids, asked.params, output_token_ids=given, output_is_cut=cut)
-        for cut in (False, True)
-    ]
-    run = Run(shared, *again)
-    reasons = {name: output.finish_reason for name, output in run.outputs.items()}
-    assert reasons == {"False": FinishReason.STOP, "True": FinishReason.LENGTH}
+def test_an_output_is_closed_as_it_was_where_another_engine_goes_on(shared: LLMEngine) -> None:
+    for count in (0, 3, 7):
+        asked = request("a", {"regex": "<[a-c]{20,40}>"}, seed=2, max_tokens=7)
+        whole = Run(shared, request("a", {"regex": "<[a-c]{20,40}>"}, seed=2, max_tokens=60)).outputs["a"].token_ids
+        given = Request("a", asked.prompt_token_ids, asked.params, output_token_ids=whole[:count])
+        run = Run(shared, given)
+        if run.outputs:
+            assert run.outputs["a"].token_ids == Run(shared, asked).outputs["a"].token_ids
+        else:
+            assert run.failures["a"].kind == "ConstraintNotMet"
+            assert Run(shared, asked).failures["a"] == run.failures["a"]
 
 
-def test_an_answer_of_few_tokens_is_one_of_the_shortest_choices(shared: LLMEngine) -> None:
-    asked = [
-        request("choice", {"choice": ["yes", "1 of the many many many many answers"]}, max_tokens=3),
-        request("regex", {"regex": "0[a-z]{50}|zz"}, max_tokens=3),
-        request("enum", {"json_schema": {"enum": ["-" * 50, "a"]}}, max_tokens=4),
-    ]
-    run = Run(shared, *asked)
-    assert {name: run.text(name) for name in run.outputs} == {"choice": "yes", "regex": "zz", "enum": '"a"'}
+def test_an_output_is_not_closed_with_tokens_of_which_the_request_says_more(shared: LLMEngine) -> None:
+    """They are not the model's, so they have no log-probabilities, and might hold what is forbidden."""
+    told: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "logprobs": {"logprobs": 0},
+        "bad words": {"bad_words": [">"]},
+        "stop": {"stop": ["b>"]},
+        "bias": {"logit_bias": {5: -1.0}},
+    }
+    few: dict[str, Any] = {"temperature": 0.0, "max_tokens": 6}
+    run = Run(shared, *(request(name, {"regex": "<(b[a-c])+>"}, **few, **told[name]) for name in told))
+    assert run.outputs.keys() == {"plain"}
+    assert run.outputs["plain"].num_own_tokens is not None
+    assert {each.kind for each in run.failures.values()} == {"ConstraintNotMet"}
+
+
+def test_an_answer_that_fits_is_the_models_however_few_its_tokens(shared: LLMEngine) -> None:
+    """Of one token each: at a budget of one token none of them is preferred."""
+    words = ["a", "b", "c", "d"]
+    few = [request(f"1 {n}", {"choice": words}, seed=n, max_tokens=1) for n in range(12)]
+    many = [request(f"9 {n}", {"choice": words}, seed=n, max_tokens=9) for n in range(12)]
+    run = Run(shared, *few, *many)
+    assert [run.text(f"1 {n}") for n in range(12)] == [run.text(f"9 {n}") for n in range(12)]
+    assert len({run.text(name) for name in run.outputs}) > 1
 
 
 def test_what_the_grammar_has_no_more_of_ends_the_output_whatever_min_tokens_says(shared: LLMEngine) -> None:
@@ -187,7 +207,7 @@ def test_what_goes_wrong_in_a_matcher_stays_wrong(tmp_path: Path) -> None:
     wrong = PIECES.index("d")
     for _ in range(2):
         with pytest.raises(ConstraintNotMet, match="after 0 tokens"):
-            guide.take(wrong, 9)
+            guide.take(wrong)
 
 
 def guide_of(pattern: str, folder: Path) -> Guide:
