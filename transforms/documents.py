@@ -5,6 +5,7 @@ from __future__ import annotations
 from model_manager.wire.errors import InvalidRequest
 from transforms.elements import Prompt
 from transforms.rows import RowShape
+from transforms.typed.blanks import is_blank
 
 
 def rows_of_documents(text_column: str | None) -> RowShape:
@@ -16,6 +17,6 @@ def document_of(prompt: Prompt) -> str:
     """Its text; raises InvalidRequest where it is something else, or blank."""
     if prompt.text is None:
         raise InvalidRequest("a document is text, not messages or token ids")
-    if not prompt.text.strip():
+    if is_blank(prompt.text):
         raise InvalidRequest("the document is blank")
     return prompt.text

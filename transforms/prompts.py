@@ -6,13 +6,14 @@ import hashlib
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from model_manager.wire.canonical import canonical
 from model_manager.wire.chat_messages import parse_messages
 from model_manager.wire.errors import InvalidRequest, RequestError
 from model_manager.wire.sampling import SamplingParams
 from transforms.elements import DeadLetter, Prompt, content_id
-from transforms.rows import RowShape, check_depth, given_id, parse_row, too_deep
+from transforms.rows import RowShape, check_depth, check_text, document_wanted, given_id, parse_row, too_deep
 
 
 def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
@@ -29,7 +30,8 @@ def as_prompt(value: Any, shape: RowShape | None = None) -> Prompt:
     One without an id gets that of its content.
     """
     check_depth(value)
-    prompt = _prompt(value, shape or RowShape())
+    prompt = _prompt(_plain(value), shape or RowShape())
+    _check_json(prompt)
     return prompt if prompt.id else msgspec.structs.replace(prompt, id=prompt.content_id)
 
 
@@ -62,17 +64,38 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, str | dict | list) else repr(value)
 
 
+def _plain(value: Any) -> Any:
+    """With numpy's scalars and arrays, which JSON does not have, as Python's."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _check_json(prompt: Prompt) -> None:
+    """Raises InvalidRequest, by the column's name, for what cannot be written as JSON: surrogates, objects."""
+    for name, value in {"the prompt": [prompt.id, prompt.content], **prompt.columns}.items():
+        try:
+            canonical({name: value})
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"{name}: takes what JSON has: {error}") from None
+
+
 def _prompt(value: Any, shape: RowShape) -> Prompt:
     if isinstance(value, Prompt):
         return value
     if isinstance(value, str):
+        check_text(value, shape)
         return Prompt(text=value)
+    if isinstance(value, dict):
+        return parse_row(value, shape, position="")
+    if shape.documents:
+        raise InvalidRequest(f"an element of type {type(value).__name__}: takes {document_wanted(shape)}")
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return Prompt(token_ids=value)
     if isinstance(value, list):
         return Prompt(messages=[*parse_messages(value)])
-    if isinstance(value, dict):
-        return parse_row(value, shape, position="")
     raise InvalidRequest(
         f"an element of type {type(value).__name__}: takes a Prompt, text, messages, token ids, or a row as a mapping"
     )

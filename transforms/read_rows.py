@@ -21,7 +21,7 @@ from transforms.file_ranges import FileRange
 from transforms.formats import InputFormat, delimiter
 from transforms.input_files import is_damage, open_input
 from transforms.lines import Line, read_lines
-from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, given_id, parse_row, too_deep
+from transforms.rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, check_types, given_id, parse_row, too_deep
 
 MAX_ROW_BYTES = 16 * 2**20
 LINE_MARK = "@"
@@ -231,4 +231,9 @@ def _parquet_row(row: Mapping[str, Any], shape: RowShape, position: str, limit: 
     if len(encoded) > limit:
         shown = encoded[:_SHOWN].decode("utf-8", "replace")
         return _letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown)
-    return _prompt_or_letter(msgspec.json.decode(encoded), shape, position, encoded.decode())
+    plain = msgspec.json.decode(encoded)
+    try:
+        check_types(row, shape)
+    except InvalidRequest as error:
+        return _letter(error, position, plain, given_id(plain, shape))
+    return _prompt_or_letter(plain, shape, position, encoded.decode())

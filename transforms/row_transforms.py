@@ -126,11 +126,25 @@ class ShownExample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: Any
 
 
-class ExtractSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DocumentSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of transforms whose prompts are documents."""
+
+    row_params: bool = False
+
+    @property
+    def shape(self) -> RowShape:
+        return RowShape(
+            prompt_column=self.prompt_field or "prompt",
+            documents=True,
+            id_column=self.id_field,
+            row_params=self.row_params,
+        )
+
+
+class ExtractSettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of ExtractRows."""
 
     output_field: str = "extracted"
-    row_params: bool = False
     schema: dict[str, Any] | str
     """A JSON Schema, its text, or a file of it."""
     template: str = DEFAULT_TEMPLATE
@@ -154,11 +168,10 @@ class ExtractSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fie
         return super().of_transform() | {"params": params, "max_tokens": params.max_tokens}
 
 
-class ClassifySettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClassifySettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of ClassifyRows."""
 
     output_field: str = "classified"
-    row_params: bool = False
     labels: list[str] | dict[str, str]
     """As they are, or each with what it means."""
     multiple: bool = False
@@ -211,17 +224,17 @@ class _RowTransform(beam.PTransform):
     def _read_fields(self, names: list[str]) -> list[str]:
         """Those fields of the rows that prompts are made of."""
         shape, has = self._settings.shape, f"the rows have {', '.join(names) or 'no fields'}"
-        named = {"prompt_field": shape.prompt_column, "id_field": shape.id_column}
+        named = {"prompt_field": self._settings.prompt_field, "id_field": shape.id_column}
         for setting, field in named.items():
             if field is not None and field not in names:
                 raise ConfigError(f"{setting}={field!r}: takes a field of the rows; {has}")
-        if shape.prompt_column is None and not {"prompt", "messages"} & set(names):
+        if not set(shape.prompt_columns) & set(names):
             raise ConfigError(f"prompt_field is missing: takes the field that holds the prompts; {has}")
         if self._settings.output_field in names:
             raise ConfigError(
                 f"output_field={self._settings.output_field!r}: takes a name that is new to the rows; {has}"
             )
-        read = {shape.prompt_column} if shape.prompt_column else {"prompt", "messages"}
+        read = set(shape.prompt_columns)
         read |= {shape.id_column} if shape.id_column else {"id", "custom_id"}
         read |= {*self._further_fields, *(SAMPLING_NAMES if shape.row_params else ())}
         return [name for name in names if name in read]

@@ -50,10 +50,21 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
         """Those that the prompt may be in."""
         return ("text", "document", "prompt") if self.documents else ("prompt", "messages")
 
+    @property
+    def prompt_columns(self) -> tuple[str, ...]:
+        """Those that the prompt may be in: the one that is named, or the default ones."""
+        return (self.prompt_column,) if self.prompt_column else self.default_columns
+
+    @property
+    def wanted(self) -> str:
+        """What a value of the prompt column may be, in words."""
+        return "a document, which is text" if self.documents else "a string, a list of messages or of token ids"
+
 
 def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None = None) -> Prompt:
     """The prompt of a decoded row; `position` (file and place) is its id where it has none. Raises InvalidRequest."""
     if isinstance(row, str):
+        check_text(row, shape)
         return Prompt(id=position, text=row, source=position, original=original)
     check_depth(row)
     if not isinstance(row, dict):
@@ -65,6 +76,27 @@ def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None 
     content = _take_content(rest, shape)
     params = take_params(rest) if shape.row_params else {}
     return Prompt(id=identity, params=params, columns=rest, source=position, original=original, **content)
+
+
+def document_wanted(shape: RowShape) -> str:
+    """What an element may be that is a document, in words."""
+    *others, last = (f"`{name}`" for name in shape.prompt_columns)
+    return (
+        f"a document: text, a Prompt of text, or a mapping with it as {', '.join(others)}{' or ' * bool(others)}{last}"
+    )
+
+
+def check_text(text: str, shape: RowShape, name: str = "the document") -> None:
+    """Raises InvalidRequest for a document that is empty."""
+    if shape.documents and not text:
+        raise InvalidRequest(f"{name} is empty")
+
+
+def check_types(row: Mapping[str, Any], shape: RowShape) -> None:
+    """Raises InvalidRequest where the prompt column of a table has values that JSON has not: bytes, decimals, dates."""
+    for name in shape.prompt_columns:
+        if not isinstance(row.get(name), str | list | dict | int | float | None):
+            raise InvalidRequest(f"`{name}` is {_json_type(row[name])}: takes {shape.wanted}")
 
 
 def check_depth(value: Any) -> None:
@@ -105,10 +137,10 @@ def take_id(rest: dict[str, Any], shape: RowShape) -> str:
 
 def _take_content(rest: dict[str, Any], shape: RowShape) -> dict[str, Any]:
     kind = "text" if shape.documents else "prompt"
-    named = [shape.prompt_column] if shape.prompt_column else list(shape.default_columns)
+    named = shape.prompt_columns
     found = [name for name in named if rest.get(name) is not None]
     if not found and named[0] in rest:
-        raise InvalidRequest(f"`{named[0]}` is null")
+        raise InvalidRequest(f"`{named[0]}` is null: takes {shape.wanted}")
     if not found:
         wanted = " or ".join(f"`{name}`" for name in named)
         columns = ", ".join(f"`{name}`" for name in list(rest)[:10]) or "none"
@@ -120,18 +152,21 @@ def _take_content(rest: dict[str, Any], shape: RowShape) -> dict[str, Any]:
     for name in named:
         if name != found[0]:
             rest.pop(name, None)
-    return _content(found[0], rest.pop(found[0]))
+    return _content(found[0], rest.pop(found[0]), shape)
 
 
-def _content(name: str, value: Any) -> dict[str, Any]:
+def _content(name: str, value: Any, shape: RowShape) -> dict[str, Any]:
     if isinstance(value, str):
+        check_text(value, shape, f"`{name}`")
         return {"text": value}
+    if shape.documents:
+        raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes {shape.wanted}")
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return {"token_ids": value}
     if isinstance(value, list):
         messages: Messages = [*parse_messages(value)]
         return {"messages": messages}
-    raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes a string, a list of messages or of token ids")
+    raise InvalidRequest(f"`{name}` is {_json_type(value)}: takes {shape.wanted}")
 
 
 def take_params(rest: dict[str, Any]) -> dict[str, Any]:
@@ -146,5 +181,13 @@ def take_params(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json_type(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
+    return names.get(type(value)) or f"of type {type(value).__name__}"

@@ -12,6 +12,8 @@ from model_manager.wire.messages import FinishReason, Output, Request, Timings
 from model_manager.wire.sampling import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MOST_PENDING = 64
+"""Tokens within which a byte that took characters away is followed by those that bring them back, if any are."""
 
 
 class Decoder(Protocol):
@@ -114,11 +116,30 @@ def _end(
     allows, and with the last token under a constraint: others were passed over.
     """
     passed = len(token_ids) if params.constraint is not None else params.min_tokens
-    early = decode(token_ids[: max(0, passed - 1)]).rstrip(_REPLACEMENT)
-    at = text.find(stop, max(0, len(early) - len(stop) + 1))
+    early = _shown(text, token_ids[: max(0, passed - 1)], decode)
+    at = text.find(stop, max(0, early - len(stop) + 1))
     if at < 0:
         return len(text)
     return at + len(stop) if params.include_stop_str_in_output else at
+
+
+def _shown(text: str, token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
+    """How many characters of a text had been there once when it had these tokens: a byte may have taken some away."""
+    most = 0
+    for count in range(len(token_ids), max(0, len(token_ids) - _MOST_PENDING), -1):
+        early = decode(token_ids[:count])
+        most = max(most, _common(early.rstrip(_REPLACEMENT), text))
+        if not early.endswith(_REPLACEMENT):
+            break
+    return most
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginnings."""
+    if other.startswith(one):
+        return len(one)
+    differ = (at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there)
+    return next(differ, min(len(one), len(other)))
 
 
 def logprobs_of(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> list[TokenLogprob]:

@@ -299,7 +299,7 @@ def test_what_fails_is_a_dead_letter() -> None:
 
     documents = [
         Prompt(id="strict", text="Anna"),
-        Prompt(id="blank", text=" \n"),
+        Prompt(id="blank", text=" \n\u3000\u200b\0"),
         Prompt(id="chat", messages=[{"role": "user", "content": "x"}]),
         Prompt(id="constrained", text="x", params={"constraint": {"json": True}}),
     ]

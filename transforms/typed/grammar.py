@@ -11,19 +11,22 @@ import json
 
 import regex
 
+from transforms.typed.blanks import BLANKS, JOINERS
 from transforms.typed.leaves import bounded, expression, is_choice
 from transforms.typed.shapes import Items, Leaf, Maybe, Member, Piece, Record, Shape, Span, spans_of
 
-_WORD = regex.compile(r"\w+|\s+|\X")
-"""A word has the marks on its letters; what is neither word nor space is cut where a reader sees a new character."""
-_VISIBLE = r'([^\\ ]|\\["\\bf]|\\u[0-9a-f]{4})'
-"""A character of a JSON string, as it is escaped there, that is no white space."""
+_RUN = regex.compile(rf"[{BLANKS}]+|[^{BLANKS}]+")
+"""Cut first, as some marks take a space after them into one character."""
+_WORD = regex.compile(rf"[{BLANKS}]+|[{JOINERS}]+|\w+|\X")
+"""A word has the marks on its letters; what is no word is cut where a reader sees a new character."""
+_SHOWN = rf'([^\\{BLANKS}{JOINERS}]|\\["\\])'
+"""A character of a JSON string, as it is escaped there, that a span may begin and end with."""
 _ANY = r'([^\\]|\\["\\bfnrt]|\\u[0-9a-f]{4})'
 
 
 def pieces(text: str, by: str) -> list[str]:
     """The text cut where spans may begin and end."""
-    return list(text) if by == "chars" else _WORD.findall(text)
+    return list(text) if by == "chars" else [word for run in _RUN.findall(text) for word in _WORD.findall(run)]
 
 
 class Grammar:
@@ -104,7 +107,7 @@ def _terminals(span: Span, document: str) -> str:
     part = json.dumps({"substring_chunks": escaped}, ensure_ascii=False)
     lines = (
         f'{name}: "\\"" {name}_TEXT "\\""',
-        f"{name}_TEXT: {name}_PART & /(?s:{_VISIBLE}({_ANY}*{_VISIBLE})?)/",
+        f"{name}_TEXT: {name}_PART & /(?s:{_SHOWN}({_ANY}*{_SHOWN})?[{JOINERS}]*)/",
         f"{name}_PART: %regex {part}",
     )
     return "\n".join(lines) + "\n"

@@ -39,6 +39,11 @@ class Ending:
 class StopText:
     """Watches the decoded output for strings; exact at each token, however strings and characters straddle tokens.
 
+    An occurrence is a string at a place in the text. A token completes it if the text of all tokens so far has it and
+    had it after no token before. Replacement characters at the text's end are left out, as later bytes may make a
+    character of them. A later byte may also turn finished characters back into replacement characters (byte fallback)
+    and another one restore them: what they were part of was complete before, and is not found again.
+
     Only a few tokens are decoded again at each step (the prefix-offset method of text-generation-inference and vLLM).
     tokenizers' own DecodeStream does not serve: with byte fallback, a byte that turns a finished character back into
     replacement characters makes it raise from then on.
@@ -52,8 +57,9 @@ class StopText:
         self._prefix = 0  # tokens from here to _settled only give the decoder its context
         self._settled = 0  # text of the tokens before this is known
         self._prefix_text = ""
-        self._searched = 0  # how much of the text that is not settled was searched
-        self._tail = ""  # the last characters of the settled text, one fewer than the longest string
+        self._tail = ""  # the end of the settled text: whatever a string may begin in that is not complete yet
+        self._searched = ""  # the text from the tail's beginning on, as far as it was searched
+        self._num_searched = 0  # after so many tokens
 
     def push(self, token_id: int) -> str | None:
         """The string that this token completes, the one that begins first if there are several.
@@ -63,13 +69,13 @@ class StopText:
         self._ids.append(token_id)
         text = self._decode(self._prefix)
         if not text.startswith(self._prefix_text):
-            if self._within_character(text):
-                return None
+            if self._within_character(text) and self._prefix_text.startswith(text.rstrip(_REPLACEMENT)):
+                return None  # there is less text than there was
             self._restart()
             text = self._decode(0)
         fresh = text[len(self._prefix_text) :]
-        matched = self._find(fresh.rstrip(_REPLACEMENT))
-        self._settle(fresh)
+        matched = self._find(fresh)
+        self._settle(text, fresh)
         return matched
 
     def last(self, count: int) -> list[int]:
@@ -77,33 +83,53 @@ class StopText:
         return self._ids[-count:]
 
     def _find(self, fresh: str) -> str | None:
-        """The first string in the tail and the text after it that ends in what was not searched before."""
-        text, known = self._tail + fresh, len(self._tail) + self._searched
-        self._searched = len(fresh)
+        """The first string that ends in what was not searched before."""
+        text = (self._tail + fresh).rstrip(_REPLACEMENT)
+        known = _common(self._searched, text)
+        if known == len(text):
+            return None  # what was searched may be longer: it is kept, as it may come back
+        self._searched, self._num_searched = text, len(self._ids)
         places = [(text.find(string, max(0, known - len(string) + 1)), string) for string in self._strings]
         found = [(at, string) for at, string in places if at >= 0]
         return min(found, key=lambda match: match[0])[1] if found else None
 
-    def _settle(self, fresh: str) -> None:
+    def _settle(self, decoded: str, fresh: str) -> None:
         """Take the new text as final, unless it ends within a character."""
         if not fresh or self._within_character(fresh):
             return
         text = self._tail + fresh
-        self._tail = text[len(text) - self._overlap :] if self._overlap < len(text) else text
-        self._prefix, self._settled, self._searched = self._settled, len(self._ids), 0
-        self._prefix_text = self._decode(self._prefix)
+        cut = max(0, _common(self._searched, text) - self._overlap)
+        self._tail, self._searched = text[cut:], self._searched[cut:]
+        self._prefix_text = self._decode(self._settled)
+        if decoded.endswith(self._prefix_text):
+            self._prefix = self._settled
+        else:  # these tokens alone would be other text: they are among bytes that are no characters
+            self._prefix_text = decoded
+        self._settled = len(self._ids)
 
     def _within_character(self, text: str) -> bool:
         return text.endswith(_REPLACEMENT) and len(self._ids) - self._settled < _MOST_PENDING
 
     def _restart(self) -> None:
-        """Forget what was settled: a later byte has changed the text of earlier ones."""
-        self._prefix = self._settled = self._searched = 0
+        """Forget what was settled, not what was searched: a later byte has changed the text of earlier ones."""
+        self._searched = self._text(self._ids[: self._num_searched]).rstrip(_REPLACEMENT)
+        self._prefix = self._settled = 0
         self._prefix_text = self._tail = ""
 
     def _decode(self, start: int) -> str:
-        text: str = self._tokenizer.decode(self._ids[start:], skip_special_tokens=True)
+        return self._text(self._ids[start:])
+
+    def _text(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginnings."""
+    if other.startswith(one):
+        return len(one)
+    differ = (at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there)
+    return next(differ, min(len(one), len(other)))
 
 
 class StopConditions:

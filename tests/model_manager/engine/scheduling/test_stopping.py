@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +11,20 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
 import model_manager.store
+from model_manager.client.generation import text_of
 from model_manager.engine.scheduling.stopping import Ending, StopRules, StopText
 from model_manager.wire.config import EMBEDDED_MODEL
 from model_manager.wire.errors import ModelCorrupt
-from model_manager.wire.messages import FinishReason
+from model_manager.wire.messages import FinishReason, Output, Timings
 from model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.scheduling.stop_text_cases import (
+    KINDS,
+    REPLACEMENT,
+    SPECIAL,
+    first_stop,
+    shown,
+    tokenizer_of,
+)
 
 FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 EOS = 1
@@ -160,6 +170,81 @@ def test_text_of_byte_tokens_stops_where_decoding_everything_would(ids: list[lis
     flat = [token_id for group in ids for token_id in group]
     found = stops(byte_fallback(), flat, *strings)
     assert (found and found[0]) == reference(byte_fallback(), flat, *strings)
+
+
+def test_a_stop_string_that_was_passed_over_is_not_found_again_behind_a_stray_byte() -> None:
+    """A stray byte turns é back into replacement characters, so that the text is searched from its beginning."""
+    made = tokenizer_of("metaspace")
+    end, x = token(made, "end"), token(made, "x")
+    ids = [end, 0xC3, 0xA9, 0xE4, x]
+    params = SamplingParams(stop=("nd",), min_tokens=3)
+    conditions = StopRules(frozenset(), made).conditions(params, 99)
+    assert [conditions.after(token_id, at) for at, token_id in enumerate(ids, 1)] == [None] * 5
+    assert conditions.after(end, 6) == Ending(FinishReason.STOP, "nd")
+
+
+def test_a_character_that_later_bytes_restore_was_there_before() -> None:
+    made = tokenizer_of("metaspace")
+    ids = [*"é".encode(), *"好".encode(), token(made, "x")]
+    assert first_stop(made, ids, ["é"], 3) == (0, set())
+    conditions = StopRules(frozenset(), made).conditions(SamplingParams(stop=("é",), min_tokens=3), 99)
+    assert [conditions.after(token_id, at) for at, token_id in enumerate(ids, 1)] == [None] * 6
+
+
+_BYTES = st.one_of(
+    st.sampled_from(["é", "好", "\U0001f389", "x", "éa"]).map(lambda text: list(text.encode())),
+    st.sampled_from([0xE4, 0xBD, 0xA0, 0xC3, 0xFF, 0xF0]).map(lambda byte: [byte]),
+    st.lists(st.sampled_from([*b"aax\xc3\xa9\xff"]), min_size=2, max_size=40),
+)
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[Tokenizer, list[int], list[str], int]:
+    """Tokens with stray bytes, stop strings that mostly occur at one time or another, and min_tokens."""
+    made = tokenizer_of(draw(st.sampled_from(KINDS)))
+    specials = st.integers(1, 20).map(lambda times: [token(made, SPECIAL)] * times)
+    words = st.integers(256, made.get_vocab_size() - 1).map(lambda token_id: [token_id])
+    ids = [
+        each for group in draw(st.lists(_BYTES | words | words | specials, min_size=1, max_size=9)) for each in group
+    ]
+    strings = draw(st.lists(st.sampled_from(["é", REPLACEMENT, "end", " ", "x好", f"a{REPLACEMENT}"]), max_size=1))
+    for _ in range(draw(st.integers(0 if strings else 1, 2))):
+        text = shown(made, ids[: draw(st.integers(1, len(ids)))]) or "a"
+        start = draw(st.integers(0, len(text) - 1))
+        strings.append(text[start : start + draw(st.integers(1, 5))])
+    return made, ids, strings, draw(st.integers(0, len(ids)))
+
+
+class _Decoder:
+    def __init__(self, made: Tokenizer) -> None:
+        self._made = made
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        text: str = self._made.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def joined(self, ids: Sequence[int]) -> str:
+        return self.decode(ids)
+
+
+@given(outputs())
+@settings(max_examples=1500)
+def test_a_text_stops_at_the_first_token_that_completes_a_string_and_ends_before_it(
+    case: tuple[Tokenizer, list[int], list[str], int],
+) -> None:
+    made, ids, strings, min_tokens = case
+    params = SamplingParams(stop=tuple(dict.fromkeys(strings)), min_tokens=min_tokens, max_tokens=max(1, len(ids)))
+    conditions = StopRules(frozenset(), made).conditions(params, len(ids) + 1)
+    endings = (conditions.after(token_id, count) for count, token_id in enumerate(ids, 1))
+    found = next(((count, ending) for count, ending in enumerate(endings, 1) if ending is not None), (0, None))
+    count, completed = first_stop(made, ids, strings, min_tokens)
+    assert found[0] == count
+    if found[1] is None:
+        return
+    first = min(at for at, _ in completed)
+    assert (first, found[1].matched) in completed
+    output = Output("a", ids[:count], found[1].reason, Timings(0, 0, 0), prompt_tokens=1, stop_reason=found[1].matched)
+    assert text_of(output, params, _Decoder(made)) == made.decode(ids[:count])[:first].rstrip(REPLACEMENT)
 
 
 def test_a_folder_without_a_tokenizer_serves_all_but_stop_strings(tmp_path: Path) -> None:

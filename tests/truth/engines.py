@@ -1,0 +1,33 @@
+"""The real engine in this process, on the embedded model, and what requests come to in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import model_manager.store
+from model_manager.engine.interface import Engine
+from model_manager.engine.process import load_engine
+from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from model_manager.wire.messages import Failure, Output, Request, StartEngine
+
+FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+
+
+def started(folder: Path = FOLDER, **settings: Any) -> Engine:
+    """Of the model in a folder."""
+    config = ModelConfig(model=str(folder), **{"kv_cache_gib": 0.2} | settings)
+    return load_engine(StartEngine(config, str(folder), 1.0))
+
+
+def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, Output | Failure]:
+    """Of requests that run together, by their ids."""
+    for request in requests:
+        engine.add(request)
+    found: dict[str, Output | Failure] = {}
+    while engine.has_work():
+        result = engine.step()
+        found |= {output.request_id: output for output in result.outputs}
+        found |= {failure.request_id: failure for failure in result.failures}
+    return found
