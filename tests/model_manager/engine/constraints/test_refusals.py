@@ -49,7 +49,8 @@ SCHEMAS: list[tuple[Any, str]] = [
     (
         {"properties": {"p": {"oneOf": [obj(), obj()]}}},
         "`oneOf` at #/properties/p has schemas that may hold at once: give each `type: object` and a property that "
-        "tells them apart, with another `const` in each, and in `required`; or write `anyOf` where an overlap does no harm",
+        "tells them apart, with another `const` in each, and in `required`; or write `anyOf` where an overlap "
+        "does no harm",
     ),
     (
         {"properties": {"a": {"items": {"not": {"not": {}}}}}},
