@@ -6,6 +6,7 @@ whatever a request says ends in a grammar or in InvalidRequest. Knows no sequenc
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import threading
@@ -242,7 +243,13 @@ def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
     return refusals.reason(constraint, matcher.get_error(), _message) if matcher.is_error() else None
 
 
+@functools.cache
+def _bytes() -> LLTokenizer:
+    """Of single bytes; what a schema's parts say is looked at many times."""
+    return LLTokenizer("byte")
+
+
 def _message(schema: dict[str, Any]) -> str | None:
     """What llguidance says of a schema that it refuses."""
-    matcher = _matcher(LLTokenizer("byte"), _schema_source(schema))
+    matcher = _matcher(_bytes(), _schema_source(schema))
     return matcher.get_error() if matcher.is_error() else None

@@ -123,16 +123,21 @@ def _embedded(grammar: str, position: int, keyword: str) -> tuple[Any, str, int]
     start = position - len(keyword)
     try:
         value, end = _decoder.raw_decode(grammar, space.end())
+    except json.JSONDecodeError as error:
+        said = f"{place(grammar, error.pos)}: {keyword}: takes JSON: {error.msg}"
+        raise InvalidRequest(f"constraint.grammar: {said}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"constraint.grammar: {place(grammar, start)}: {keyword}: takes JSON: {error}") from None
-    if keyword != "%json" or not isinstance(value, dict):
+    if keyword != "%json" or not isinstance(value, dict | bool):
         return value, grammar[position:end], end
     try:
         schema = Constraint(json_schema=value).json_schema
-        assert isinstance(schema, dict)
+        if schema is False:
+            raise InvalidRequest("takes a schema that something satisfies, got false")
+        schema = schema if isinstance(schema, dict) else {}
         return schema, " " + json.dumps(prepared(schema) | {"x-guidance": OPTIONS}), end
     except InvalidRequest as error:
-        said = str(error).removeprefix("constraint.json_schema: ")
+        said = str(error).removeprefix("constraint.").removeprefix("json_schema: ")
         raise InvalidRequest(f"constraint.grammar: {place(grammar, start)}: %json: {said}") from None
 
 

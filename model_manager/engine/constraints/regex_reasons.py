@@ -64,9 +64,11 @@ _TOKEN = re.compile(
 )
 _IN_CLASS = re.compile(rf"(?P<escape>{_ESCAPE})|(?P<open>\[\^?\]?)|(?P<close>\])", re.DOTALL)
 _VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
-_LOOK = re.compile(r"lookarounds not supported yet; (\w+)")
+_FLAGS_BEFORE = re.compile(r"(?:\(\?[a-z]+\))?")
+"""How the flags of a terminal stand before its expression."""
+_LOOK = re.compile(r"lookarounds not supported yet; \w+ in regex /(?P<regex>.*)/(?:\n|$)")
 _PARSE_ERROR = re.compile(
-    r"regex parse error:\n {4}[^\n]*\n {4}(?P<before> *)(?P<carets>\^+)[^\n]*\nerror: (?P<said>[^\n]+)"
+    r"regex parse error:\n {4}(?P<regex>[^\n]*)\n {4}(?P<before> *)(?P<carets>\^+)[^\n]*\nerror: (?P<said>[^\n]+)"
 )
 _OTHER_WORDS = {
     "unrecognized flag": "unknown flag or kind of group",
@@ -96,15 +98,19 @@ def misread(regex: str) -> str | None:
 def regex_reason(regex: str, message: str) -> str | None:
     """What is said of an expression that llguidance refuses with this message; None if it refuses none, or another."""
     look, error = _LOOK.search(message), _PARSE_ERROR.search(message)
-    if (look is None and error is None) or (_written(regex) not in message and regex not in message):
+    refused = error["regex"] if error else look["regex"] if look else None
+    flags = None if refused is None else _FLAGS_BEFORE.match(refused)
+    if refused is None or flags is None or _written(regex) not in (refused, refused[flags.end() :]):
         return None
+    before = 0 if refused == _written(regex) else flags.end()
     for position, text, name in _tokens(regex):
         if name in _CONSTRUCTS:
             return _unsupported(position, text, _CONSTRUCTS[name][1])
     if error is None:
         return _of_anchors(regex)
-    start = _position(regex, len(error["before"]))
-    text = regex[start : max(start + 1, _position(regex, len(error["before"]) + len(error["carets"])))]
+    column = len(error["before"]) - before
+    start = _position(regex, column)
+    text = regex[start : max(start + 1, _position(regex, column + len(error["carets"])))]
     said = _OTHER_WORDS.get(error["said"], error["said"])
     where = f"at character {start + 1}" if text else "at the end"
     return f"{said} {where}" + (f": `{text[:_SHOWN]}`" if text else "")

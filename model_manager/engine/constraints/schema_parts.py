@@ -13,6 +13,7 @@ SCHEMAS = frozenset(
     "unevaluatedItems unevaluatedProperties contentSchema".split()
 )
 """Keywords whose value is a schema or a list of schemas."""
+_SHOWN = 180
 _DEFINITIONS = ("$defs", "definitions")
 """Count where something refers to them."""
 
@@ -31,6 +32,12 @@ def pointer(steps: Sequence[str]) -> str:
     return "#" + "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
+def shown_pointer(steps: Sequence[str]) -> str:
+    """The same for a reader: of a very long one the beginning and the end."""
+    text = pointer(steps)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 3]}…{text[-_SHOWN // 2 :]}"
+
+
 def reference_to(steps: Sequence[str]) -> str:
     """The same, as a `$ref` has it."""
     return "#" + quote(pointer(steps)[1:], safe="/~!$&'()*+,;=:@")
@@ -38,4 +45,4 @@ def reference_to(steps: Sequence[str]) -> str:
 
 def told(keyword: str, steps: Sequence[str]) -> str:
     """How a keyword is named: with the place of the schema that it is in, unless that is the whole."""
-    return f"`{keyword}` at {pointer(steps)}" if steps else f"`{keyword}`"
+    return f"`{keyword}` at {shown_pointer(steps)}" if steps else f"`{keyword}`"

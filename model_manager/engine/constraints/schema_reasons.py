@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 from model_manager.engine.constraints.regex_reasons import regex_reason
 from model_manager.engine.constraints.schema_cost import at, steps_of
-from model_manager.engine.constraints.schema_parts import parts_of, pointer, reference_to
+from model_manager.engine.constraints.schema_parts import parts_of, reference_to, shown_pointer
 
 Judge = Callable[[dict[str, Any]], str | None]
 """What llguidance says of a schema: its message, or None where it takes it."""
 Steps = tuple[str, ...]
 
-_MOST_PARTS, _MOST_CHARACTERS = 500, 2**22
-"""Parts that are compiled by themselves to find one, and the characters of all their sources."""
+_MOST_CHARACTERS = 2**22
+"""Of the sources of all parts that are compiled by themselves to find one."""
+_FEWEST_CHARACTERS = 2**9
+"""That a part counts for: some time goes whatever its size."""
 _SHOWN = 60
 TOO_LARGE_SAID = r"[Tt]oo many|too big|too large|fuel|exceed|precomputation|Unable to determine|stack level"
 """What of llguidance's messages says that a limit was met."""
@@ -84,9 +86,10 @@ def schema_reason(given: dict[str, Any], schema: dict[str, Any], message: str, j
     steps = _as_given(given, steps)
     for pattern, sentence in _SENTENCES:
         if said := pattern.search(line):
-            return sentence(_Refused(part, f" at {pointer(steps)}" if steps else "", said))
+            return sentence(_Refused(part, f" at {shown_pointer(steps)}" if steps else "", said))
     _log.info("refused for a reason that has no sentence yet: %s", message)
-    return f"takes a schema that a grammar can be made of; the part{f' at {pointer(steps)}' if steps else ''} is none"
+    where = f" at {shown_pointer(steps)}" if steps else ""
+    return f"takes a schema that a grammar is made of; the part{where} is none"
 
 
 def _line(message: str) -> str:
@@ -151,15 +154,30 @@ class _Alone:
         self._judge = judge
         self._draft = {"$schema": root["$schema"]} if isinstance(root.get("$schema"), str) else {}
         self._whole = _moved(root)
-        self._left = min(_MOST_PARTS, _MOST_CHARACTERS // (1 + len(str(root))))
+        self._root = root
+        self._left = _MOST_CHARACTERS
 
     def refused(self, steps: Steps) -> str | None:
         """What is said of a part that is refused."""
-        self._left -= 1
+        source = self._source(steps)
+        self._left -= max(_FEWEST_CHARACTERS, len(str(source)))
         if self._left < 0:
             return None
-        message = self._judge(self._draft | {"$ref": reference_to(("whole", *steps)), "whole": self._whole})
+        message = self._judge(source)
         return None if message is None else _line(message).replace("/whole/", "/")
+
+    def _source(self, steps: Steps) -> dict[str, Any]:
+        """The part; with the whole, if it refers to others."""
+        part = at(self._root, steps)
+        if isinstance(part, dict) and not _refers(part):
+            return self._draft | part
+        return self._draft | {"$ref": reference_to(("whole", *steps)), "whole": self._whole}
+
+
+def _refers(value: Any) -> bool:
+    if isinstance(value, dict):
+        return "$ref" in value or any(map(_refers, value.values()))
+    return isinstance(value, list) and any(map(_refers, value))
 
 
 def _moved(value: Any) -> Any:
@@ -244,7 +262,7 @@ def _of_names(refused: _Refused) -> str:
 
 def _of_reference(refused: _Refused) -> str:
     name = "$ref" if "$ref" in _dict(refused.part) or "$schema" not in _dict(refused.part) else "$schema"
-    target = refused.said["target"]
+    target = refused.said["target"].removeprefix("json-schema:///")
     given = _dict(refused.part).get(name, f"#{target}" if target.startswith("/") else target)
     if name == "$schema":
         return f"`$schema`: takes draft 4, 6, 7, 2019-09 or 2020-12 by its address, got {_shown(given)}"
@@ -327,7 +345,7 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[_Refused], str]], ...] = tupl
     for pattern, sentence in (
         (_UNSUPPORTED.pattern, _unsupported),
         (r"^oneOf constraints", _of_one_of),
-        (r"^Invalid type: (.*)", _of_type),
+        (r"^Invalid type: ?(.*)", _of_type),
         (r"^schema must be an object or boolean", _of_no_schema),
         (r"^(?P<name>\S+) must be an? ", _of_value),
         (r"^Expected .* for '(?P<name>[^']+)'", _of_value),

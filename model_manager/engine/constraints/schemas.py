@@ -223,16 +223,22 @@ def _check(schema: dict[str, Any], place: tuple[str, ...]) -> None:
         raise _refusal("x-guidance", place, "is not supported: how JSON is written is the same for all; leave it out")
     for name in ("const", "enum", "multipleOf"):
         _check_values(name, schema.get(name), place)
-    names = schema.get("patternProperties")
-    for name, regexes in (("pattern", [schema.get("pattern")]), ("patternProperties", names or ())):
-        for said in (misread(regex) for regex in regexes if isinstance(regex, str)):
-            if said is not None:
-                raise _refusal(name, place, said)
+    _check_patterns(schema, place)
     least, required = schema.get("minProperties"), schema.get("required")
     count = len(set(map(str, required))) if isinstance(required, list) else 0
     if isinstance(least, int) and least > count + 1:
         said = f"takes at most one more than `required` has names ({count}), got {least}: a key may come twice"
         raise _refusal("minProperties", place, said)
+
+
+def _check_patterns(schema: dict[str, Any], place: tuple[str, ...]) -> None:
+    pattern, names = schema.get("pattern"), schema.get("patternProperties")
+    given = [("pattern", pattern)] if isinstance(pattern, str) else []
+    given += [("patternProperties", name) for name in names] if isinstance(names, dict) else []
+    for name, regex in given:
+        said = misread(regex)
+        if said is not None:
+            raise _refusal(name, place, said)
 
 
 def _refusal(keyword: str, place: tuple[str, ...], said: str) -> InvalidRequest:

@@ -66,6 +66,10 @@ SCHEMAS: list[tuple[Any, str]] = [
     ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "`$ref` at #/properties/a: takes a place in this schema, such as "
      '`#/$defs/name`, got `"#/$defs/b"`: there is none'),
     ({"$ref": "https://example.com/a"}, 'got `"https://example.com/a"`: nothing is fetched'),
+    ({"type": "object", "properties": {f"p{i}": {"title": "x" * 500} for i in range(1500)} | {"z": {"not": {}}}},
+     "`not` at #/properties/z is not supported"),
+    ({"type": ""}, '`type`: takes one of null, boolean'),
+    ({"properties": {"a": {"patternProperties": 5}}}, "`patternProperties` at #/properties/a: takes an object of"),
     ({"type": "string", "format": "phone"}, '`format`: takes date, date-time, time, duration, email, hostname, ipv4, '
      'ipv6, uuid, uri, got `"phone"`; leave it out, or write a `pattern`'),
     ({"properties": {"a": {"type": "string", "pattern": r"^\d(?=a)"}}},
@@ -129,7 +133,16 @@ def test_what_only_looks_unsupported_is_taken(regex: str) -> None:
     check(Constraint(regex=regex))
 
 
+def test_an_expressions_reason_is_of_the_expression_that_is_refused() -> None:
+    assert refusal(grammar=r"start: A B C" "\nA: /a/\nB: /[a-z]a/\nC: /a(?=b)/i").startswith(
+        "constraint.grammar: line 4, column 4: look-ahead `(?=` at character 2 "
+    )
+
+
 GRAMMARS = {
+    'start: A\nA: /[a/i': "line 2, column 4: unclosed character class at character 1: `[`",
+    'start: %json {"name": "a", "schema": false}': "line 1, column 8: %json: takes a schema that something satisfies",
+    "start: %regex {\n1: 2}": "line 2, column 1: %regex: takes JSON: ",
     'start: A j\nj: %json {\n}\nA: /a/ B': "line 4, column 4: `B` is not defined",
     "start: /a\nb/\n  x": "line 3, column 4: takes `:`, got the end of the line",
     'start: a\na: %json {\n"properties": {"k": {"not": {}}}}': "line 2, column 4: %json: `not` at #/properties/k",
