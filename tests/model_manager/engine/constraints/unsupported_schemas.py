@@ -71,7 +71,7 @@ UNSUPPORTED = (
     ),
     Unsupported(
         "pattern, patternProperties",
-        "look-around, backreferences, `\\b`",
+        "look-around, back-references, `\\b`, possessive quantifiers, recursion",
         "no regular languages, or not in llguidance",
         "look-ahead",
         {"type": "string", "pattern": "(?=a)b"},
