@@ -19,6 +19,7 @@ from model_manager.wire.errors import ConfigError, InvalidRequest
 from model_manager.wire.messages import Pooling
 from model_manager.wire.sampling import SamplingParams
 from pipelines.beam_flags import beam_options
+from pipelines.constraint_flag import HELP, METAVAR, constraint_fields, told
 from pipelines.dataflow.flags import add_dataflow, check_dataflow
 from pipelines.dataflow.machines import GpuRequest
 from pipelines.flag_parser import FlagParser
@@ -211,13 +212,17 @@ def _for_workers(path: str, beam: PipelineOptions) -> str:
 
 def _sampling(fields: dict[str, Any]) -> SamplingParams:
     """Raises ConfigError also for a constraint that the engine would refuse with every row."""
+    constraint = fields.get("constraint")
+    if constraint is not None:
+        fields = fields | {"constraint": constraint_fields(constraint)}
     try:
         sampling = SamplingParams.parse(fields)
         if sampling.constraint is not None:
             check_constraint(sampling.constraint)
     except InvalidRequest as error:
-        flag = "--" if str(error).startswith("constraint") else ""
-        raise ConfigError(f"{flag}{error}") from None
+        if constraint is None or not str(error).startswith("constraint"):
+            raise ConfigError(str(error)) from None
+        raise ConfigError(told(constraint, str(error))) from None
     return sampling
 
 
@@ -243,9 +248,13 @@ def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
     )
     _add_updates(model)
     sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
+    left_out = _parameters_left_out(task)
     names["sampling"] = add_settings(
-        sampling, SamplingParams, leave_out=_parameters_left_out(task), defaults=_DEFAULTS.get(task, {})
+        sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=_DEFAULTS.get(task, {})
     )
+    if "constraint" not in left_out:
+        sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
+        names["sampling"].append("constraint")
     engine = parser.add_argument_group("engine")
     names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, "backend"})
     engine.add_argument("--backend", default=None, help=argparse.SUPPRESS)

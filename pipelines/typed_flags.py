@@ -21,13 +21,12 @@ from types import ModuleType
 from typing import Any
 
 from apache_beam.internal.cloudpickle import cloudpickle
-from apache_beam.io.filesystem import BeamIOError
 
 from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import ConfigError, MillraceError
+from model_manager.wire.errors import ConfigError
+from pipelines.flag_files import read_text
 from transforms.classify import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD, Classify
 from transforms.extract import Extract
-from transforms.object_reads import open_file
 from transforms.typed.checking import check_supported
 from transforms.typed.describe import record_of
 from transforms.typed.shapes import Record
@@ -159,7 +158,7 @@ def _labels_of(given: str) -> list[str] | dict[str, str]:
         raise ConfigError(f"--labels {given}: takes labels with commas between them, or a file of JSON named ….json")
     if not given.endswith(".json"):
         return [label.strip() for label in given.split(",")]
-    found = _json(_read("--labels", given), f"--labels {given}")
+    found = _json(read_text("--labels", given), f"--labels {given}")
     said = found.values() if isinstance(found, dict) else found
     if not isinstance(found, list | dict) or not all(isinstance(each, str) for each in said):
         raise ConfigError(f"--labels {given}: takes a list of strings, or an object of strings")
@@ -179,7 +178,7 @@ def _told(flag: str, check: Callable[[], Any]) -> Any:
 def _rows_of(schema: str) -> Any:
     if _OF_MODULE.fullmatch(schema) and not Path(schema).exists():
         return _class_of(schema)
-    found = _json(_read("--schema", schema, "; a class is named as module:Class"), f"--schema {schema}")
+    found = _json(read_text("--schema", schema, "; a class is named as module:Class"), f"--schema {schema}")
     if not isinstance(found, dict):
         raise ConfigError(f"--schema {schema}: takes a JSON Schema that is an object")
     return found
@@ -235,7 +234,7 @@ def _examples_of(path: str | None) -> list[tuple[str, Any]]:
     """Documents with their answers. Raises ConfigError that names the line."""
     if path is None:
         return []
-    lines = _read("--examples", path).split("\n")  # a string may have other ends of lines in it
+    lines = read_text("--examples", path).split("\n")  # a string may have other ends of lines in it
     return [_example(line, f"--examples {path}: line {at}") for at, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -250,7 +249,7 @@ def _example(line: str, where: str) -> tuple[str, Any]:
 def _template_of(path: str | None, default: Template) -> Template:
     if path is None:
         return default
-    text = _read("--template", path)
+    text = read_text("--template", path)
     try:
         return checked_template(json.loads(text) if path.endswith(".json") else text)
     except (ConfigError, ValueError, AttributeError, TypeError) as error:
@@ -262,16 +261,3 @@ def _json(text: str, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: is not JSON: {error}") from None
-
-
-def _read(flag: str, path: str, hint: str = "") -> str:
-    """A file's text, from any file system of Beam's; without a byte order mark. `hint`: if there is no such file."""
-    try:
-        with open_file(path) as stream:
-            return stream.read().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{flag} {path}: no such file{hint}") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{flag} {path}: is a folder; takes a file") from None
-    except (OSError, BeamIOError, MillraceError, ValueError) as error:
-        raise ConfigError(f"{flag} {path}: {error}") from None

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_manager.wire.constraint import unwrapped
 from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.json_text import from_text
 from model_manager.wire.sampling import nearest_parameter
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
@@ -112,6 +114,8 @@ def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
 def _constraint(body: dict[str, Any]) -> dict[str, Any]:
     """What `response_format` says of the answer: any text, any JSON object, or JSON of a schema."""
     asked = body.get(_FORMAT)
+    if isinstance(asked, str):
+        asked = from_text(f"body.{_FORMAT}", asked)
     kind = asked.get("type") if isinstance(asked, dict) else None
     if asked is None or (kind == "text" and len(asked) == 1):
         return {}
@@ -120,14 +124,15 @@ def _constraint(body: dict[str, Any]) -> dict[str, Any]:
     if kind == "json_object" and len(asked) == 1:
         return {"constraint": {"json_schema": {"type": "object"}}}
     if kind == "json_schema":
-        return {"constraint": {"json_schema": _schema(asked.get("json_schema"))}}
+        return {"constraint": {"json_schema": _schema(asked)}}
     raise InvalidRequest(f"body.{_FORMAT}={asked!r}: takes type text, json_object, or json_schema with json_schema")
 
 
-def _schema(named: Any) -> Any:
+def _schema(asked: dict[str, Any]) -> Any:
     """The schema itself, which OpenAI wraps with a name, a description and whether it is to be strict."""
-    if not isinstance(named, dict) or not isinstance(named.get("schema"), dict | bool):
+    named = asked.get("json_schema")
+    if not isinstance(named, dict) or named.get("schema") is None:
         raise InvalidRequest(f"body.{_FORMAT}.json_schema: takes an object with the schema as its schema")
     for name in named.keys() - {"name", "description", "schema", "strict"}:
         raise InvalidRequest(f"body.{_FORMAT}.json_schema.{name} is not supported")
-    return named["schema"]
+    return unwrapped(named)

@@ -32,6 +32,8 @@ _SHOWN = 2000
 _CHUNK = 1 << 20
 _PARQUET_BATCH = 256
 _BOM = b"\xef\xbb\xbf"
+_CONSTRAINTS = ("constraint", "response_format", NESTED_PARAMS)
+"""What has a constraint in it, as an object or as a text that is JSON."""
 _TEXT = ("adapter", "cache_salt")
 """Parameters that are text, also where it looks like a number."""
 
@@ -197,6 +199,8 @@ def typed_cells(row: dict[str, str], shape: RowShape) -> dict[str, Any]:
 
 
 def _json_cell(name: str, cell: str) -> Any:
+    if name in _CONSTRAINTS:
+        return cell  # a text that is JSON is read where any row's is
     if name == "stop" and not cell.lstrip().startswith("["):
         return cell
     try:
@@ -227,7 +231,7 @@ def _read_parquet(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int
 
 def _parquet_row(row: Mapping[str, Any], shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:
     """Values that JSON does not have become what msgspec makes of them: ISO dates, base64 bytes, decimals as text."""
-    encoded = msgspec.json.encode(row, enc_hook=str)
+    encoded = msgspec.json.encode(_without_filling(row) if shape.row_params else row, enc_hook=str)
     if len(encoded) > limit:
         shown = encoded[:_SHOWN].decode("utf-8", "replace")
         return _letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown)
@@ -237,3 +241,19 @@ def _parquet_row(row: Mapping[str, Any], shape: RowShape, position: str, limit: 
     except InvalidRequest as error:
         return _letter(error, position, plain, given_id(plain, shape))
     return _prompt_or_letter(plain, shape, position, encoded.decode())
+
+
+def _without_filling(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row; its constraints are without the nulls that Arrow fills a struct with where others have more."""
+    given = {name: _given(value) for name, value in row.items() if name in _CONSTRAINTS}
+    body = row.get("body")
+    return {**row, **given, **({"body": _without_filling(body)} if isinstance(body, Mapping) else {})}
+
+
+def _given(value: Any) -> Any:
+    """A null in a list was given; in a struct it cannot be told from what is missing, and is dropped."""
+    if isinstance(value, Mapping):
+        return {name: _given(each) for name, each in value.items() if each is not None}
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return [_given(each) for each in value] if isinstance(value, list) else value

@@ -12,7 +12,8 @@ Of an object these names are ours, everything else is a further column and rides
 - the id column, `id` by default, else `custom_id`: a string or an integer,
 - the prompt column, `prompt` by default, or `messages`; of documents `text`, `document`, `prompt`,
 - SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/SAMPLING.md lists them) and
-  `sampling_params`, an object of them that wins over the former; `row_params=False` leaves all of these to the columns.
+  `sampling_params`, an object of them that wins over the former, or a text that is its JSON, as `constraint` may be;
+  `row_params=False` leaves all of these to the columns.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any
 import msgspec
 
 from model_manager.wire.chat_messages import parse_messages
+from model_manager.wire.constraint import fields_of
 from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.json_text import from_text
 from model_manager.wire.sampling import SamplingParams
 from transforms import openai_batch
 from transforms.elements import Messages, Prompt
@@ -173,9 +176,13 @@ def take_params(rest: dict[str, Any]) -> dict[str, Any]:
     """Take the sampling parameters out of the row, and check them. Raises InvalidRequest."""
     own = {name: rest.pop(name) for name in SAMPLING_NAMES & rest.keys()}
     nested = rest.pop(NESTED_PARAMS, None)
+    if isinstance(nested, str):
+        nested = from_text(NESTED_PARAMS, nested)
     if nested is not None and not isinstance(nested, Mapping):
         raise InvalidRequest(f"`{NESTED_PARAMS}` is {_json_type(nested)}: takes an object")
     params = {name: value for name, value in (own | dict(nested or {})).items() if value is not None}
+    if isinstance(params.get("constraint"), str):
+        params["constraint"] = fields_of(params["constraint"])
     SamplingParams.parse(params)
     return dict(sorted(params.items()))
 

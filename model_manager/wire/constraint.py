@@ -13,6 +13,7 @@ import msgspec
 
 from model_manager.wire.conversion import converted, nearest
 from model_manager.wire.errors import InvalidRequest
+from model_manager.wire.json_text import from_text
 
 MOST_CHARACTERS = 2**21
 """Of a grammar: a span of 100,000 characters is such a text. A schema's strings together have at most so many too."""
@@ -23,6 +24,7 @@ MOST_SCHEMA_VALUES = 100_000
 DEEPEST_SCHEMA = 100
 """Objects and arrays of a schema that stand inside each other."""
 
+_SCHEMA = "json_schema"
 _KINDS = ("regex", "json_schema", "json", "grammar", "choice")
 _ELSEWHERE = {
     "pattern": "regex",
@@ -38,6 +40,12 @@ _ELSEWHERE = {
     "enum": "choice",
 }
 """Kinds by the names that other libraries have for them."""
+_SCHEMA_KEYWORDS = frozenset(
+    "$schema $id $ref $defs definitions type properties required items prefixItems anyOf oneOf allOf".split()
+)
+"""What a JSON Schema has on top, and no constraint."""
+_WRAPPER = frozenset(("name", "description", "strict", "schema"))
+"""What OpenAI has around a schema."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -59,6 +67,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One of these strings."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.json_schema, dict):
+            msgspec.structs.force_setattr(self, "json_schema", unwrapped(self.json_schema))
         given = [kind for kind in _KINDS if self._has(kind)]
         if len(given) != 1:
             raise InvalidRequest(f"constraint: takes one of {', '.join(_KINDS)}, got {', '.join(given) or 'none'}")
@@ -77,9 +87,13 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """From a row of JSON; an unknown kind or a value of another type raises InvalidRequest."""
-        fields = {name: value for name, value in fields.items() if value is not None}
+    def parse(cls, given: Mapping[str, Any] | str) -> Self:
+        """Of a row: an object, or a text that is its JSON, as tables have it. An unknown kind, or a value of another
+        type, raises InvalidRequest.
+        """
+        fields = fields_of(given)
+        if is_schema(fields):
+            raise InvalidRequest(f'constraint: takes a JSON Schema as {{"{_SCHEMA}": {{…}}}}, got one by itself')
         try:
             return converted(fields, cls, InvalidRequest, what="kind", near=_nearest_kind)
         except InvalidRequest as error:
@@ -90,6 +104,44 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def _nearest_kind(name: str) -> str | None:
     return _ELSEWHERE.get(name) or nearest(name, _KINDS)
+
+
+def fields_of(given: Mapping[str, Any] | str) -> dict[str, Any]:
+    """A constraint's fields, of an object or of a text that is its JSON; a schema that is a text is read too. Raises
+    InvalidRequest for a text that is no object's JSON.
+    """
+    if isinstance(given, str) and given.lstrip("\ufeff \t\r\n")[:1] != "{":
+        raise InvalidRequest(f"constraint: takes an object with {', '.join(_KINDS)}, or its JSON, got {given[:40]!r}")
+    found = from_text("constraint", given) if isinstance(given, str) else given
+    fields = {name: value for name, value in found.items() if value is not None}
+    if fields.keys() == {"type", _SCHEMA} and fields["type"] == _SCHEMA:  # OpenAI's response_format
+        del fields["type"]
+    if isinstance(fields.get(_SCHEMA), str):
+        fields[_SCHEMA] = from_text(f"constraint.{_SCHEMA}", fields[_SCHEMA])
+    return fields
+
+
+def unwrapped(schema: dict[str, Any]) -> dict[str, Any] | bool:
+    """The schema within OpenAI's `{"name": …, "strict": …, "schema": {…}}`, with `{"type": "json_schema",
+    "json_schema": …}` around that or not; any other as it is. Raises InvalidRequest where the schema in it is none.
+    """
+    named: Any = schema
+    if schema.get("type") == _SCHEMA:  # which is no type
+        named = {name: value for name, value in schema.items() if name != "type"}
+        named = named[_SCHEMA] if named.keys() == {_SCHEMA} and isinstance(named[_SCHEMA], dict) else named
+    if "schema" not in named or named.keys() - _WRAPPER:
+        return schema
+    where, found = f"{_SCHEMA}.schema", named["schema"]
+    found = from_text(f"constraint.{where}", found) if isinstance(found, str) else found
+    _check(where, isinstance(found, dict | bool), "an object, true or false", type(found).__name__)
+    return found  # type: ignore[no-any-return]
+
+
+def is_schema(fields: Mapping[str, Any]) -> bool:
+    """Whether an object is a JSON Schema by itself, or OpenAI's wrapper of one, and no constraint."""
+    if not fields.keys().isdisjoint(_KINDS) or fields.get("type") == "json_object":
+        return False
+    return not fields.keys().isdisjoint(_SCHEMA_KEYWORDS) or ("schema" in fields and not fields.keys() - _WRAPPER)
 
 
 def _check_regex(regex: str) -> None:

@@ -157,7 +157,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name in ("stop", "bad_words"):
             if isinstance(fields.get(name), str):
                 fields[name] = [fields[name]]
-        if isinstance(fields.get("constraint"), Mapping):
+        if isinstance(fields.get("constraint"), Mapping | str):
             fields["constraint"] = Constraint.parse(fields["constraint"])
         return converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
 

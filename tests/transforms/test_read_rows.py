@@ -1,4 +1,5 @@
 import bz2
+import csv
 import datetime
 import gzip
 import json
@@ -44,6 +45,13 @@ def read_bytes(folder: Path, name: str, content: bytes, **options: Any) -> list[
 
 def texts(rows: list[Prompt | DeadLetter]) -> list[str | None]:
     return [row.text if isinstance(row, Prompt) else row.error for row in rows]
+
+
+def params(path: Path) -> list[dict[str, Any]]:
+    """Of a file whose rows are all prompts."""
+    rows = read(path)
+    assert all(isinstance(row, Prompt) for row in rows), reasons(rows)
+    return [row.params for row in rows if isinstance(row, Prompt)]
 
 
 def reasons(rows: list[Prompt | DeadLetter]) -> list[str]:
@@ -204,6 +212,95 @@ def test_parquet_has_messages_and_nested_columns_and_types_of_its_own(tmp_path: 
     assert (first.id, first.messages, first.params) == ("1", [{"role": "user", "content": "hi"}], {})
     assert first.columns == {"nested": {"a": [1, 2]}, "when": "2024-01-02T00:00:00Z", "raw": "YWI="}
     assert (second.text, second.params) == ("two", {"max_tokens": 4})
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", None]}}, "required": ["a"]}
+CONSTRAINT = {"json_schema": SCHEMA}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+
+
+def batch_row(asked: Any) -> dict[str, Any]:
+    return {"custom_id": "1", "url": "/v1/completions", "body": {"prompt": "p", "response_format": asked}}
+
+
+SAME_ROWS: dict[str, list[dict[str, Any]]] = {
+    "structs": [{"prompt": "p", "constraint": CONSTRAINT}, {"prompt": "q", "constraint": {"regex": "a"}}],
+    "schemas of other shapes": [
+        {"prompt": "p", "constraint": CONSTRAINT},
+        {"prompt": "q", "constraint": {"json_schema": {"anyOf": [{"type": "string", "maxLength": 3}, {"minimum": 1}]}}},
+    ],
+    "parameters": [{"prompt": "p", "sampling_params": {"max_tokens": 3, "constraint": CONSTRAINT}}],
+    "OpenAI's rows": [batch_row(FORMAT), batch_row({"type": "text"})],
+}
+SAME_CELLS: dict[str, dict[str, str]] = {
+    "a text": {"constraint": json.dumps(CONSTRAINT)},
+    "a text of a schema in a text": {"constraint": json.dumps({"json_schema": json.dumps(SCHEMA)})},
+    "parameters": {"sampling_params": json.dumps({"constraint": CONSTRAINT})},
+    "parameters with a text": {"sampling_params": json.dumps({"constraint": json.dumps(CONSTRAINT)})},
+}
+
+
+@pytest.mark.parametrize("rows", SAME_ROWS.values(), ids=SAME_ROWS)
+def test_constraints_in_structs_mean_what_they_mean_in_jsonl(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    """Arrow fills each struct with nulls for the members that other rows' have."""
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert params(tmp_path / "a.parquet") == params(tmp_path / "a.jsonl")
+    dead = [row.row() for row in read(tmp_path / "a.parquet") if isinstance(row, Prompt)]
+    again = [parse_row(row, RowShape(), position="") for row in dead]
+    assert [prompt.params for prompt in again] == params(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("cells", SAME_CELLS.values(), ids=SAME_CELLS)
+def test_constraints_in_texts_mean_the_same_in_every_format(tmp_path: Path, cells: dict[str, str]) -> None:
+    row = {"prompt": "p"} | cells
+    table = pa.table({name: pa.array([value]) for name, value in row.items()})
+    for kind in (pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.binary()):
+        types = {name: kind if name in cells else pa.string() for name in row}
+        columns = {name: pa.array([row[name]], pa.string()).cast(types[name]) for name in row}
+        pq.write_table(pa.table(columns), tmp_path / f"{kind}.parquet")
+        assert params(tmp_path / f"{kind}.parquet") == [{"constraint": CONSTRAINT}]
+    pq.write_table(table, tmp_path / "a.parquet")
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([row.keys(), row.values()])
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    for name in ("a.parquet", "a.csv", "a.jsonl"):
+        assert params(tmp_path / name) == [{"constraint": CONSTRAINT}]
+
+
+ODD_COLUMNS: dict[str, tuple[Any, str]] = {
+    "no JSON": (pa.array(["{'regex': 'a'}"]), "constraint: takes JSON: Expecting property name"),
+    "text in text": (pa.array([json.dumps(json.dumps(CONSTRAINT))]), "constraint: takes an object with regex"),
+    "bytes": (pa.array([b"\xff{}"]), "constraint: takes an object with regex"),
+    "list": (pa.array([[{"regex": "a"}]]), "takes an object with regex"),
+    "number": (pa.array([5]), "constraint=5: takes an object with regex"),
+    "map": (pa.array([[("pattern", "a")]], pa.map_(pa.string(), pa.string())), "'pattern': did you mean regex"),
+    "struct": (pa.array([{"regex": "(", "grammar": "a"}]), "takes one of regex, json_schema"),
+    "empty": (pa.array([""]), "constraint: takes an object with regex"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", ODD_COLUMNS)
+def test_a_constraint_of_an_odd_type_is_its_rows_dead_letter(tmp_path: Path, column: str) -> None:
+    values, said = ODD_COLUMNS[column]
+    pq.write_table(pa.table({"prompt": ["p"], "constraint": values}), tmp_path / "a.parquet")
+    (letter,) = read(tmp_path / "a.parquet")
+    assert isinstance(letter, DeadLetter)
+    assert letter.error == "InvalidRequest"
+    assert said in letter.reason
+
+
+def test_a_map_and_a_null_are_constraints_too(tmp_path: Path) -> None:
+    values = pa.array([[("regex", "a")], None], pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"prompt": ["p", "q"], "constraint": values}), tmp_path / "a.parquet")
+    assert params(tmp_path / "a.parquet") == [{"constraint": {"regex": "a"}}, {}]
+
+
+def test_without_row_params_a_constraint_is_a_column_as_it_stands(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["p"], "constraint": [{"a": None, "b": "c"}]}), tmp_path / "a.parquet")
+    (prompt,) = read(tmp_path / "a.parquet", row_params=False)
+    assert isinstance(prompt, Prompt)
+    assert prompt.columns == {"constraint": {"a": None, "b": "c"}}
 
 
 def test_parquet_row_groups_number_their_rows_through_the_file(tmp_path: Path) -> None:

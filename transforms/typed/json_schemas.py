@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from model_manager.engine.constraints.schema_cost import referred
-from model_manager.wire.errors import ConfigError
+from model_manager.wire.constraint import unwrapped
+from model_manager.wire.errors import ConfigError, InvalidRequest
 from transforms.elements import content_id
 from transforms.rows import MAX_DEPTH, too_deep
 from transforms.typed.keywords import ASSERTING, check_json, check_keywords, place_of
@@ -39,7 +40,7 @@ _WHOLE = "document"
 
 def record_of_schema(given: Schema | str | Path) -> Record:
     """The record of a schema, or of a file that holds one. Raises ConfigError."""
-    schema = _loaded(given) if isinstance(given, str | Path) else given
+    schema = _schema_in(_loaded(given) if isinstance(given, str | Path) else given)
     if too_deep(schema):
         raise ConfigError(f"the JSON Schema: nested deeper than {MAX_DEPTH} levels")
     root = _Root(schema)
@@ -49,6 +50,17 @@ def record_of_schema(given: Schema | str | Path) -> Record:
     if not isinstance(shape, Record):
         raise ConfigError(f"the JSON Schema: takes an object with properties and no more on top; {_oddity(resolved)}")
     return shape
+
+
+def _schema_in(given: Schema) -> Schema:
+    """The schema, also where it is in OpenAI's `{"name": …, "schema": …}`."""
+    try:
+        found = unwrapped(given)
+    except InvalidRequest as error:
+        raise ConfigError(str(error).removeprefix("constraint.")) from None
+    if not isinstance(found, dict):
+        raise ConfigError("the JSON Schema: takes an object with properties and no more on top; it is a boolean")
+    return found
 
 
 def _oddity(schema: Schema | None) -> str:

@@ -103,7 +103,7 @@ def expression(leaf: Leaf) -> str | None:
 def bounded(leaf: Leaf) -> Schema:
     """Its schema as a grammar takes it: within the digits, and the places, that rows have."""
     if leaf.kind == "json":
-        return leaf.schema | {"x-guidance": {"whitespace_flexible": False}}
+        return leaf.schema
     digits = leaf.digits if leaf.kind == "decimal" else _DIGITS.get(leaf.kind)
     if digits is None:
         return leaf.schema

@@ -6,32 +6,33 @@ whatever a request says ends in a grammar or in InvalidRequest. Knows no sequenc
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from model_manager.engine.constraints import refusals
 from model_manager.engine.constraints.closing import Closing
 from model_manager.engine.constraints.compilations import LONGEST, Compilations
 from model_manager.engine.constraints.grammar import Grammar
 from model_manager.engine.constraints.grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
 from model_manager.engine.constraints.lark import ascii_classes, prepared_lark
+from model_manager.engine.constraints.regex_reasons import misread
 from model_manager.engine.constraints.schemas import OPTIONS, prepared
 from model_manager.engine.constraints.token_bytes import load_tokenizer
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import InvalidRequest, ModelUnsupported
 
-_LONGEST_REASON = 300
 _LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}")
 """Runs of a regular expression that stand for themselves."""
 _STRINGS = re.compile(r'"([^"\\\n]{2,64})"')
 """Those of a Lark grammar."""
 _MOST_LITERALS = 16
-_OF_A_MODEL = re.compile(r"unknown special token|Token range end too large")
-_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
@@ -40,9 +41,9 @@ def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
     """
     source = _source(constraint)
     reason = Compilations(longest).result(
-        constraint.key(), lambda: _failure(_matcher(LLTokenizer("byte"), source)) or ""
+        constraint.key(), lambda: _failure(_matcher(LLTokenizer("byte"), source), constraint) or ""
     )
-    if isinstance(reason, str) and reason and not _OF_A_MODEL.search(reason):
+    if isinstance(reason, str) and reason and not refusals.OF_A_MODEL.search(reason):
         raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
 
 
@@ -132,8 +133,9 @@ class GrammarCompiler:
 def _source(constraint: Constraint) -> str:
     """The constraint in llguidance's own form."""
     if constraint.regex is not None:
-        if re.search(r"(?<!\\)(\\\\)*\\$", constraint.regex):
-            raise InvalidRequest("constraint.regex: takes an expression that does not end within an escape")
+        said = misread(constraint.regex)
+        if said is not None:
+            raise InvalidRequest(f"constraint.regex: {said}")
         return LLMatcher.grammar_from_regex(ascii_classes(constraint.regex))
     if constraint.choice is not None:
         return LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choice)))
@@ -142,8 +144,11 @@ def _source(constraint: Constraint) -> str:
     schema = {} if constraint.json else constraint.json_schema
     if schema is False:
         raise InvalidRequest("constraint.json_schema: takes a schema that something satisfies, got false")
-    fields = prepared(schema) if isinstance(schema, dict) else {}
-    return LLMatcher.grammar_from_json_schema(json.dumps(fields | {"x-guidance": OPTIONS}))
+    return _schema_source(prepared(schema) if isinstance(schema, dict) else {})
+
+
+def _schema_source(schema: dict[str, Any]) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema | {"x-guidance": OPTIONS}))
 
 
 def _literal(text: str) -> str:
@@ -162,7 +167,7 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
         return _matcher(tokenizer, source)
 
     start = build()
-    reason = _failure(start)
+    reason = _failure(start, constraint)
     if reason is not None:
         return f"constraint.{constraint.kind}: {reason}"
     literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")
@@ -190,19 +195,20 @@ def _limits(size: int) -> LLParserLimits:
     )
 
 
-def _failure(matcher: LLMatcher) -> str | None:
+def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
     """Why nothing can be generated: it did not compile, or its language is empty. Makes the first mask meanwhile."""
     if not matcher.is_error():
         matcher.compute_bitmask()
-    if matcher.is_error():
-        reason = _sentence(matcher.get_error())
-        return reason if "NoExtension" not in reason else "takes one that something satisfies, and nothing does"
-    return None
+    return refusals.reason(constraint, matcher.get_error(), _message) if matcher.is_error() else None
 
 
-def _sentence(message: str) -> str:
-    """The line of a message that says what is wrong."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
-    said = _UNIMPLEMENTED.sub(lambda found: "unsupported keywords: " + found[1].replace('"', "`"), said)
-    return said if len(said) <= _LONGEST_REASON else said[: _LONGEST_REASON - 1] + "…"
+@functools.cache
+def _bytes() -> LLTokenizer:
+    """Of single bytes; what a schema's parts say is looked at many times."""
+    return LLTokenizer("byte")
+
+
+def _message(schema: dict[str, Any]) -> str | None:
+    """What llguidance says of a schema that it refuses."""
+    matcher = _matcher(_bytes(), _schema_source(schema))
+    return matcher.get_error() if matcher.is_error() else None

@@ -51,9 +51,11 @@ def check_steps(steps: Steps) -> None:
     units = max((int(step.size / step.last) for step in steps if step is not None), default=0)
     if units > _MOST_UNITS:
         said = f"takes up to {_MOST_UNITS} units of its last digit, with all that holds at once, got {units}"
-        raise InvalidRequest(f"constraint.json_schema: multipleOf: {said}")
+        raise InvalidRequest(f"constraint.json_schema: `multipleOf`: {said}")
     if len(steps) > _MOST_STEPS:
-        raise InvalidRequest(f"constraint.json_schema: multipleOf: takes at most {_MOST_STEPS} different alternatives")
+        raise InvalidRequest(
+            f"constraint.json_schema: `multipleOf`: takes at most {_MOST_STEPS} different alternatives"
+        )
 
 
 def _common(a: Step | None, b: Step | None) -> Step | None:

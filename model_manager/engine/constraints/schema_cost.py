@@ -50,7 +50,7 @@ def _check_cost(schema: dict[str, Any]) -> None:
         if isinstance(value, dict):
             _check_counts(value)
             if costs.patterns(value) > _MOST_PATTERNS:
-                said = f"pattern: takes at most {_MOST_PATTERNS} patterns and formats for one string"
+                said = f"`pattern`: takes at most {_MOST_PATTERNS} patterns and formats for one string"
                 raise InvalidRequest(f"constraint.json_schema: {said}")
             check_steps(costs.steps(value))
             if costs.copied(value) > _MOST_COPIED:
@@ -65,14 +65,14 @@ def _check_counts(schema: dict[str, Any]) -> None:
     for name, most in _MOST.items():
         parts = schema.get(name)
         if isinstance(parts, dict | list) and len(parts) > most:
-            raise InvalidRequest(f"constraint.json_schema: {name}: takes at most {most}, got {len(parts)}")
+            raise InvalidRequest(f"constraint.json_schema: `{name}`: takes at most {most}, got {len(parts)}")
     for name in ("const", "enum"):
         pending = [schema.get(name)]
         while pending:
             value = pending.pop()
             if isinstance(value, dict) and len(value) > _MOST["properties"]:
                 raise InvalidRequest(
-                    f"constraint.json_schema: {name}: takes objects of at most {_MOST['properties']} keys"
+                    f"constraint.json_schema: `{name}`: takes objects of at most {_MOST['properties']} keys"
                 )
             pending.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
 
@@ -90,7 +90,9 @@ def _check_depth(schema: dict[str, Any]) -> None:
             inner = _inner(schema, value, seen)
             open_levels.append(iter(inner[::-1] if backwards else inner))
             if len(open_levels) > _DEEPEST:
-                raise InvalidRequest(f"constraint.json_schema: $ref: takes at most {_DEEPEST} levels behind each other")
+                raise InvalidRequest(
+                    f"constraint.json_schema: `$ref`: takes at most {_DEEPEST} levels behind each other"
+                )
 
 
 def _check_unfollowed(schema: dict[str, Any]) -> None:
@@ -115,7 +117,7 @@ def _check_unfollowed(schema: dict[str, Any]) -> None:
         pending += [(each, level + 1, base) for each in inner if isinstance(each, dict | list)]
     if not are_followed and (len(references) + 1) * height > _MOST_UNFOLLOWED:
         said = "takes fewer references by `$id` and `$anchor`, or in a less deep schema; those by `#/…` may be more"
-        raise InvalidRequest(f"constraint.json_schema: $ref: {said}")
+        raise InvalidRequest(f"constraint.json_schema: `$ref`: {said}")
 
 
 def _inner(root: dict[str, Any], value: Any, seen: set[int]) -> list[Any]:

@@ -3,6 +3,7 @@ refused before. Knows schemas, and neither tokens nor grammars.
 
 Mended, since the result means the same: keywords beside `$ref` in draft 7 and before, which do not count there;
 keywords whose value asserts nothing; formats, of which llguidance takes days and seconds that there are not.
+So is a `oneOf` whose schemas exclude each other, which is an `anyOf`.
 Refused: what would let through a value that the schema does not (docs/CONSTRAINTS.md).
 """
 
@@ -14,7 +15,11 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from model_manager.engine.constraints.schema_cost import at, check_cost, steps_of
+from model_manager.engine.constraints.endless import check_ends
+from model_manager.engine.constraints.one_of import is_any_of
+from model_manager.engine.constraints.regex_reasons import misread
+from model_manager.engine.constraints.schema_cost import at, check_cost, referred, steps_of
+from model_manager.engine.constraints.schema_parts import MAPS, SCHEMAS, parts_of, told
 from model_manager.wire.errors import InvalidRequest
 
 OPTIONS = {
@@ -31,13 +36,6 @@ _CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _OLD_DRAFT = re.compile(r"^https?://json-schema\.org/draft-0[0-3]/")
 _REF_ALONE = re.compile(r"^https?://json-schema\.org/draft-0[3-7]/schema#?$")
 _BESIDE_REF = frozenset(("$schema", "$id", "id", "$ref", "definitions", "$defs", "$comment", "title", "description"))
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"))
-"""Keywords whose value has schemas by name."""
-_SCHEMAS = frozenset(
-    "items prefixItems additionalItems allOf anyOf oneOf additionalProperties not if then else contains propertyNames "
-    "unevaluatedItems unevaluatedProperties contentSchema".split()
-)
-"""Keywords whose value is a schema or a list of schemas."""
 _ASSERT_NOTHING: dict[str, tuple[Any, ...]] = {
     "uniqueItems": (False,),
     "not": (False,),
@@ -82,10 +80,11 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
     it would read otherwise.
     """
     ref_alone = isinstance(schema.get("$schema"), str) and _REF_ALONE.match(schema["$schema"]) is not None
-    mended: dict[str, Any] = _mended(copy.deepcopy(schema), ref_alone)
-    mended.pop("x-guidance", None)
+    mended: dict[str, Any] = _mended(copy.deepcopy(schema), ref_alone, ())
     _mend_targets(mended, ref_alone)
+    _mend_one_of(mended)
     check_cost(mended)
+    check_ends(mended)
     return mended
 
 
@@ -102,7 +101,7 @@ def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
         mended[tuple(steps)] = reference
         if not reference.startswith("#") or (target := at(root, steps)) is None:
             continue
-        target = _mended(target, ref_alone)
+        target = _mended(target, ref_alone, tuple(steps))
         parent, last = at(root, steps[:-1]), steps[-1]
         parent[last if isinstance(parent, dict) else int(last)] = target
         further, has_names = _said_in(target)
@@ -111,7 +110,23 @@ def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
     for reference in mended.values():
         if is_named or not reference.startswith("#"):  # where it leads to is a matter of the `$id` around it
             said = f"takes one to a schema in `$defs`, `definitions` or `properties`, got {reference[:100]!r}"
-            raise InvalidRequest(f"constraint.json_schema: $ref: {said}")
+            raise InvalidRequest(f"constraint.json_schema: `$ref`: {said}")
+
+
+def _mend_one_of(root: dict[str, Any]) -> None:
+    """`oneOf` of schemas that exclude each other is `anyOf`."""
+    seen: set[int] = set()
+    pending: list[Any] = [root]
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if "anyOf" not in part and is_any_of(root, part.get("oneOf")):
+            part["anyOf"] = part.pop("oneOf")
+        pending += (at(part, steps) for steps in parts_of(part))
+        reference = part.get("$ref")
+        pending += [referred(root, reference)] if isinstance(reference, str) else []
 
 
 def _said_in(schema: Any, *, is_root: bool = False) -> tuple[set[str], bool]:
@@ -129,9 +144,9 @@ def _said_in(schema: Any, *, is_root: bool = False) -> tuple[set[str], bool]:
         names = isinstance(part.get("$id"), str) or isinstance(part.get("id"), str)
         is_named = is_named or (names and not (is_root and part is schema))
         for keyword, value in part.items():
-            if keyword in _MAPS and isinstance(value, dict):
+            if keyword in MAPS and isinstance(value, dict):
                 pending += value.values()
-            elif keyword in _SCHEMAS:
+            elif keyword in SCHEMAS:
                 pending.append(value)
     return references, is_named
 
@@ -148,21 +163,23 @@ def _holds_a_schema(steps: list[str]) -> bool:
     for step in steps:
         if within == "map" or (within == "list" and step.isdecimal()):
             within = "schema"
-        elif step in _MAPS or step in _SCHEMAS:
-            within = "map" if step in _MAPS else "list"
+        elif step in MAPS or step in SCHEMAS:
+            within = "map" if step in MAPS else "list"
         else:
             return False
     return within != "map"
 
 
-def _mended(schema: Any, ref_alone: bool) -> Any:
+def _mended(schema: Any, ref_alone: bool, place: tuple[str, ...]) -> Any:
     """A schema, or a list of them, without what does not count; anything else as it is."""
     if isinstance(schema, list):
-        return [_mended(each, ref_alone) for each in schema]
+        return [_mended(each, ref_alone, (*place, str(index))) for index, each in enumerate(schema)]
     if not isinstance(schema, dict):
         return schema
-    _check(schema)
-    mended = {name: _mended_value(name, value, ref_alone) for name, value in _counting(schema, ref_alone)}
+    _check(schema, place)
+    mended = {
+        name: _mended_value(name, value, ref_alone, (*place, name)) for name, value in _counting(schema, ref_alone)
+    }
     more = _FORMATS.get(mended["format"]) if isinstance(mended.get("format"), str) else None
     return mended if more is None else _also(mended, more)
 
@@ -175,13 +192,13 @@ def _also(schema: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return schema | {"allOf": [*(everything if isinstance(everything, list) else []), more]}
 
 
-def _mended_value(name: str, value: Any, ref_alone: bool) -> Any:
+def _mended_value(name: str, value: Any, ref_alone: bool, place: tuple[str, ...]) -> Any:
     if name in _BOUNDS and isinstance(value, int | float) and not isinstance(value, bool):
-        _check_bound(name, value)
+        _check_bound(name, value, place[:-1])
         return _inward(name, value) if isinstance(value, int) else max(value, _LEAST_BOUND)
-    if name in _MAPS and isinstance(value, dict):
-        return {key: _mended(each, ref_alone) for key, each in value.items()}
-    return _mended(value, ref_alone) if name in _SCHEMAS else value
+    if name in MAPS and isinstance(value, dict):
+        return {key: _mended(each, ref_alone, (*place, key)) for key, each in value.items()}
+    return _mended(value, ref_alone, place) if name in SCHEMAS else value
 
 
 def _counting(schema: dict[str, Any], ref_alone: bool) -> Iterator[tuple[str, Any]]:
@@ -197,37 +214,54 @@ def _counting(schema: dict[str, Any], ref_alone: bool) -> Iterator[tuple[str, An
             yield name, value
 
 
-def _check(schema: dict[str, Any]) -> None:
+def _check(schema: dict[str, Any], place: tuple[str, ...]) -> None:
     """Raises InvalidRequest for what is read, or counted, otherwise than is meant."""
     draft = schema.get("$schema")
     if isinstance(draft, str) and _OLD_DRAFT.match(draft):
-        raise InvalidRequest(f"constraint.json_schema: $schema: takes draft 4 and later, got {draft!r}")
+        raise _refusal("$schema", place, f"takes draft 4 and later, got {draft!r}")
+    if "x-guidance" in schema:
+        raise _refusal("x-guidance", place, "is not supported: how JSON is written is the same for all; leave it out")
     for name in ("const", "enum", "multipleOf"):
-        _check_values(name, schema.get(name))
+        _check_values(name, schema.get(name), place)
+    _check_patterns(schema, place)
     least, required = schema.get("minProperties"), schema.get("required")
-    names = len(set(map(str, required))) if isinstance(required, list) else 0
-    if isinstance(least, int) and least > names + 1:
-        said = f"minProperties={least}: takes at most one more than `required` has names: keys may come twice"
-        raise InvalidRequest(f"constraint.json_schema: {said}")
+    count = len(set(map(str, required))) if isinstance(required, list) else 0
+    if isinstance(least, int) and least > count + 1:
+        said = f"takes at most one more than `required` has names ({count}), got {least}: a key may come twice"
+        raise _refusal("minProperties", place, said)
 
 
-def _check_values(name: str, value: Any) -> None:
+def _check_patterns(schema: dict[str, Any], place: tuple[str, ...]) -> None:
+    pattern, names = schema.get("pattern"), schema.get("patternProperties")
+    given = [("pattern", pattern)] if isinstance(pattern, str) else []
+    given += [("patternProperties", name) for name in names] if isinstance(names, dict) else []
+    for name, regex in given:
+        said = misread(regex)
+        if said is not None:
+            raise _refusal(name, place, said)
+
+
+def _refusal(keyword: str, place: tuple[str, ...], said: str) -> InvalidRequest:
+    return InvalidRequest(f"constraint.json_schema: {told(keyword, place)}: {said}")
+
+
+def _check_values(name: str, value: Any, place: tuple[str, ...]) -> None:
     pending = [value]
     while pending:
         each = pending.pop()
         if isinstance(each, int | float) and each <= _LEAST:
-            raise InvalidRequest(f"constraint.json_schema: {name}: takes numbers over -2^63, got {each}")
+            raise _refusal(name, place, f"takes numbers over -2^63, got {each}")
         if isinstance(each, int) and int(float(each)) != each:
-            raise InvalidRequest(f"constraint.json_schema: {name}: takes integers that are floats too, got {each}")
+            raise _refusal(name, place, f"takes integers that are floats of 64 bits too, got {each}")
         if isinstance(each, str) and _CONTROL.search(each):
-            said = f"takes no control characters but line breaks, tabs, backspace and form feed, got {each!r}"
-            raise InvalidRequest(f"constraint.json_schema: {name}: {said}")
+            said = f"takes no control characters but line breaks, tabs, backspace and form feed, got {each[:40]!r}"
+            raise _refusal(name, place, said)
         pending.extend(each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
 
 
-def _check_bound(name: str, bound: float) -> None:
+def _check_bound(name: str, bound: float, place: tuple[str, ...]) -> None:
     if bound < _LEAST or (bound == _LEAST and name.endswith("aximum")):
-        raise InvalidRequest(f"constraint.json_schema: {name}: takes bounds over -2^63, got {bound}")
+        raise _refusal(name, place, f"takes bounds over -2^63, got {bound}")
 
 
 def _inward(name: str, bound: int) -> int:

@@ -1,5 +1,6 @@
 """Constraint: exactly one kind, of JSON, within its bounds; what is wrong is told by name."""
 
+import json
 import math
 from typing import Any
 
@@ -87,6 +88,67 @@ def test_what_is_wrong_is_refused_by_name(fields: Any, said: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^constraint") as refused:
         SamplingParams.parse({"constraint": fields})
     assert said in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "const": None}}}
+OTHER_FORMS: list[Any] = [
+    {"json_schema": SCHEMA},
+    {"json_schema": json.dumps(SCHEMA)},
+    json.dumps({"json_schema": SCHEMA}),
+    "\ufeff " + json.dumps({"json_schema": json.dumps(SCHEMA)}),
+    {"json_schema": {"name": "a", "schema": SCHEMA}},
+    {"json_schema": {"name": "a", "strict": True, "description": "b", "schema": SCHEMA}},
+    {"json_schema": {"schema": json.dumps(SCHEMA), "strict": None}},
+    {"json_schema": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+    {"json_schema": {"type": "json_schema", "name": "a", "schema": SCHEMA}},
+    {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+    {"regex": None, "json_schema": SCHEMA},
+]
+
+
+@pytest.mark.parametrize("given", OTHER_FORMS, ids=str)
+def test_a_schema_is_the_same_as_an_object_as_a_text_and_in_openais_wrapper(given: Any) -> None:
+    assert SamplingParams.parse({"constraint": given}).constraint == Constraint(json_schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"name": "a", "schema": {}, "type": "object"},
+        {"schema": {}, "properties": {}},
+        {"properties": {"name": {}, "schema": {}, "strict": {}}},
+        {"type": "object", "title": "json_schema"},
+    ],
+    ids=str,
+)
+def test_what_only_looks_like_openais_wrapper_is_a_schema(schema: Any) -> None:
+    assert Constraint(json_schema=schema).json_schema == schema
+
+
+TEXTS = {
+    "": "takes an object with regex, json_schema, json, grammar, choice, or its JSON, got ''",
+    json.dumps(json.dumps({"regex": "a"})): "or its JSON, got '\"{",
+    '{"regex": "a"': "constraint: takes JSON: Expecting ',' delimiter (line 1, column 14)",
+    '{"regex": "a",\n "regex": "b"}': "constraint: takes JSON: the key 'regex' is twice in an object",
+    '{"json_schema": {"maximum": NaN}}': "constraint: takes JSON: NaN is no number of JSON",
+    '{"json_schema": {"maximum": 1e999}}': "finite",
+    '{"json_schema": {"maximum": ' + "9" * 5000 + "}}": "constraint: takes JSON: Exceeds the limit (4300 digits)",
+    '{"json_schema": ' + "[" * 100_000: "constraint: takes JSON: it is nested too deeply",
+    '{"json_schema": "{"}': "constraint.json_schema: takes JSON: Expecting property name",
+    '{"json_schema": ""}': "constraint.json_schema: takes JSON: it is empty",
+    '{"json_schema": "[]"}': "json_schema=[]: takes an object with strings as names",
+    '{"json_schema": {"name": "a", "schema": 5}}': "constraint.json_schema.schema: takes an object, true or false",
+    '{"type": "object", "properties": {}}': 'takes a JSON Schema as {"json_schema": {…}}, got one by itself',
+    '{"type": "json_object"}': "unknown kind 'type'",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=[str(index) for index in range(len(TEXTS))])
+def test_what_is_wrong_in_a_text_is_told(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^constraint") as refused:
+        SamplingParams.parse({"constraint": text})
+    assert TEXTS[text] in str(refused.value)
     assert len(str(refused.value)) < 500
 
 

@@ -109,7 +109,7 @@ WRONG_TYPE = [
 
 @pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
 def test_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequest, match=rf"^{name}=.*: takes "):
+    with pytest.raises(InvalidRequest, match=rf"^{name}[=:].* ?takes "):
         SamplingParams.parse({name: value})
 
 

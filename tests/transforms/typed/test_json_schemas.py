@@ -140,6 +140,25 @@ def test_references_lead_into_lists_and_names_of_any_characters() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda schema: {"name": "rows", "strict": True, "schema": schema},
+        lambda schema: {"type": "json_schema", "json_schema": {"name": "rows", "schema": schema}},
+    ],
+)
+def test_a_schema_in_openais_wrapper_is_the_schema(wrapped: Any, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"schema": {"type": "integer"}, "name": {"type": "string"}}}
+    (tmp_path / "a.json").write_text(json.dumps(wrapped(schema)))
+    assert record_of(wrapped(schema)) == record_of(schema) == record_of(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("inner", [True, 5, "{", "[]"])
+def test_a_wrapper_of_no_schema_of_an_object_is_refused(inner: Any) -> None:
+    with pytest.raises(ConfigError, match=r"JSON Schema|json_schema\.schema: takes"):
+        record_of({"name": "rows", "schema": inner})
+
+
+@pytest.mark.parametrize(
     "draft", ["https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"]
 )
 def test_references_are_followed_until_they_recur(draft: str) -> None:

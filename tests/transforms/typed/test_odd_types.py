@@ -238,10 +238,10 @@ EARLIEST = annotated_types.Ge(datetime.date(2020, 1, 1))
         (row(Literal[Currency.EUR, "USD"]), "^Row.a: a choice"),
         (row(Annotated[datetime.date, EARLIEST]), "^Row.a: ge is not held here: takes a pydantic model"),
         (row(list[Annotated[str, Span(), Field(max_length=4)]]), r"^Row.a\[\]: max_length is not held here"),
-        (row(Annotated[str, Field(pattern="^(?=a)b$")]), "^a: look-around"),
+        (row(Annotated[str, Field(pattern="^(?=a)b$")]), "^a: `pattern`: look-ahead"),
         (row(Annotated[int, Field(gt=3, lt=4)]), "^a: .*no integer"),
-        (row(list[Annotated[int, Field(ge=10**19)]]), r"^a\[\]: Unsatisfiable"),
-        ({"type": "object", "properties": {"a": {"enum": []}}}, "^a: Unsatisfiable"),
+        (row(list[Annotated[int, Field(ge=10**19)]]), r"^a\[\]: takes a schema that something satisfies"),
+        ({"type": "object", "properties": {"a": {"enum": []}}}, "^a: takes a schema that something satisfies"),
         ({"type": "object", "properties": []}, r"the JSON Schema: properties is \[\]: takes an object"),
         (
             {"type": "object", "properties": {"a": {}}, "required": "a"},

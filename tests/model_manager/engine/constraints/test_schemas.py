@@ -28,7 +28,7 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"$ref": "#/$defs/text", "maxLength": 1, "$defs": {"text": {"type": "string"}}}, ["a"], ["aa", 1]),
     ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "null"}}}, [None], [1]),
     ({"type": "array", "uniqueItems": False, "not": False}, [[1, 1]], [1]),
-    ({"then": False, "if": True, "type": "null", "x-guidance": {"lenient": True}}, [], [None]),
+    ({"then": False, "if": True, "type": "null"}, [], [None]),
     ({"then": False, "type": "null"}, [None], [1]),
     ({"type": "integer", "maximum": 2**63 - 1}, [2**63 - 1024, -1], [2**63]),
     ({"const": 2**60}, [2**60], [2**60 + 1]),
@@ -83,26 +83,26 @@ def test_what_the_schema_means_is_taken(
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"properties": {"a": {"const": 2**53 + 1}}}, "const: takes integers that are floats too"),
-        ({"enum": ["a", {"b": ["\x01"]}]}, "enum: takes no control characters"),
-        ({"enum": [{"a": [2**53 + 1]}]}, "enum: takes integers that are floats too"),
-        ({"minProperties": 3, "required": ["a"]}, "minProperties=3: takes at most one more"),
-        ({"$ref": "#/x/A", "x": {"A": {"const": 2**53 + 1}}}, "const: takes integers that are floats too"),
-        ({"$ref": "#/x/A", "x": {"A": {"const": -(2**63)}}}, "const: takes numbers over -2^63"),
-        ({"$ref": "#/default", "default": {"minProperties": 3}}, "minProperties=3: takes at most one more"),
-        (DRAFT_7 | {"$ref": "#/definitions", "definitions": {"const": -(2**63)}}, "const: takes numbers over -2^63"),
-        ({"$ref": "urn:a#/x", "$id": "urn:a", "x": {"const": -(2**63)}}, "$ref: takes one to a schema in `$defs`"),
-        ({"items": {"$id": "urn:a", "$ref": "#/x", "x": {"minProperties": 3}}}, "$ref: takes one to a schema"),
-        ({"type": "integer", "minimum": -1e20, "maximum": -1e19}, "minimum: takes bounds over -2^63"),
-        ({"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}, "maximum: takes bounds over -2^63"),
-        ({"allOf": [{"multipleOf": 7919}, {"multipleOf": 7907}]}, "multipleOf: takes up to 10000 units"),
-        ({"$ref": "#/$defs/a", "multipleOf": 7919, "$defs": {"a": {"multipleOf": 7907}}}, "multipleOf: takes up to"),
-        ({"$schema": "http://json-schema.org/draft-03/schema#", "disallow": ["string"]}, "$schema: takes draft 4"),
+        ({"properties": {"a": {"const": 2**53 + 1}}}, "takes integers that are floats of 64 bits too"),
+        ({"enum": ["a", {"b": ["\x01"]}]}, "`enum`: takes no control characters"),
+        ({"enum": [{"a": [2**53 + 1]}]}, "`enum`: takes integers that are floats of 64 bits too"),
+        ({"minProperties": 3, "required": ["a"]}, "takes at most one more"),
+        ({"$ref": "#/x/A", "x": {"A": {"const": 2**53 + 1}}}, "takes integers that are floats of 64 bits too"),
+        ({"$ref": "#/x/A", "x": {"A": {"const": -(2**63)}}}, "takes numbers over -2^63"),
+        ({"$ref": "#/default", "default": {"minProperties": 3}}, "takes at most one more"),
+        (DRAFT_7 | {"$ref": "#/definitions", "definitions": {"const": -(2**63)}}, "takes numbers over -2^63"),
+        ({"$ref": "urn:a#/x", "$id": "urn:a", "x": {"const": -(2**63)}}, "`$ref`: takes one to a schema in `$defs`"),
+        ({"items": {"$id": "urn:a", "$ref": "#/x", "x": {"minProperties": 3}}}, "`$ref`: takes one to a schema"),
+        ({"type": "integer", "minimum": -1e20, "maximum": -1e19}, "`minimum`: takes bounds over -2^63"),
+        ({"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}, "`maximum`: takes bounds over -2^63"),
+        ({"allOf": [{"multipleOf": 7919}, {"multipleOf": 7907}]}, "`multipleOf`: takes up to 10000 units"),
+        ({"$ref": "#/$defs/a", "multipleOf": 7919, "$defs": {"a": {"multipleOf": 7907}}}, "`multipleOf`: takes up to"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#", "disallow": ["string"]}, "`$schema`: takes draft 4"),
     ],
     ids=str,
 )
 def test_what_would_be_read_otherwise_is_refused(compiler: GrammarCompiler, schema: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=rf"^constraint\.json_schema: {re.escape(said)}"):
+    with pytest.raises(InvalidRequest, match=rf"^constraint\.json_schema: .*{re.escape(said)}"):
         compiler.compile(Constraint(json_schema=schema))
 
 
@@ -116,7 +116,7 @@ def test_a_schema_is_left_as_it_was() -> None:
 def test_alternatives_of_many_steps_at_once_are_refused(compiler: GrammarCompiler) -> None:
     options = [{"multipleOf": number} for number in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)]
     parts = [{"anyOf": options}] * 1000
-    with pytest.raises(InvalidRequest, match="multipleOf: takes at most 10 different alternatives"):
+    with pytest.raises(InvalidRequest, match="`multipleOf`: takes at most 10 different alternatives"):
         compiler.compile(Constraint(json_schema={"allOf": parts}))
 
 
@@ -181,5 +181,5 @@ CHAINS: dict[str, Any] = {
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 def test_references_that_are_not_followed_are_few_enough_for_the_stack(compiler: GrammarCompiler, chain: Any) -> None:
     compiler.compile(Constraint(json_schema=chain(100)))
-    with pytest.raises(InvalidRequest, match=r"\$ref: takes fewer references by `\$id` and `\$anchor`"):
+    with pytest.raises(InvalidRequest, match=r"\$ref`: takes fewer references by `\$id` and `\$anchor`"):
         compiler.compile(Constraint(json_schema=chain(3000)))

@@ -1,0 +1,157 @@
+"""What is said of regular expressions that are refused: the construct's own name, where it stands, what to write.
+
+Knows how expressions are written, here and in other dialects; not what they match. Characters are counted from 1.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import NamedTuple
+
+from llguidance import regex_to_lark
+
+_SHOWN = 40
+_LOOKS = "a grammar knows no look-around"
+_FORGETS = "a grammar does not remember what a group matched"
+_NEVER_BACK = "a grammar does not backtrack; write "
+
+
+class Construct(NamedTuple):
+    """A construct that no grammar is made of."""
+
+    name: str
+    advice: str
+    is_misread: bool = False
+    """Whether llguidance takes it for something else."""
+
+
+_CONSTRUCTS: dict[str, tuple[str, Construct]] = {
+    "behind": (r"\(\?<[=!]", Construct("look-behind", _LOOKS)),
+    "ahead": (r"\(\?[=!]", Construct("look-ahead", _LOOKS)),
+    "atomic": (r"\(\?>", Construct("atomic group", f"{_NEVER_BACK}`(?:`")),
+    "branch": (r"\(\?\|", Construct("branch reset", "write `(?:`")),
+    "conditional": (
+        r"\(\?\([^()]*\)?",
+        Construct("conditional", f"{_FORGETS}; write both cases, with `|` between them"),
+    ),
+    "comment": (r"\(\?\#", Construct("comment", "leave it out")),
+    "recursion": (
+        r"\(\?(?:R|[+-]?\d+|&\w*|P>\w*)\)|\\g<[^>]{0,64}>",
+        Construct("recursion", "a grammar of the kind `grammar` has rules that name themselves", is_misread=True),
+    ),
+    "verb": (r"\(\*[A-Z][^()]*\)", Construct("verb", "leave it out")),
+    "reference": (
+        r"\\[1-9]\d*|\\k[<{'][^>}']*[>}']?|\\g\{?-?\w+\}?|\(\?P=\w*\)?",
+        Construct("back-reference", _FORGETS),
+    ),
+    "boundary": (
+        r"\\b(?:\{[a-z-]+\})?|\\[B<>]",
+        Construct("word boundary", f"{_LOOKS}; write the characters that may stand there"),
+    ),
+    "anchor": (r"\\[ZGK]", Construct("anchor", "the whole is matched, so leave it out")),
+    "quote": (r"\\[QE]", Construct("quoting", "write a `\\` before each character that would mean something else")),
+    "possessive": (
+        r"(?:[*+?]|\{\d+(?:,\d*)?\})\+",
+        Construct("possessive quantifier", f"{_NEVER_BACK}it without the last `+`", is_misread=True),
+    ),
+}
+_ESCAPE = r"\\(?:[pPxuU]\{[^{}]*\}|.)"
+_TOKEN = re.compile(
+    "|".join(f"(?P<{name}>{pattern})" for name, (pattern, _) in _CONSTRUCTS.items())
+    + rf"|(?P<escape>{_ESCAPE})|(?P<class>\[\^?\]?)|(?P<begin>\^)|(?P<end>\$)|(?P<trailing>\\$)",
+    re.DOTALL,
+)
+_IN_CLASS = re.compile(rf"(?P<escape>{_ESCAPE})|(?P<open>\[\^?\]?)|(?P<close>\])", re.DOTALL)
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+_FLAGS_BEFORE = re.compile(r"(?:\(\?[a-z]+\))?")
+"""How the flags of a terminal stand before its expression."""
+_LOOK = re.compile(r"lookarounds not supported yet; \w+ in regex /(?P<regex>.*)/(?:\n|$)")
+_PARSE_ERROR = re.compile(
+    r"regex parse error:\n {4}(?P<regex>[^\n]*)\n {4}(?P<before> *)(?P<carets>\^+)[^\n]*\nerror: (?P<said>[^\n]+)"
+)
+_OTHER_WORDS = {
+    "unrecognized flag": "unknown flag or kind of group",
+    "unrecognized escape sequence": "unknown escape",
+    "repetition operator missing expression": "repetition of nothing",
+    "invalid escape sequence found in character class": "escape that no class takes",
+    "Unicode property not found": "unknown Unicode property",
+    "Unicode property value not found": "unknown value of a Unicode property",
+    "decimal literal invalid": "number that is too large",
+    "decimal literal empty": "repetition without a number",
+    "repetition quantifier expects a valid decimal": "repetition without a number",
+}
+
+
+def misread(regex: str) -> str | None:
+    """What is said of an expression that llguidance takes, but for another; None for all else."""
+    if _VERBOSE.search(regex):  # its comments may have anything in them
+        return None
+    for position, text, name in _tokens(regex):
+        if name == "trailing":
+            return "takes an expression that does not end within an escape"
+        if name in _CONSTRUCTS and _CONSTRUCTS[name][1].is_misread:
+            return _unsupported(position, text, _CONSTRUCTS[name][1])
+    return None
+
+
+def regex_reason(regex: str, message: str) -> str | None:
+    """What is said of an expression that llguidance refuses with this message; None if it refuses none, or another."""
+    look, error = _LOOK.search(message), _PARSE_ERROR.search(message)
+    refused = error["regex"] if error else look["regex"] if look else None
+    flags = None if refused is None else _FLAGS_BEFORE.match(refused)
+    if refused is None or flags is None or _written(regex) not in (refused, refused[flags.end() :]):
+        return None
+    before = 0 if refused == _written(regex) else flags.end()
+    for position, text, name in _tokens(regex):
+        if name in _CONSTRUCTS:
+            return _unsupported(position, text, _CONSTRUCTS[name][1])
+    if error is None:
+        return _of_anchors(regex)
+    column = len(error["before"]) - before
+    start = _position(regex, column)
+    text = regex[start : max(start + 1, _position(regex, column + len(error["carets"])))]
+    said = _OTHER_WORDS.get(error["said"], error["said"])
+    where = f"at character {start + 1}" if text else "at the end"
+    return f"{said} {where}" + (f": `{text[:_SHOWN]}`" if text else "")
+
+
+def _unsupported(position: int, text: str, construct: Construct) -> str:
+    return f"{construct.name} `{text[:_SHOWN]}` at character {position + 1} is not supported: {construct.advice}"
+
+
+def _of_anchors(regex: str) -> str:
+    """Of `^` and `$` where the text goes on before or behind them, or the flag `m`, which lets it."""
+    found = [(position, text) for position, text, name in _tokens(regex) if name in ("begin", "end")]
+    inner = [(at, text) for at, text in found if (at > 0 if text == "^" else at < len(regex) - 1)]
+    position, text = (inner or found or [(0, regex[:1])])[0]
+    said = "takes `^` and `$` where the text begins and ends alone, and no flag `m`"
+    return f"{said}, got `{text}` at character {position + 1}"
+
+
+def _tokens(regex: str) -> list[tuple[int, str, str]]:
+    """What is no plain character, outside of classes: where it stands, its text, its name."""
+    found: list[tuple[int, str, str]] = []
+    position = 0
+    while token := _TOKEN.search(regex, position):
+        name = str(token.lastgroup)
+        found.append((token.start(), token[0], name))
+        position = _behind_class(regex, token.end()) if name == "class" else token.end()
+    return found
+
+
+def _behind_class(regex: str, position: int) -> int:
+    depth = 1
+    while depth and (token := _IN_CLASS.search(regex, position)):
+        depth += {"open": 1, "close": -1}.get(str(token.lastgroup), 0)
+        position = token.end()
+    return len(regex) if depth else position
+
+
+def _position(regex: str, column: int) -> int:
+    """Where in the expression that is which stands in that column of llguidance's form of it."""
+    return bisect_left(range(len(regex) + 1), column, key=lambda end: len(_written(regex[:end])))
+
+
+def _written(regex: str) -> str:
+    return regex_to_lark(regex, use_ascii="dw")
