@@ -3,6 +3,8 @@
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
+#   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
+#                SEED=7 make truth draws what that seed draws, by default the day does
 #   make lint    style, types and the import rule
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
@@ -18,8 +20,9 @@ PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup
 
 RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
+SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: demo test test-slow test-runners lint format figures clean
+.PHONY: demo test test-slow test-runners truth lint format figures clean
 
 demo: $(READY)
 	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
@@ -33,6 +36,12 @@ test-slow: $(READY)
 test-runners: $(READY)
 	$(if $(RUNNER),,$(VENV)/bin/python -m tests.servers.everything)
 	$(PYTEST) -m runners $(if $(RUNNER),tests/runners)
+
+# Each part says what differs; all of them run, and any difference fails.
+truth: $(READY)
+	@failed=0; for part in "configs --count 100" "outputs --count 100" "company --dtype float32 --rows 200"; do \
+		echo "== $$part --seed $(SEED)"; $(VENV)/bin/python -m tests.truth.$$part --seed $(SEED) || failed=1; \
+	done; exit $$failed
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -58,12 +58,18 @@ def _wrong(keyed: tuple[str, Any], name: str) -> Iterator[str]:
 
 
 def extracted(
-    kind: Kind, documents: list[Document], model: ModelConfig, out: Path, open_client: Opener = open_engine_client
+    kind: Kind,
+    documents: list[Document],
+    model: ModelConfig,
+    out: Path,
+    open_client: Opener = open_engine_client,
+    *,
+    max_tokens: int | None = None,
 ) -> None:
     """Leaves `right-*`, how many of each field are right as JSON, and `wrong-*`, rows that are not, in a folder."""
     keyed = [(kind.row(document.facts), document.text) for document in documents]
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        extract = Extract(kind.rows, model, open_client=open_client).with_exception_handling()
+        extract = Extract(kind.rows, model, max_tokens=max_tokens, open_client=open_client).with_exception_handling()
         rows, _ = pipeline | beam.Create(keyed) | extract
         right = rows | beam.FlatMap(_right, kind.name) | beam.CombinePerKey(sum) | "Figures" >> beam.Map(json.dumps)
         right | "Right" >> beam.io.WriteToText(str(out / "right"))
@@ -74,10 +80,12 @@ def _lines(out: Path, name: str) -> list[str]:
     return [line for file in sorted(out.glob(f"{name}-*")) for line in file.read_text().splitlines()]
 
 
-def evaluate(kind: Kind, count: int, seed: int, model: ModelConfig, show_errors: int) -> dict[str, Any]:
+def evaluate(
+    kind: Kind, count: int, seed: int, model: ModelConfig, show_errors: int, max_tokens: int | None = None
+) -> dict[str, Any]:
     """The share of right documents, of right fields, and of each field."""
     with tempfile.TemporaryDirectory() as folder:
-        extracted(kind, held_out(kind, count, seed), model, Path(folder))
+        extracted(kind, held_out(kind, count, seed), model, Path(folder), max_tokens=max_tokens)
         right = dict(json.loads(line) for line in _lines(Path(folder), "right"))
         wrong = _lines(Path(folder), "wrong")
     names = [member.name for member in kind.record.members]
@@ -95,10 +103,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="documents of each kind")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED)
     parser.add_argument("--kinds", nargs="+", choices=list(DOCUMENT_KINDS), default=list(DOCUMENT_KINDS))
+    parser.add_argument("--max_tokens", type=int, help="of an answer; Extract's own if left out")
     parser.add_argument("--show-errors", type=int, default=0, help="wrong rows of each kind to print")
     arguments = parser.parse_args()
     model = ModelConfig(model=arguments.folder)
-    settings = (arguments.count, arguments.seed, model, arguments.show_errors)
+    settings = (arguments.count, arguments.seed, model, arguments.show_errors, arguments.max_tokens)
     print(json.dumps({name: evaluate(DOCUMENT_KINDS[name], *settings) for name in arguments.kinds}))
 
 
