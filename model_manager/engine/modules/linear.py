@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from model_manager.engine.modules.merged_linears import merge
+from model_manager.engine.modules.plain_linears import reads_weight
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def pack_linears(model: nn.Module, batch_hint: int, *, fuse: bool = True) -> int
     for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
         count += merge(parent, lambda weight, bias: PackedLinear(weight, bias, batch_hint, "none"))
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and not reads_weight(parent, name):
                 activation = _fused_activation(parent, name) if fuse else "none"
                 setattr(parent, name, PackedLinear(child.weight, child.bias, batch_hint, activation))
                 count += 1
