@@ -159,16 +159,18 @@ def _refusal(name: str, config: Any) -> str | None:
         return "it is a model of several modalities, and only text models are"
     if kinds:
         return f"it has layers of type {', '.join(sorted(kinds))}; served are {' and '.join(_ATTENDING)}"
-    if getattr(text, "alibi", False):
+    if "alibi" in type(text).__dataclass_fields__ and text.alibi:
         return "its attention is biased by distance (alibi), which the kernels do not compute"
     return None
 
 
 def _seeing_ahead(text: Any) -> str | None:
     """The field of a config that makes attention see what comes after a token, with its value."""
-    for name, meant in (("is_causal", (False,)), ("use_bidirectional_attention", (True, "all"))):
-        if getattr(text, name, None) in meant:
-            return f"{name}={json.dumps(getattr(text, name))}"
+    if getattr(text, "is_causal", True) is False:  # transformers' masks go by it, whatever the class declares
+        return "is_causal=false"
+    bidirectional = "use_bidirectional_attention"
+    if bidirectional in type(text).__dataclass_fields__ and getattr(text, bidirectional) in (True, "all"):
+        return f"{bidirectional}={json.dumps(getattr(text, bidirectional))}"
     return None
 
 

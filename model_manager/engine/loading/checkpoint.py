@@ -100,7 +100,7 @@ def _read_config(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return _plain(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # transformers raises whatever an odd value happens to break
         if any(words in str(error) for words in ("model type", "custom code")):
             raise ModelUnsupported(
@@ -110,6 +110,13 @@ def _read_config(folder: Path) -> Any:
         if reason := _refusal_unread(folder / "config.json"):
             raise ModelUnsupported(reason) from None
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
+
+
+def _plain(config: Any) -> Any:
+    """Without what asks transformers' code for outputs of another form, or for more of them."""
+    for part in (config, config.get_text_config(decoder=True)):
+        part.return_dict, part.output_hidden_states = True, False
+    return config
 
 
 def _refusal_unread(file: Path) -> str | None:

@@ -9,6 +9,8 @@ that the weights of a folder are the plan's is known from their names and shapes
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +39,11 @@ def disagreement(placement: Placement) -> str | None:
 
     Raises ModelUnsupported for attention that the engine computes in no way.
     """
+    with _one_thread():
+        return _disagreement(placement)
+
+
+def _disagreement(placement: Placement) -> str | None:
     model = _small_instance(placement)
     windows = own_windows(model, torch.device("cpu"), placement.max_model_len)
     plan = plan_decoder(placement.checkpoint.architecture, model.config)
@@ -55,6 +62,17 @@ def disagreement(placement: Placement) -> str | None:
     return None
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within, torch computes on one: products are so small that threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _runner(placement: Placement, plan: DecoderPlan, parameters: LoadedParameters) -> CompiledRunner:
     layout = plan.layout
     sizes = layout.num_layers, layout.num_heads, layout.num_kv_heads, layout.head_dim
@@ -62,13 +80,13 @@ def _runner(placement: Placement, plan: DecoderPlan, parameters: LoadedParameter
     return CompiledRunner(
         plan,
         parameters,
-        CpuAttention(shape, placement.num_threads),
+        CpuAttention(shape, num_threads=1),
         shape,
         Format.FLOAT32,
         max_tokens=_MOST_TOKENS,
         max_model_len=placement.max_model_len,
         eos_token_ids=[],
-        num_threads=placement.num_threads,
+        num_threads=1,
     )
 
 
