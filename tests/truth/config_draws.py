@@ -16,10 +16,11 @@ from tests.model_manager.engine.tested_models import MODELS, ModelCase
 _ACTIVATIONS = ("gelu", "relu", "silu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "relu2", "tanh")
 _FIXED = frozenset(
     "architectures bos_token_id dtype eos_token_id id2label label2id max_position_embeddings mm_tokens_per_image"
-    " model_type n_positions pad_token_id problem_type sep_token_id task_specific_params text_config tokenizer_class"
+    " is_encoder_decoder model_type n_positions output_hidden_states pad_token_id problem_type return_dict sep_token_id"
+    " task_specific_params text_config tokenizer_class"
     " transformers_version vision_config vocab_size".split()
 )
-"""Not varied: tokens, and what is said of a checkpoint beside its computation."""
+"""Not varied: tokens, the form of outputs, and what is said of a checkpoint beside its computation."""
 _SIZES: dict[str, tuple[Any, ...]] = {
     "head_dim": (8, 16, 32, 48),
     "hidden_size": (48, 64, 128),

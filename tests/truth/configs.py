@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--architecture", choices=sorted({case.architecture for case in MODELS}), help="of this one alone"
     )
     parser.add_argument("--each", action="store_true", help="every field alone instead of random ones")
-    parser.add_argument("--refusals", action="store_true", help="print the sentences of what is refused too")
+    parser.add_argument("--refusals", action="store_true", help="print what is refused or not made too, and why")
     args = parser.parse_args(argv)
     chance, seen = random.Random(args.seed), Counter[str]()
     with _quiet():
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             outcome = judged(one, random.Random(chance.random()))
             kind = outcome.partition(":")[0]
             seen[kind] += 1
-            if kind == "differs" or (kind == "refused" and args.refusals):
+            if kind == "differs" or (kind != "same" and args.refusals):
                 print(f"{one}\n    {outcome}", flush=True)
     print(f"{seen['differs']} of {seen.total()} configs differ ({_summary(seen)})")
     return 1 if seen["differs"] else 0
