@@ -36,8 +36,9 @@ class Tolerance:
 
 EXACT = Tolerance(1e-3, every_row=True)
 """Of float32 on a CPU; what is computed otherwise differs by a few percent to 1 in most rows."""
-_ROUGH = {torch.float32: 0.02, torch.bfloat16: 0.05, torch.float16: 0.02}
-_ROUNDED_WEIGHTS, _ROUNDED_CACHE = 0.05, 0.3
+_ROUGH = {torch.float32: 0.02, torch.bfloat16: 0.12, torch.float16: 0.04}
+_ROUNDED_WEIGHTS, _ROUNDED_CACHE = 0.12, 0.3
+"""Three times what rounding comes to in 48 layers of OLMo 2, which is more than in other architectures."""
 
 
 def tolerance(model: Any, *, rounds_weights: bool, rounds_cache: bool) -> Tolerance:
