@@ -36,6 +36,8 @@ class DecoderTap:
 
     def __init__(self, model: Any) -> None:
         decoder = model.get_decoder()
+        if decoder is model.get_output_embeddings():  # transformers goes by the name, and some heads have it
+            decoder = model.base_model
         self._forward = decoder.forward
         self._noted: torch.Tensor | None = None
         self._given: torch.Tensor | None = None
@@ -139,6 +141,18 @@ class TorchModelRunner:
         with self._decoder.giving(hidden.unsqueeze(0)):
             logits: torch.Tensor = self._model(use_cache=False).logits[0]
         return logits.float()
+
+    @contextmanager
+    def attending_with(self, attention: PagedAttention | None) -> Iterator[None]:
+        """Within, steps go through another KV cache than the runner's own, if one is given."""
+        own = self._attention
+        self._attention = attention or own
+        connect(self._model, self._attention)
+        try:
+            yield
+        finally:
+            self._attention = own
+            connect(self._model, own)
 
     def warm_up(self) -> None:
         """Compute one short batch, so that whatever is compiled on first use is compiled; leaves block 0 unread."""

@@ -6,10 +6,10 @@ Knows the kinds of names; what fetching from each kind takes stands beside it (`
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from model_manager.store.cache_folder import cache_folder
 from model_manager.store.contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
 from model_manager.wire.config import EMBEDDED_MODEL
 from model_manager.wire.errors import ConfigError, ModelNotFound
@@ -32,7 +32,7 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
     if revision is not None:
         raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
     if model.startswith("gs://"):
-        return check(_from_bucket(model, cache_dir or _cache_dir(), WANTED), model)
+        return check(_from_bucket(model, cache_dir or cache_folder(), WANTED), model)
     return check(_EMBEDDED if model == EMBEDDED_MODEL else _folder(model), model)
 
 
@@ -41,7 +41,7 @@ def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Pat
     if _is_hub_name(model):
         return _from_hub(model, revision, TOKENIZER_FILES)
     if model.startswith("gs://"):
-        return _from_bucket(model, cache_dir or _cache_dir(), TOKENIZER_FILES)
+        return _from_bucket(model, cache_dir or cache_folder(), TOKENIZER_FILES)
     return _EMBEDDED if model == EMBEDDED_MODEL else _folder(model)
 
 
@@ -50,7 +50,7 @@ def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
     if _is_hub_name(name):
         return check_adapter(_from_hub(name, None, ADAPTER_FILES), name)
     if name.startswith("gs://"):
-        return check_adapter(_from_bucket(name, cache_dir or _cache_dir(), ADAPTER_FILES), name)
+        return check_adapter(_from_bucket(name, cache_dir or cache_folder(), ADAPTER_FILES), name)
     return check_adapter(_folder(name), name)
 
 
@@ -70,11 +70,6 @@ def _from_bucket(model: str, cache_dir: Path, wanted: Sequence[str]) -> Path:
     from model_manager.store.bucket import fetch  # 0.4 s to import, which only buckets have to spend
 
     return fetch(model, cache_dir, wanted)
-
-
-def _cache_dir() -> Path:
-    named = os.environ.get("MILLRACE_CACHE_DIR")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "millrace"
 
 
 def _folder(model: str) -> Path:

@@ -84,19 +84,19 @@ def test_rows_of_parquet_have_one_schema_whatever_is_in_them(tmp_path: Path) -> 
 def test_several_answers_are_a_list_in_both_formats(tmp_path: Path) -> None:
     choices = [
         Choice(text="one", finish_reason=FinishReason.STOP, stop_reason=7),
-        Choice(text="two", finish_reason=FinishReason.LENGTH),
+        Choice(text="two", finish_reason=FinishReason.LENGTH, closed_at=2),
     ]
     for output_format in ("jsonl", "parquet"):
         write(completion(choices=choices), output=str(tmp_path / output_format), output_format=output_format)
     (row,) = rows(tmp_path / "jsonl-00000-of-00001.jsonl")
     assert row["choices"] == [
         {"text": "one", "finish_reason": "stop", "stop_reason": 7},
-        {"text": "two", "finish_reason": "length"},
+        {"text": "two", "finish_reason": "length", "closed_at": 2},
     ]
     (row,) = pq.read_table(tmp_path / "parquet-00000-of-00001.parquet").to_pylist()
     assert row["choices"] == [
-        {"text": "one", "finish_reason": "stop", "stop_reason": "7", "logprobs": None},
-        {"text": "two", "finish_reason": "length", "stop_reason": None, "logprobs": None},
+        {"text": "one", "finish_reason": "stop", "stop_reason": "7", "closed_at": None, "logprobs": None},
+        {"text": "two", "finish_reason": "length", "stop_reason": None, "closed_at": 2, "logprobs": None},
     ]
 
 

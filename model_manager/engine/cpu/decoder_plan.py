@@ -236,11 +236,12 @@ def _has_gate(config: Any) -> bool:
 
 
 def _windows(config: Any) -> list[int | None]:
-    """Of each layer."""
+    """Of each layer, as transformers' code has them: that of Llama and Gemma takes no notice of these fields."""
     if config.model_type in ("mistral", "starcoder2"):
         return [config.sliding_window] * config.num_hidden_layers
-    kinds = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
-    return [config.sliding_window if kind == "sliding_attention" else None for kind in kinds]
+    if config.model_type in ("qwen2", "qwen3"):
+        return [config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types]
+    return [None] * config.num_hidden_layers
 
 
 def _rope(config: Any) -> Rope | None:

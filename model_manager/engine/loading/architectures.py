@@ -6,6 +6,7 @@ self_check's.
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -63,7 +64,7 @@ _LENGTH_BOUND_ROPE = ("dynamic", "longrope")
 
 def served_architecture(config: Any) -> str:
     """The name of a config's transformers class; raises ModelUnsupported, saying why, for what is not served right."""
-    name = str((config.architectures or ["unnamed"])[0])
+    name = str(config.architectures[0]) if config.architectures else _architecture_of_type(config.model_type)
     reason = _refusal(name, config)
     if reason:
         raise ModelUnsupported(f"architecture {name} is not served: {reason}")
@@ -109,14 +110,46 @@ def feed_forward_size(config: Any) -> int:
     """Most values a token has inside a feed-forward part, all the experts that it goes to taken together."""
     text = config.get_text_config(decoder=True)
     names = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
-    dense = max([int(getattr(text, name, None) or 0) for name in names]) or 4 * text.hidden_size
-    expert = getattr(text, "moe_intermediate_size", None) or dense
-    return max(dense, int(expert) * int(getattr(text, "num_experts_per_tok", None) or 1))
+    dense = max(_largest(getattr(text, name, None)) for name in names) or 4 * text.hidden_size
+    expert = _largest(getattr(text, "moe_intermediate_size", None)) or dense
+    return max(dense, expert * (_largest(getattr(text, "num_experts_per_tok", None)) or 1))
+
+
+def _largest(size: Any) -> int:
+    """Of a size that some configs give for each layer; 0 for none."""
+    return max(map(int, size), default=0) if isinstance(size, list | tuple) else int(size or 0)
+
+
+def refusal_of_type(model_type: str) -> str | None:
+    """The sentence for a model type whose config cannot be read, if nothing of that type is served; else None."""
+    try:
+        name = _architecture_of_type(model_type)
+    except ModelUnsupported:
+        return None
+    reason = _refusal_by_class(name) if name not in TESTED else None
+    return f"architecture {name} is not served: {reason}" if reason else None
+
+
+def _architecture_of_type(model_type: str) -> str:
+    """The class that transformers makes a language model of that type of; importing the table takes seconds."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    if found is None:
+        raise ModelUnsupported(
+            f"config.json names no architecture, and transformers {transformers.__version__} has no decoder-only "
+            f"language model of model_type {model_type!r}: put its class's name into architectures"
+        )
+    return found if isinstance(found, str) else str(found[0])
 
 
 def _refusal(name: str, config: Any) -> str | None:
     """Why an architecture is not served, or None."""
+    if config.is_heterogeneous:
+        return "its layers differ from each other in size (per_layer_config), and a KV cache has one size for all"
     text = config.get_text_config(decoder=True)
+    if sees_ahead := _seeing_ahead(text):
+        return f"its config says that attention sees later tokens too ({sees_ahead}), which generation cannot"
     kinds = {*(getattr(text, "layer_types", None) or ())} - {*_ATTENDING}
     if getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder, and only decoder-only language models are"
@@ -126,8 +159,18 @@ def _refusal(name: str, config: Any) -> str | None:
         return "it is a model of several modalities, and only text models are"
     if kinds:
         return f"it has layers of type {', '.join(sorted(kinds))}; served are {' and '.join(_ATTENDING)}"
-    if getattr(text, "alibi", False):
+    if "alibi" in type(text).__dataclass_fields__ and text.alibi:
         return "its attention is biased by distance (alibi), which the kernels do not compute"
+    return None
+
+
+def _seeing_ahead(text: Any) -> str | None:
+    """The field of a config that makes attention see what comes after a token, with its value."""
+    if getattr(text, "is_causal", True) is False:  # transformers' masks go by it, whatever the class declares
+        return "is_causal=false"
+    bidirectional = "use_bidirectional_attention"
+    if bidirectional in type(text).__dataclass_fields__ and getattr(text, bidirectional) in (True, "all"):
+        return f"{bidirectional}={json.dumps(getattr(text, bidirectional))}"
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from model_manager.engine.interface import StepInput
+from model_manager.engine.loading.refusing import not_served
 from model_manager.engine.modules.attention_hook import connect
 from model_manager.engine.paged_attention import AttentionLayout, AttentionOptions
 from model_manager.wire.errors import ModelUnsupported
@@ -28,8 +29,10 @@ def probe_attention(model: Any, device: torch.device, max_model_len: int) -> Att
     rows = torch.zeros(1, dtype=torch.long, device=device)
     try:
         output = model(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=rows)
+    except ModelUnsupported as error:
+        raise not_served(model, str(error)) from None
     except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
-        raise _unsupported(model, f"a first token through it ended in {type(error).__name__}: {error}") from error
+        raise not_served(model, f"a first token through it ended in {type(error).__name__}: {error}") from error
     return probe.layout(model, int(output.logits.shape[-1]), max_model_len)
 
 
@@ -57,30 +60,9 @@ class _Probe:
         text = model.config.get_text_config(decoder=True)
         wanted = list(range(text.num_hidden_layers))
         if self._layers != wanted:
-            raise _unsupported(model, f"its {len(wanted)} layers attend as {self._layers}, not once each and in order")
+            raise not_served(model, f"its {len(wanted)} layers attend as {self._layers}, not once each and in order")
         if len(self._sizes) > 1:
-            raise _unsupported(model, f"its layers attend with different sizes, {sorted(self._sizes)}")
-        windows, configured = (
-            tuple(window if window and window < max_model_len else None for window in layers)
-            for layers in (self._windows, _configured_windows(text, self._windows))
-        )
-        if windows != configured:
-            raise _unsupported(model, f"its layers attend with windows {windows} and its config says {configured}")
+            raise not_served(model, f"its layers attend with different sizes, {sorted(self._sizes)}")
+        windows = tuple(window if window and window < max_model_len else None for window in self._windows)
         heads, kv_heads, dim = self._sizes.pop()
         return AttentionLayout(heads, kv_heads, dim, windows, vocab_size)
-
-
-def _configured_windows(text: Any, otherwise: list[int | None]) -> list[int | None]:
-    """Each layer's window by its type in the config; `otherwise` where that gives none.
-
-    A model that says its window in a mask alone, which is not built here, would attend to more than it was trained to.
-    """
-    kinds = getattr(text, "layer_types", None)
-    window = getattr(text, "sliding_window", None)
-    if not kinds:
-        return otherwise if not window or any(otherwise) else [window] * len(otherwise)
-    return [window if kind == "sliding_attention" else None for kind in kinds]
-
-
-def _unsupported(model: Any, reason: str) -> ModelUnsupported:
-    return ModelUnsupported(f"architecture {type(model).__name__} is not served: {reason}".partition("\n")[0])

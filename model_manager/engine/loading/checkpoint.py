@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from model_manager.engine.cpu.parameters import Shape
-from model_manager.engine.loading.architectures import served_architecture, text_part
+from model_manager.engine.loading.architectures import refusal_of_type, served_architecture, text_part
 from model_manager.engine.quantization.stored_formats import refusal
 from model_manager.store.contents import weight_files
 from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
@@ -32,6 +33,8 @@ _QUANTIZED = {
     "I64": torch.int64,
     "F8_E4M3": torch.float8_e4m3fn,
 }
+_MASK = re.compile(r"\.att(n|ention)\.(masked_)?bias$")
+"""Buffers that older versions of transformers saved beside the weights (Pythia, GPT-2), and newer ones make anew."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,32 @@ def _read_config(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return _plain(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # transformers raises whatever an odd value happens to break
         if any(words in str(error) for words in ("model type", "custom code")):
             raise ModelUnsupported(
                 f"{folder}: transformers {transformers.__version__} knows no such model type, and no code of a "
                 "model's own is run"
             ) from None
+        if reason := _refusal_unread(folder / "config.json"):
+            raise ModelUnsupported(reason) from None
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
+
+
+def _plain(config: Any) -> Any:
+    """Without what asks transformers' code for outputs of another form, or for more of them."""
+    for part in (config, config.get_text_config(decoder=True)):
+        part.return_dict, part.output_hidden_states = True, False
+    return config
+
+
+def _refusal_unread(file: Path) -> str | None:
+    """Why a model is not served whose config transformers' own class does not read; None if that is not the reason."""
+    try:
+        model_type = json.loads(file.read_bytes())["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return refusal_of_type(str(model_type))
 
 
 def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tuple[Shape, torch.dtype]]:
@@ -113,6 +134,8 @@ def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tu
     try:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                if _MASK.search(name):
+                    continue
                 stored = tensors.get_slice(name)
                 if stored.get_dtype() not in formats:
                     raise ModelUnsupported(f"{file}: {name} is stored as {stored.get_dtype()}; takes {[*formats]}")

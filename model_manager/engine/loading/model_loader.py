@@ -5,6 +5,7 @@ Knows no requests.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from safetensors import SafetensorError
 
 from model_manager.engine.cpu.compiled_runner import CompiledRunner
+from model_manager.engine.cpu.decoder_plan import DecoderPlan
 from model_manager.engine.cpu.parameters import stored_parameters
 from model_manager.engine.interface import AdapterSlots, ModelRunner
 from model_manager.engine.loading.checkpoint import read_checkpoint
 from model_manager.engine.loading.compiled_loader import compiled_plan, compiled_runner
 from model_manager.engine.loading.damage import damage_named
+from model_manager.engine.loading.kept_passes import KeptPass
 from model_manager.engine.loading.kv_memory import NO_ROOM, Room
 from model_manager.engine.loading.placement import Placement
 from model_manager.engine.tensor_parallel.tensor_parallel import Rank
@@ -27,6 +30,8 @@ from model_manager.wire.status import ModelInfo
 
 if TYPE_CHECKING:
     from model_manager.engine.model_runner import TorchModelRunner
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
 
     Whatever needs transformers' model code imports it here: that takes longer than all the rest.
     """
-    plan = compiled_plan(placement)
+    plan = _checked_plan(placement)
     checkpoint = placement.checkpoint
     if plan and checkpoint.quantization is None:
         stored = stored_parameters(plan.shapes, checkpoint.parameters)
@@ -101,6 +106,21 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
     if plan and loaded:
         return compiled_runner(placement, plan, loaded, reserve=placement.unpacked_bytes), model.quantization
     return model.runner(), model.quantization
+
+
+def _checked_plan(placement: Placement) -> DecoderPlan | None:
+    """The plan of a model that can be compiled and computes what transformers' code does; the log names another."""
+    plan = compiled_plan(placement)
+    passed = KeptPass(placement, "compiled")
+    if plan is None or passed.is_kept():
+        return plan
+    from model_manager.engine.loading.plan_check import disagreement
+
+    if reason := disagreement(placement):
+        log.warning("%s runs through transformers' code: compiled, %s", placement.checkpoint.architecture, reason)
+        return None
+    passed.keep()
+    return plan
 
 
 def _info(

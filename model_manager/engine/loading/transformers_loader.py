@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,12 +20,14 @@ from model_manager.engine.cpu.cpu_attention import CpuAttention, supports
 from model_manager.engine.cpu.decoder_plan import DecoderPlan
 from model_manager.engine.cpu.parameters import LoadedParameters
 from model_manager.engine.cuda.runner import cuda_runner
-from model_manager.engine.loading.architectures import OTHER_PARTS, TESTED, TEXT_PART_KEYS
+from model_manager.engine.loading.architectures import OTHER_PARTS, TEXT_PART_KEYS
 from model_manager.engine.loading.attention_probe import probe_attention
 from model_manager.engine.loading.checkpoint import Checkpoint
 from model_manager.engine.loading.damage import damage_named
+from model_manager.engine.loading.kept_passes import KeptPass
+from model_manager.engine.loading.own_masks import check_windows
 from model_manager.engine.loading.placement import Placement
-from model_manager.engine.loading.self_check import check_against_own_attention
+from model_manager.engine.loading.self_check import check_against_own_attention, tolerance
 from model_manager.engine.lora.lora import LoraLayers
 from model_manager.engine.model_runner import TorchModelRunner
 from model_manager.engine.modules import attention_hook, falcon
@@ -39,6 +41,9 @@ from model_manager.engine.quantization.stored_formats import Weight
 from model_manager.wire.errors import ModelCorrupt
 
 log = logging.getLogger(__name__)
+
+_CHECKED_BLOCKS = 6
+"""Of a KV cache for a check's tokens alone."""
 
 
 class TransformersModel:
@@ -71,10 +76,29 @@ class TransformersModel:
         """What computes the model's steps."""
         model, placement = self._model, self._placement
         layout = probe_attention(model, placement.device, placement.max_model_len)
+        passed = KeptPass(placement, "transformers' modules")
+        if passed.is_kept():
+            return _runner(model, placement, layout)
+        check_windows(model, layout, placement.device, placement.max_model_len)
         runner = _runner(model, placement, layout)
-        if placement.checkpoint.architecture not in TESTED:
-            check_against_own_attention(model, runner, rounds_cache=placement.config.kv_cache_dtype != "auto")
+        self._check(runner, layout)
+        passed.keep()
         return runner
+
+    def _check(self, runner: TorchModelRunner, layout: AttentionLayout) -> None:
+        """On a CPU keys and values are not rounded meanwhile, which would hide what is computed otherwise."""
+        config, placement = self._placement.config, self._placement
+        rounds_cache = config.kv_cache_dtype != "auto"
+        rounds_weights = self.quantization != "none"
+        if placement.device.type == "cuda":
+            within = tolerance(self._model, rounds_weights=rounds_weights, rounds_cache=rounds_cache)
+            most = {"max_tokens": config.max_num_batched_tokens, "max_seqs": config.max_num_seqs}
+            check_against_own_attention(self._model, runner, within, **most)
+            return
+        shape = replace(placement.cache_shape(layout, min(runner.num_blocks, _CHECKED_BLOCKS)), rounded=None)
+        within = tolerance(self._model, rounds_weights=rounds_weights, rounds_cache=False)
+        with runner.attending_with(_attention(shape, placement.device) if rounds_cache else None):
+            check_against_own_attention(self._model, runner, within, max_tokens=64, max_seqs=2)
 
 
 def layout_of(placement: Placement) -> AttentionLayout:

@@ -15,6 +15,7 @@ from torch import nn
 
 from model_manager.engine.interface import StepInput
 from model_manager.engine.lora.lora_adapter import Factors, read_adapter
+from model_manager.engine.modules.plain_linears import reads_weight
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import Adapter
 
@@ -39,7 +40,10 @@ class LoraLayers:
         self._sizes = {
             name: (module.out_features, module.in_features)
             for name, module in model.named_modules()
-            if hasattr(module, "out_features") and module is not output and _ROUTED not in name
+            if hasattr(module, "out_features")
+            and module is not output
+            and _ROUTED not in name
+            and not reads_weight(*_parent(model, name))
         }
         self._layers: dict[str, LoraLinear] = {}
 
@@ -70,6 +74,12 @@ class LoraLayers:
             slots = np.repeat(step.adapters, np.diff(step.query_starts))
             for slot in np.unique(slots[slots >= 0]).tolist():
                 self.groups.append((slot, torch.from_numpy(np.flatnonzero(slots == slot)).to(self._device)))
+
+
+def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that a layer belongs to, and its name there."""
+    path, _, own = name.rpartition(".")
+    return model.get_submodule(path), own
 
 
 class LoraLinear(nn.Module):

@@ -8,21 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.falcon import modeling_falcon
 
-from model_manager.engine.modules.attention_hook import IMPLEMENTATION, attend_paged
+from model_manager.engine.modules.attention_hook import IMPLEMENTATION
+
+_OWN = ("eager", "sdpa")
 
 
 class PagedFalconAttention(modeling_falcon.FalconAttention):
     """Takes the fused projection apart by heads, rotates and attends; keys and values are not repeated."""
 
-    def forward(  # type: ignore[override]
-        self, hidden_states: torch.Tensor, *, position_embeddings: tuple[torch.Tensor, torch.Tensor], **_unused: Any
-    ) -> tuple[torch.Tensor, None]:
-        """[1, T, hidden_size] to the same."""
+    def forward(self, hidden_states: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        """[1, T, hidden_size] to the same, by the attention that the config names."""
+        implementation = self.config._attn_implementation
+        if implementation in _OWN:
+            return super().forward(hidden_states, *arguments, **options)
         query, key, value = (states.transpose(1, 2) for states in self._split(self.query_key_value(hidden_states)))
-        query, key = modeling_falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
-        attended, _ = attend_paged(self, query, key, value, scaling=self.inv_norm_factor)
+        query, key = modeling_falcon.apply_rotary_pos_emb(query, key, *options["position_embeddings"])
+        attend, scale = ALL_ATTENTION_FUNCTIONS[implementation], self.inv_norm_factor
+        attended, _ = attend(self, query, key, value, options["attention_mask"], scaling=scale)
         return self.dense(attended.flatten(2)), None
 
     def _split(self, fused: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from model_manager.engine.modules.merged_linears import merge
+from model_manager.engine.modules.plain_linears import reads_weight
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +49,15 @@ def can_pack(dtype: torch.dtype) -> bool:
 def pack_linears(model: nn.Module, batch_hint: int, *, fuse: bool = True) -> int:
     """Replace every `nn.Linear` in `model` by a packed one, freeing each weight as it goes; how many there were.
 
-    A weight that is shared with an embedding stays there, unpacked, for the lookups. `batch_hint` is the number of
-    rows that the layout is chosen for. `fuse`: whether an activation may move into the product before it.
+    Layers without weights, and those whose weight other code reads, stay. A weight that is shared with an embedding
+    stays there, unpacked, for the lookups. `batch_hint` is the number of rows that the layout is chosen for. `fuse`:
+    whether an activation may move into the product before it.
     """
     count = 0
     for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
         count += merge(parent, lambda weight, bias: PackedLinear(weight, bias, batch_hint, "none"))
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and child.weight.numel() and not reads_weight(parent, name):
                 activation = _fused_activation(parent, name) if fuse else "none"
                 setattr(parent, name, PackedLinear(child.weight, child.bias, batch_hint, activation))
                 count += 1

@@ -100,5 +100,6 @@ def _siblings(parent: nn.Module) -> Iterator[tuple[tuple[str, ...], list[nn.Line
     """The layers to be merged, with their names."""
     for names in _SAME_INPUT:
         layers = [layer for name in names if type(layer := getattr(parent, name, None)) is nn.Linear]
-        if len(layers) == len(names) and len({layer.bias is None for layer in layers}) == 1:
+        is_empty = any(layer.weight.numel() == 0 for layer in layers)
+        if len(layers) == len(names) and len({layer.bias is None for layer in layers}) == 1 and not is_empty:
             yield names, layers

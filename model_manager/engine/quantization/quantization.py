@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from model_manager.engine.modules.plain_linears import reads_weight
 from model_manager.engine.quantization.quantized_linear import Fp8Linear, Int4Linear, Int8Linear, fits_16, fits_int4
 from model_manager.engine.quantization.rounding import RoundedGroups, RoundedRows, round_groups, round_rows
 from model_manager.engine.quantization.stored_formats import OrderedGroups, Weight
@@ -59,7 +60,7 @@ def round_linears(model: Any, quantization: Quantization) -> None:
     left = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and child is not output:
+            if type(child) is nn.Linear and child is not output and not reads_weight(parent, name):
                 rounded = _rounded(child, quantization)
                 left += rounded is None
                 setattr(parent, name, rounded or child)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import LlamaConfig, PreTrainedConfig, ViTConfig
 
 from model_manager.engine.loading.architectures import (
     TESTED,
@@ -80,9 +81,46 @@ def test_what_cannot_be_served_right_is_refused_by_name(
     assert "\n" not in str(raised.value)
 
 
-def test_a_config_without_an_architecture_is_refused() -> None:
-    with pytest.raises(ModelUnsupported, match="architecture unnamed"):
-        served_architecture(LlamaConfig())
+def test_a_config_without_an_architecture_is_what_transformers_makes_of_its_type() -> None:
+    assert served_architecture(LlamaConfig()) == "LlamaForCausalLM"
+
+
+def test_a_config_without_an_architecture_whose_type_is_no_language_model_is_refused() -> None:
+    with pytest.raises(ModelUnsupported, match=r"names no architecture, .* model_type 'vit': put its class"):
+        served_architecture(ViTConfig())
+
+
+@pytest.mark.parametrize("architectures", [None, ["MambaForCausalLM"]])
+def test_a_mamba_whose_config_transformers_does_not_read_is_refused_for_what_it_is(
+    tmp_path: Path, architectures: list[str] | None
+) -> None:
+    config = {"model_type": "mamba", "layer_types": ["mamba"] * 2, "architectures": architectures}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelUnsupported, match="architecture MambaForCausalLM is not served: it keeps a running state"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "named"),
+    [
+        ("LlamaForCausalLM", {"is_causal": False}, "is_causal=false"),
+        ("Qwen2ForCausalLM", {"is_causal": False}, "is_causal=false"),
+        ("GemmaForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention=true"),
+        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention=true"),
+    ],
+)
+def test_attention_that_sees_what_comes_is_refused_by_its_field(
+    tmp_path: Path, architecture: str, fields: dict[str, Any], named: str
+) -> None:
+    """From config.json alone: there are no weights in the folder."""
+    _named(architecture, **fields).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnsupported, match=f"{architecture} is not served: .* sees later tokens too .{named}"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("fields", [{"is_causal": True}, {"use_bidirectional_attention": True}])
+def test_a_field_that_its_code_does_not_read_or_that_says_what_is_so_anyway_is_taken(fields: dict[str, bool]) -> None:
+    assert served_architecture(_named("LlamaForCausalLM", **fields)) == "LlamaForCausalLM"
 
 
 def test_a_model_is_as_long_as_its_positions_unless_a_shorter_length_is_asked_for() -> None:

@@ -16,12 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from model_manager.engine.cpu.cpu_attention import CpuAttention
 from model_manager.engine.cpu.parameters import StoredParameters
+from model_manager.engine.interface import StepInput
 from model_manager.engine.loading import device
 from model_manager.engine.loading.model_loader import load_model
 from model_manager.engine.paged_attention import GatheringAttention
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit, ModelNotFound, ModelUnsupported
-from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.random_checkpoints import POSITIONS, VOCAB
 
 
@@ -89,6 +90,26 @@ def test_shards_are_put_together(tmp_path: Path) -> None:
     random_checkpoints.write(tmp_path, random_checkpoints.llama_gqa(), shard="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert load_model(_config(), tmp_path).info.architecture == "LlamaForCausalLM"
+
+
+def test_a_config_without_an_architecture_is_loaded_by_its_type(folder: Path) -> None:
+    _edit(folder / "config.json", architectures=None)
+    assert load_model(_config(), folder).info.architecture == "Qwen2ForCausalLM"
+
+
+@pytest.mark.parametrize("mask", [torch.bool, torch.uint8, torch.float32])
+def test_masks_that_released_pythias_have_beside_their_weights_are_not_read(tmp_path: Path, mask: torch.dtype) -> None:
+    random_checkpoints.write(tmp_path, tested_models.gpt_neox())
+    plain = load_model(_config(), tmp_path).runner.execute(StepInput.of_first_tokens(9)).logits
+    weights = load_file(tmp_path / "model.safetensors")
+    for layer in range(3):
+        name = f"gpt_neox.layers.{layer}.attention"
+        weights[f"{name}.bias"] = torch.ones(1, 1, POSITIONS, POSITIONS).tril().to(mask)
+        weights[f"{name}.masked_bias"] = torch.tensor(-1e9)
+        weights[f"{name}.rotary_emb.inv_freq"] = torch.ones(3)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    masked = load_model(_config(), tmp_path).runner.execute(StepInput.of_first_tokens(9)).logits
+    assert torch.equal(plain, masked)
 
 
 # ── formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,10 +252,6 @@ def _other_architecture(folder: Path) -> None:
     _edit(folder / "config.json", architectures=["Qwen2ForSequenceClassification"])
 
 
-def _no_architecture(folder: Path) -> None:
-    _edit(folder / "config.json", architectures=None)
-
-
 def _remote_code(folder: Path) -> None:
     code = "raise SystemExit('it ran')\n"
     (folder / "modeling.py").write_text(code)
@@ -314,7 +331,6 @@ def _shard_elsewhere(folder: Path) -> None:
         (_generation_config_cut_short, ModelCorrupt, "generation_config.json is not readable"),
         (_unknown_model_type, ModelUnsupported, "knows no such model type"),
         (_other_architecture, ModelUnsupported, "Qwen2ForSequenceClassification is not served: transformers"),
-        (_no_architecture, ModelUnsupported, "architecture unnamed"),
         (_remote_code, ModelUnsupported, "no code of a model's own is run"),
         (_quantized, ModelUnsupported, "weights quantized by hqq are not read; takes gptq, awq,"),
         (_no_weights, ModelUnsupported, "no weights in safetensors format"),

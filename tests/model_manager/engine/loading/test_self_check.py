@@ -1,16 +1,17 @@
-"""An untested architecture is served when its packed answers are its own, and refused when they are not."""
+"""A model is served when its packed answers are its own, and refused when they are not."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers.models.llama import modeling_llama
 
-from model_manager.engine.loading import architectures, compiled_loader, transformers_loader
+from model_manager.engine.loading import architectures, compiled_loader, self_check
 from model_manager.engine.loading.model_loader import load_model
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.errors import ModelUnsupported
@@ -21,8 +22,7 @@ from tests.model_manager.engine import random_checkpoints, tested_models
 def _nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor known to the compiled step, which does without the code that is checked."""
     monkeypatch.setattr(compiled_loader, "plan_decoder", lambda _architecture, _config: None)
-    for module in (architectures, transformers_loader):
-        monkeypatch.setattr(module, "TESTED", ())
+    monkeypatch.setattr(architectures, "TESTED", ())
 
 
 def _load(folder: Path, **settings: Any) -> None:
@@ -65,3 +65,40 @@ def test_code_that_mixes_what_shares_a_batch_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", with_neighbour)
     with pytest.raises(ModelUnsupported, match="in a batch it answers otherwise than alone"):
         _load(tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{"kv_cache_dtype": "int8"}, {"quantization": "int8"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize("make", [tested_models.granite_moe, tested_models.gpt2, random_checkpoints.opt])
+def test_rounding_is_not_taken_for_other_answers(tmp_path: Path, make: Any, settings: dict[str, str]) -> None:
+    random_checkpoints.write(tmp_path, make())
+    _load(tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_model_len": 2},
+        {"max_model_len": 9, "block_size": 8, "max_num_seqs": 1},
+        {"max_model_len": 16, "max_num_seqs": 1},
+        {"max_num_seqs": 1, "max_num_batched_tokens": 1},
+    ],
+)
+def test_the_smallest_engines_are_checked(tmp_path: Path, settings: dict[str, int]) -> None:
+    random_checkpoints.write(tmp_path, tested_models.olmo())
+    _load(tmp_path, **settings)
+
+
+@pytest.mark.parametrize(("max_tokens", "max_seqs"), [(1, 1), (2, 2), (7, 6), (23, 2), (512, 64)])
+@pytest.mark.parametrize(("positions", "blocks"), [(2, 1), (9, 2), (256, 2), (256, 100)])
+def test_no_step_of_the_check_is_larger_than_the_engines(
+    max_tokens: int, max_seqs: int, positions: int, blocks: int
+) -> None:
+    runner: Any = SimpleNamespace(max_model_len=positions, num_blocks=blocks, block_size=8)
+    lengths = self_check._lengths(runner, max_tokens, max_seqs)
+    cuts = list(self_check._cuts(lengths, min(10, max_tokens)))
+    assert all(sum(end - start for start, end in spans) <= max_tokens for spans in cuts)
+    assert all(end > start for spans in cuts for start, end in spans)
+    assert cuts[-1][0][1] == lengths[0]
+    assert len(lengths) <= max_seqs
+    assert len(lengths) * -(-lengths[0] // 8) <= blocks
+    assert max(lengths) <= positions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -38,6 +39,32 @@ def test_a_packed_model_computes_the_same(
     wanted = model(x)
     assert pack_linears(model, batch_hint=64) == 2
     torch.testing.assert_close(model(x), wanted, atol=tolerance, rtol=tolerance)
+
+
+class _Experts(nn.Module):
+    """A router that reads its layer's weight, and no shared expert, which is one without columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(24, 4)
+        self.gate_proj, self.up_proj = nn.Linear(24, 0, bias=False), nn.Linear(24, 0, bias=False)
+        self.down_proj = nn.Linear(0, 24, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        routed = nn.functional.linear(x, self.router.weight).sum(-1, keepdim=True)
+        result: torch.Tensor = self.down_proj(self.gate_proj(x) * self.up_proj(x)) + routed
+        return result
+
+
+@torch.inference_mode()
+def test_layers_whose_weight_other_code_reads_and_layers_without_weights_are_left_alone() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of initializing nothing
+        model = _Experts()
+    x = torch.randn(1, 5, 24)
+    wanted = model(x)
+    assert pack_linears(model, 8) == 0
+    assert torch.equal(model(x), wanted)
 
 
 class _Attention(nn.Module):

@@ -1,0 +1,118 @@
+"""Which positions transformers' own attention sees in each layer, read from the masks that it builds.
+
+A mask is a function of two positions, and is asked about the model's whole length, so that a window of 4,096 positions
+shows as one of 16 does. What a model says of its attention otherwise (`is_causal`, the windows of its cache) has to
+agree: transformers' answers would depend on how it is called. Knows no weights: outputs are all zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from model_manager.engine.loading.refusing import not_served
+from model_manager.engine.modules.attention_hook import connect
+from model_manager.engine.modules.own_attention import attending_as
+from model_manager.engine.paged_attention import AttentionLayout
+
+_IMPLEMENTATION = "millrace_noted"
+_TOKENS = 4
+_MARK = 7919
+"""The first number of a mask that `_noted_mask` has made; the second is a window."""
+_ALL, _OTHER = 0, -1
+"""In the place of a window: every position up to one's own, and something else."""
+
+Windows = tuple[int | None, ...]
+
+
+@torch.inference_mode()
+def own_windows(model: Any, device: torch.device, max_model_len: int) -> Windows:
+    """Each layer's window, None where no sequence of `max_model_len` tokens outgrows it.
+
+    Raises ModelUnsupported unless a layer sees what lies before it, all or a window, however transformers is called.
+    """
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_IMPLEMENTATION, _noted_mask)
+    ALL_ATTENTION_FUNCTIONS.register(_IMPLEMENTATION, _note)
+    notes = _Notes()
+    connect(model, notes)  # type: ignore[arg-type]
+    with attending_as(model, _IMPLEMENTATION):
+        try:
+            model(input_ids=torch.zeros((1, _TOKENS), dtype=torch.long, device=device), use_cache=False)
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+            raise not_served(model, f"its masks show nothing, for {type(error).__name__}: {error}") from error
+    if _OTHER in notes.windows:
+        raise not_served(model, "its attention is not causal: it sees other positions than those before a token")
+    windows = tuple(window if 0 < window < max_model_len else None for window in notes.windows)
+    _check_cache(model, windows, max_model_len)
+    return windows
+
+
+def check_windows(model: Any, layout: AttentionLayout, device: torch.device, max_model_len: int) -> None:
+    """Raise ModelUnsupported unless what attention is told of each layer's window is what transformers' masks hide."""
+    windows = own_windows(model, device, max_model_len)
+    if windows != layout.windows:
+        raise not_served(model, f"transformers' masks leave windows {windows}, and attention is told {layout.windows}")
+
+
+class _Notes:
+    """Stands where layers look for attention."""
+
+    def __init__(self) -> None:
+        self.windows: list[int] = []
+
+
+def _note(
+    module: Any, query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor, mask: Any = None, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """As transformers calls its attention functions; attends to nothing."""
+    is_causal = options.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    module.paged.windows.append(_noted_window(mask) if is_causal else _OTHER)
+    return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[3])), None
+
+
+def _noted_window(mask: torch.Tensor | None) -> int:
+    if mask is None:
+        return _ALL
+    mark, window = mask.flatten()[:2].tolist()
+    return int(window) if mark == _MARK else _OTHER
+
+
+def _noted_mask(*, config: Any, mask_function: Any = causal_mask_function, **_sizes: Any) -> torch.Tensor:
+    """As transformers calls what builds its masks; gives the window in place of a mask."""
+    length = int(getattr(config.get_text_config(decoder=True), "max_position_embeddings", 0) or _TOKENS)
+    try:
+        window = _window_of(mask_function, max(length, _TOKENS))
+    except (IndexError, RuntimeError):  # it looks into something as long as the tokens
+        window = _OTHER
+    return torch.tensor([_MARK, window, 0, 0]).view(1, 1, 1, _TOKENS)
+
+
+def _window_of(mask_function: Any, length: int) -> int:
+    """From what a few positions of a sequence see."""
+    asked = torch.tensor([0, 1, length // 2, length - 1]).view(-1, 1)
+    behind, first = torch.arange(length), torch.zeros((), dtype=torch.long)
+    seen = torch.as_tensor(mask_function(first, first, asked, behind)).expand(len(asked), length)
+    window = int(seen[-1].sum())
+    wanted = (behind <= asked) & (behind > asked - window)
+    if not torch.equal(seen, wanted):
+        return _OTHER
+    return _ALL if window == length else window
+
+
+def _check_cache(model: Any, windows: Windows, max_model_len: int) -> None:
+    """A cache that forgets more than the masks hide makes transformers' generation another than its forward pass."""
+    try:
+        kept = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=model.config).layers]
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise not_served(model, f"transformers makes no cache for it: {error}") from error
+    for index, (window, cached) in enumerate(zip(windows, kept, strict=False)):
+        if cached is not None and cached < min(window or max_model_len, max_model_len):
+            sees = f"{window} positions" if window else "all positions"
+            reason = f"layer {index} of it sees {sees}, and transformers' cache keeps {cached} of them"
+            raise not_served(model, f"{reason}: its answers would depend on how a prompt is cut")

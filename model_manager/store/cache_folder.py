@@ -1,0 +1,12 @@
+"""Where a machine keeps what it has fetched, and what it has found out about it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """`MILLRACE_CACHE_DIR`, else ~/.cache/millrace."""
+    named = os.environ.get("MILLRACE_CACHE_DIR")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "millrace"
