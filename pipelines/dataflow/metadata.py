@@ -37,6 +37,7 @@ _TEXT: dict[str, str] = {
     "schema": r"(gs://[^ ]+|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)",
     "labels": ".+",
     "examples": "gs://[^ ]+",
+    "constraint": r"(gs://[^ ]+|\{.*\})",
     "template": "gs://[^ ]+",
     "id_column": ".+",
     "continuations_column": ".+",

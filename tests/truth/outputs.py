@@ -4,7 +4,8 @@
 
 Random constraints (schemas, the corpus, regular expressions, choices, grammars, any JSON) and budgets run together in
 the engine, in float32, on the embedded model and on a tiny random one. Each output has to have the tokens of
-reference.py's loop, one that was cut up to where it was closed, and to validate. Prints what differs, with the kind of difference:
+reference.py's loop, one that was cut up to where it was closed, and to validate. Prints what differs, with the kind of
+difference:
 
     tokens    another token than the loop's
     forced    likewise, and it is the one that llguidance proposes where the text that must follow is known
