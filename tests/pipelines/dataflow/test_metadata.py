@@ -24,7 +24,7 @@ GOOD = {
     "gpu": ["none", "l4", "a100-80gb:8"],
     "overwrite": ["true", "false"],
     "max_tokens": ["128"],
-    "constraint": ['{"json": true}', "gs://b/schema.json"],
+    "constraint": ['{"json": true}'],
     "temperature": ["0.7", "1", "1e-3"],
     "stop": ["END", '["a b", "c"]'],
     "stop_token_ids": ["1", "1 2 3"],
