@@ -7,11 +7,13 @@ follow. A way that it returns is allowed and ends where the output may end; that
 proven.
 
 Work is limited by the number of states that are looked at, never by time, so the same is found each time. Single tokens
-are tried and no masks are made, so the size of the vocabulary does not matter. A state costs some 20 µs.
+are tried and no masks are made, so the size of the vocabulary does not matter. A state costs some 20 to 50 µs under a
+plain schema, more where the grammar is ambiguous.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -36,11 +38,16 @@ _NO_FURTHER = 0.7
 _TOO_DEAR = 50.0
 """A cost that shows that a way leads nowhere."""
 
-_MOST_STATES = 10_000
+_MOST_STATES = 2_000
 """Looked at for one output."""
-_STATES, _STATES_A_TOKEN = 100, 10
-"""Looked at from one place: so many, and so many more for each token that a way may have."""
-_SMALL_STEP = 8
+_STATES, _STATES_A_TOKEN = 20, 8
+"""Looked at from one place at each effort: so many, and so many more for each token that a way may have."""
+_BYTES_A_STATE = 256
+"""Of a piece that is forced, which count as much as a state does."""
+_LONGEST_WAY = 4096
+_ASIDE = 0.00005
+"""Seconds that the thread steps aside after each state: the engine's loop runs in another and needs the interpreter."""
+_SMALL_STEP = 4
 """Tokens that are given up one by one; then the number grows by this part of itself."""
 
 
@@ -55,6 +62,20 @@ class _Effort(NamedTuple):
 
 _EFFORTS = (_Effort(3, 3), _Effort(1, 1))
 """One after another, until one finds a way; the second goes straight on."""
+
+
+class _Work:
+    """How many states may still be looked at."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, states: int) -> None:
+        """So many are looked at."""
+        self.left -= states
+        time.sleep(_ASIDE)
 
 
 class Closed(NamedTuple):
@@ -75,6 +96,8 @@ class _State:
     cost: float
     steps: list[bytes]
     """To be tried next, the likeliest to end it first."""
+    least_bytes: int
+    """Of a way through it: those of its path, and those that are forced next."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +107,8 @@ class _Pieces:
     of_byte: dict[int, int]
     not_ascii: list[int]
     fillers: list[bytes]
+    longest: int
+    """Bytes of the longest token."""
 
     @classmethod
     def of(cls, tokenizer: LLTokenizer) -> Self:
@@ -92,7 +117,8 @@ class _Pieces:
         by_length = {len(piece): piece for _, piece in pieces if piece.isalpha() and piece.islower()}
         fillers = [by_length[length] for length in sorted(by_length, reverse=True) if 1 < length <= _LONGEST_FILLER]
         of_byte = {piece[0]: token for token, piece in reversed(pieces) if len(piece) == 1}
-        return cls(of_byte, [byte for byte in of_byte if byte >= 0x80], fillers)
+        longest = max((len(piece) for _, piece in pieces), default=1)
+        return cls(of_byte, [byte for byte in of_byte if byte >= 0x80], fillers, longest)
 
 
 class Closing:
@@ -113,62 +139,68 @@ class Closing:
         """Where to leave an output of `num_tokens`, as late as is found, and a way from there to its end within
         `max_tokens` in all; None if none is found. `matcher` has taken the tokens, and stays where it is.
         """
-        states, refused = _MOST_STATES, num_tokens + 1
+        work, refused = _Work(_MOST_STATES), num_tokens + 1
         for kept in _places(num_tokens):
-            way, looked_at = self._way(matcher, num_tokens - kept, max_tokens - kept)
-            states -= looked_at
+            way = self._way(matcher, num_tokens - kept, max_tokens - kept, work)
             if way is not None:
-                return self._later(matcher, num_tokens, max_tokens, Closed(kept, way), refused)
-            if states <= 0:
+                return self._later(matcher, num_tokens, max_tokens, Closed(kept, way), refused, work)
+            if work.left <= 0:
                 return None
             refused = kept
         return None
 
-    def _later(self, matcher: LLMatcher, num_tokens: int, max_tokens: int, found: Closed, refused: int) -> Closed:
+    def shortest(self, start: LLMatcher) -> int | None:
+        """About how many tokens the shortest output has; None if no way to an end is found."""
+        way = self._way(start, 0, _LONGEST_WAY, _Work(_MOST_STATES))
+        return None if way is None else len(way)
+
+    def _later(
+        self, matcher: LLMatcher, num_tokens: int, max_tokens: int, found: Closed, refused: int, work: _Work
+    ) -> Closed:
         """The same, or one that keeps more: it is known how many are too many, and between the two it is halved."""
-        while refused - found.num_kept > 1:
+        while refused - found.num_kept > 1 and work.left > 0:
             kept = (refused + found.num_kept) // 2
-            way, _ = self._way(matcher, num_tokens - kept, max_tokens - kept)
+            way = self._way(matcher, num_tokens - kept, max_tokens - kept, work)
             if way is None:
                 refused = kept
             else:
                 found = Closed(kept, way)
         return found
 
-    def _way(self, matcher: LLMatcher, back: int, most: int) -> tuple[list[int] | None, int]:
-        """At most so many tokens to the end from so many tokens back, and how many states were looked at."""
+    def _way(self, matcher: LLMatcher, back: int, most: int, work: _Work) -> list[int] | None:
+        """At most so many tokens to the end from so many tokens back."""
         start = matcher.deep_copy()
         start.rollback(back)
-        last = [] if start.is_accepting() else self._last_byte(start)
-        if last is not None:
-            return (last if len(last) <= most else None), 1
-        states, looked_at = _STATES + _STATES_A_TOKEN * most, 1
-        for effort in _EFFORTS:
-            way, count = self._search(start, effort, states)
-            looked_at += count
-            if way is not None and len(way) <= most:
-                return way, looked_at
-        return None, looked_at
+        work.spend(1)
+        most_states = _STATES + _STATES_A_TOKEN * most
+        ways = (self._search(start, most, effort, work, most_states) for effort in _EFFORTS)
+        return next((way for way in ways if way is not None and len(way) <= most), None)
 
     def _last_byte(self, matcher: LLMatcher) -> list[int] | None:
         """A byte after which the output may end."""
         ways = ([token, self._end] for token in self._pieces.of_byte.values())
         return next((way[:1] for way in ways if matcher.validate_tokens(way) == len(way)), None)
 
-    def _search(self, matcher: LLMatcher, effort: _Effort, most_states: int) -> tuple[list[int] | None, int]:
-        states, looked_at = [self._reached(matcher.deep_copy(), b"", 0.0, [], effort.tried)], 1
+    def _search(
+        self, matcher: LLMatcher, most: int, effort: _Effort, work: _Work, most_states: int
+    ) -> list[int] | None:
+        until, longest = work.left - most_states, most * self._pieces.longest
+        states = [self._reached(matcher.deep_copy(), b"", 0.0, [], effort.tried)]
         while states:
             found = [self._tokens(matcher, state.path) for state in states if state.matcher.is_accepting()]
-            if found or looked_at >= most_states:
-                return min(found, key=len, default=None), looked_at
-            after = sorted((child for state in states for child in self._after(state, effort.tried)), key=_cost)
-            looked_at += len(after)
+            last = None if found else self._last_byte(states[0].matcher)
+            if last is not None:
+                found = [self._tokens(matcher, states[0].path) + last]
+            if found or work.left <= max(0, until):
+                return min(found, key=len, default=None)
+            after = sorted((child for state in states for child in self._after(state, effort.tried, work)), key=_cost)
             states = [state for state in after if state.matcher.is_accepting()] or after[: effort.beam]
-            states = [state for state in states if state.cost < _TOO_DEAR]
-        return None, looked_at
+            states = [state for state in states if state.cost < _TOO_DEAR and state.least_bytes <= longest]
+        return None
 
-    def _after(self, state: _State, tried: int) -> Iterator[_State]:
+    def _after(self, state: _State, tried: int, work: _Work) -> Iterator[_State]:
         for rank, step in enumerate(state.steps):
+            work.spend(1 + len(step) // _BYTES_A_STATE)
             matcher = state.matcher.deep_copy()
             tokens = self._tokenizer.tokenize_bytes(step)
             if matcher.try_consume_tokens(tokens) == len(tokens) and not matcher.is_error():
@@ -178,7 +210,7 @@ class Closing:
     def _reached(self, matcher: LLMatcher, path: bytes, cost: float, before: list[bytes], tried: int) -> _State:
         forced = matcher.compute_ff_bytes()
         steps = [forced] if forced else list(islice(self._steps(matcher), tried))
-        return _State(matcher, path, cost + _NO_FURTHER * (steps == before), steps)
+        return _State(matcher, path, cost + _NO_FURTHER * (steps == before), steps, len(path) + len(forced))
 
     def _steps(self, matcher: LLMatcher) -> Iterator[bytes]:
         """What may be tried next."""

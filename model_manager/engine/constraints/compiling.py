@@ -28,9 +28,9 @@ from model_manager.engine.constraints.token_bytes import load_tokenizer
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import InvalidRequest, ModelUnsupported
 
-_LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}")
-"""Runs of a regular expression that stand for themselves."""
-_STRINGS = re.compile(r'"([^"\\\n]{2,64})"')
+_LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}|[^\x00-\x7f]")
+"""Runs of a regular expression that stand for themselves, and characters that few texts end with."""
+_STRINGS = re.compile(r'"([^"\\\n]{2,64}|[^\x00-\x7f])"')
 """Those of a Lark grammar."""
 _MOST_LITERALS = 16
 

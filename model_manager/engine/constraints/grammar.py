@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from model_manager.engine.constraints.closing import Closing
+from model_manager.engine.constraints.closing import Closed, Closing
 
 
 class LexerSpent(Exception):
@@ -31,7 +31,8 @@ class Grammar:
         self._build = build
         self._lock = threading.Lock()
         self.tokenizer = tokenizer
-        self.closing = closing
+        self._closing = closing
+        self._shortest: list[int | None] = []  # once it is known
         self._probe = _allowed_first(start, tokenizer.eos_tokens)
 
     def matcher(self) -> LLMatcher:
@@ -48,6 +49,17 @@ class Grammar:
     def start_alone(self) -> LLMatcher:
         """The same with a lexer that nobody else uses."""
         return self._build()
+
+    def closed(self, matcher: LLMatcher, num_tokens: int, max_tokens: int) -> Closed | None:
+        """How an output is brought to its end in so many tokens (closing.py); None if that is not found. It is not
+        looked for where the shortest output has more.
+        """
+        if not self._shortest:
+            self._shortest.append(self._closing.shortest(self.matcher()))
+        shortest = self._shortest[0]
+        if shortest is not None and shortest > max_tokens:
+            return None
+        return self._closing.close(matcher, num_tokens, max_tokens)
 
     def is_spent(self, start: LLMatcher) -> bool:
         """Whether the lexer of a `start` has come to its limit: what may come first is taken no more."""

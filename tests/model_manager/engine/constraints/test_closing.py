@@ -59,7 +59,7 @@ def close(grammar: Grammar, tokens: list[int], max_tokens: int) -> Closed | None
     """What is found for an output of these tokens; checks that it is allowed, whole, and within the budget."""
     matcher = grammar.matcher()
     assert matcher.consume_tokens(tokens), "a test of something that is allowed"
-    found = grammar.closing.close(matcher, len(tokens), max_tokens)
+    found = grammar._closing.close(matcher, len(tokens), max_tokens)
     if found is not None:
         whole = [*tokens[: found.num_kept], *found.way]
         assert len(whole) <= max_tokens
@@ -128,7 +128,7 @@ def test_a_matcher_that_failed_has_no_way(compiler: GrammarCompiler) -> None:
     grammar = compiler.compile(Constraint(regex="a"))
     matcher = grammar.matcher()
     assert not matcher.consume_token(0)
-    assert grammar.closing.close(matcher, 0, 10) is None
+    assert grammar._closing.close(matcher, 0, 10) is None
 
 
 class Counting:
@@ -156,6 +156,26 @@ def test_the_work_is_bounded_whatever_the_way_takes(required: int, max_tokens: i
     tokens, guide = generated(grammar, max_tokens, 1)
     assert not guide.may_end
     counts = {"copies": 0, "calls": 0}
-    grammar.closing.close(Counting(guide.matcher, counts), len(tokens), max_tokens)  # type: ignore[arg-type]
-    assert counts["copies"] <= 40_000
-    assert counts["calls"] <= 4_000_000
+    grammar._closing.close(Counting(guide.matcher, counts), len(tokens), max_tokens)  # type: ignore[arg-type]
+    assert counts["copies"] <= 5_000
+    assert counts["calls"] <= 500_000
+
+
+def test_what_is_forced_counts_by_its_length_and_is_not_followed_beyond_the_budget() -> None:
+    schema = {"type": "array", "items": {"const": "x" * 50_000}, "minItems": 3}
+    grammar = COMPILER.compile(Constraint(json_schema=schema))
+    for max_tokens in (8, 400):
+        tokens, guide = generated(grammar, max_tokens, 1)
+        counts = {"copies": 0, "calls": 0}
+        grammar._closing.close(Counting(guide.matcher, counts), len(tokens), max_tokens)  # type: ignore[arg-type]
+        assert counts["copies"] <= 500
+
+
+def test_nothing_is_looked_for_where_the_shortest_output_is_too_long() -> None:
+    grammar = COMPILER.compile(Constraint(json_schema={"type": "array", "items": {"type": "null"}, "minItems": 30}))
+    tokens, guide = generated(grammar, 20, 1)
+    assert guide.closed(20) is None
+    counts = {"copies": 0, "calls": 0}
+    assert grammar.closed(Counting(guide.matcher, counts), len(tokens), 20) is None  # type: ignore[arg-type]
+    assert counts == {"copies": 0, "calls": 0}
+    assert grammar.closed(guide.matcher, len(tokens), 100) is not None

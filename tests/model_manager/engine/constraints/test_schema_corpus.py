@@ -81,7 +81,7 @@ def test_instances_of_a_few_schemas_are_judged_right(compiler: GrammarCompiler) 
 def test_outputs_under_all_schemas_validate(compiler: GrammarCompiler) -> None:
     wrong, unclosed = invalid_outputs(compiler, corpus(), range(1))
     assert wrong == []
-    assert unclosed <= 12, "of 406: large schemas, and patterns into which no way is found"
+    assert unclosed <= 24, "of 406: large schemas, and patterns into which no way is found"
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_what_an_engine_generates_under_all_schemas_validates(compiler: GrammarC
         asked = {case.name: _request(case, seed) for case, _ in cases}
         run = Run(engine, *asked.values())
         assert {error.kind for error in run.failures.values()} <= {"ConstraintNotMet"}
-        assert len(run.failures) <= 12, "of 406: large schemas, and patterns into which no way is found"
+        assert len(run.failures) <= 24, "of 406: large schemas, and patterns into which no way is found"
         for case in (case for case, _ in cases if case.name in run.outputs):
             errors = validator(case.schema).iter_errors(exactly(run.text(case.name)))
             wrong += [f"{case.name}: {error.message[:200]}: {run.text(case.name)[:500]}" for error in errors]

@@ -118,7 +118,7 @@ def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> 
     def build() -> LLMatcher:
         return LLMatcher(plain.tokenizer, source, log_level=0, limits=limits)
 
-    outcomes = [outcome(Grammar(build(), build, plain.tokenizer, plain.closing), seed) for seed in range(4)]
+    outcomes = [outcome(Grammar(build(), build, plain.tokenizer, plain._closing), seed) for seed in range(4)]
     assert any("takes too many states" in each for each in outcomes)
-    shared = Grammar(build(), build, plain.tokenizer, plain.closing)
+    shared = Grammar(build(), build, plain.tokenizer, plain._closing)
     assert [outcome(shared, seed) for seed in range(4)] == outcomes
