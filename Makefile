@@ -39,7 +39,7 @@ test-runners: $(READY)
 
 # Each part says what differs; all of them run, and any difference fails.
 truth: $(READY)
-	@failed=0; for part in "configs --count 100" "outputs --count 100" "company --dtype float32 --rows 200"; do \
+	@failed=0; for part in "configs --count 100" "outputs --count 100" "budgets --count 1000" "company --dtype float32 --rows 200"; do \
 		echo "== $$part --seed $(SEED)"; $(VENV)/bin/python -m tests.truth.$$part --seed $(SEED) || failed=1; \
 	done; exit $$failed
 
