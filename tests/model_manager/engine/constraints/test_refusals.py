@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model_manager.engine.constraints.compiling import check
+from model_manager.engine.constraints.compiling import allowed, check
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import InvalidRequest
 from tests.model_manager.engine.constraints.schema_corpus import CORPUS, corpus
@@ -192,6 +192,32 @@ def test_one_of_is_taken_where_its_schemas_exclude_each_other(one: Any, other: A
 def test_one_of_is_refused_where_its_schemas_may_overlap(one: Any, other: Any) -> None:
     found = refusal(json_schema=obj(p={"oneOf": [one, other]}) | DEFINITIONS)
     assert re.search("`oneOf`( at #/properties/p)? has schemas that may hold at once", found)
+
+
+@pytest.mark.parametrize("name", ["$id", "id"])
+def test_what_a_reference_below_an_id_leads_to_is_not_guessed(name: str) -> None:
+    part = {name: "http://x/y", "$defs": {"a": {"type": "number"}}}
+    schema = obj(p=part | {"oneOf": [{"$ref": "#/$defs/a"}, {"type": "number"}]}) | {"$defs": {"a": {"type": "string"}}}
+    draft = {"$schema": "http://json-schema.org/draft-04/schema#"} if name == "id" else {}
+    assert "`oneOf`" in refusal(json_schema=schema | draft)
+
+
+ONE_OF = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+INTO_ONE_OF: list[tuple[Any, str, str]] = [
+    (obj(v=ONE_OF, w={"$ref": "#/properties/v/oneOf/1"}), '{"v":"a","w":1}', '{"v":"a","w":"b"}'),
+    ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]}, '["a"]', "[[]]"),
+    ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/%6FneOf/0"}}]}, '["a"]', "[[]]"),
+    ({"$id": "http://x/y", "oneOf": [{"type": "string"}, {"items": {"$ref": "http://x/y#/oneOf/0"}, "type": "array"}]},
+     '["a"]', "[[]]"),
+    ({"$ref": "#/more/a", "more": {"a": obj(w={"$ref": "#/properties/v/oneOf/1"})}, "properties": {"v": ONE_OF}},
+     '{"w":1}', '{"w":"b"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "valid", "invalid"), INTO_ONE_OF, ids=str)
+def test_a_reference_into_a_one_of_leads_where_it_did(schema: Any, valid: str, invalid: str) -> None:
+    assert allowed(Constraint(json_schema=schema), valid) == len(valid)
+    assert allowed(Constraint(json_schema=schema), invalid) < len(invalid)
 
 
 ENDING: list[Any] = [
