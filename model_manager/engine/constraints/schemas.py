@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from model_manager.engine.constraints.endless import check_ends
 from model_manager.engine.constraints.one_of import is_any_of
 from model_manager.engine.constraints.regex_reasons import misread
 from model_manager.engine.constraints.schema_cost import at, check_cost, referred, steps_of
@@ -86,7 +85,6 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
     _mend_targets(mended, ref_alone)
     _mend_one_of(mended)
     check_cost(mended)
-    check_ends(mended)
     return mended
 
 
