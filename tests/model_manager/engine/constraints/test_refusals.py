@@ -214,3 +214,32 @@ INTO_ONE_OF: list[tuple[Any, str, str]] = [
 def test_a_reference_into_a_one_of_leads_where_it_did(schema: Any, valid: str, invalid: str) -> None:
     assert allowed(Constraint(json_schema=schema), valid) == len(valid)
     assert allowed(Constraint(json_schema=schema), invalid) < len(invalid)
+
+
+FAULTS: list[tuple[Any, str]] = [
+    ({"type": "string", "format": "color"}, "format"),
+    ({"not": {}}, "not"),
+    ({"type": "int"}, "type"),
+    ({"contains": {}}, "contains"),
+    ({"uniqueItems": True}, "uniqueItems"),
+    ({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}, "minProperties"),
+    ({"type": "string", "pattern": "a(?=b)"}, "pattern"),
+    ({"oneOf": [{}, {}], "properties": {"up": {"$ref": "#"}}}, "oneOf"),
+    ({"$ref": "#/$defs/none"}, "$ref"),
+]
+
+
+@pytest.mark.parametrize(("fault", "keyword"), FAULTS, ids=str)
+def test_a_place_is_told_where_what_recurses_stands_before_it(fault: Any, keyword: str) -> None:
+    again = {"$ref": "#/$defs/n"}
+    node = {"child": {"anyOf": [again, {"type": "null"}]}, "all": {"items": again}, "x": fault}
+    of_defs = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": node}}}
+    through = {"type": "object", "properties": {"b": {"properties": {"a": {"$ref": "#"}}}, "x": fault}}
+    for schema, place in (
+        ({"type": "object", "properties": {"child": {"$ref": "#"}, "x": fault}}, "#/properties/x"),
+        (through, "#/properties/x"),
+        (of_defs, "#/$defs/n/properties/x"),
+    ):
+        found = refusal(json_schema=schema)
+        assert f"`{keyword}` at {place}" in found
+        assert keyword != "pattern" or "look-ahead `(?=`" in found
