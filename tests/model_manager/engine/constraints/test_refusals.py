@@ -124,9 +124,27 @@ def test_an_expressions_reason_says_construct_and_position(regex: str) -> None:
     assert INTERNALS.search(found) is None
 
 
-@pytest.mark.parametrize("regex", [r"\++", r"\Aa\z", "[+]+", "[]+]+", r"[\]+]+", "a+?", "(?x)a # C++", "a{2}"])
+@pytest.mark.parametrize(
+    "regex", [r"\++", r"\Aa\z", "[+]+", "[]+]+", r"[\]+]+", "a+?", "(?x)a # C", "(?x) [+]+ b", "a{2}"]
+)
 def test_what_only_looks_unsupported_is_taken(regex: str) -> None:
     check(Constraint(regex=regex))
+
+
+FREE_SPACING = {
+    "(?x)a++a": "possessive quantifier `++` at character 6",
+    "(?x: a ) b*+": "possessive quantifier `*+` at character 11",
+    r"(?x)\((?R)?\)": "recursion `(?R)` at character 7",
+    "(?x)a+ +a": "free-spacing mode `(?x` at character 1 is not supported beside",
+    "(?x)a # [\n b++": "free-spacing mode `(?x`",
+    "a(?ix) # C++": "free-spacing mode `(?ix` at character 2",
+    "(?x)a # b\n\\": "free-spacing mode",
+}
+
+
+@pytest.mark.parametrize("regex", FREE_SPACING)
+def test_free_spacing_hides_nothing_that_would_be_misread(regex: str) -> None:
+    assert FREE_SPACING[regex] in refusal(regex=regex)
 
 
 def test_an_expressions_reason_is_of_the_expression_that_is_refused() -> None:
