@@ -18,6 +18,7 @@ from llguidance import LLMatcher
 from model_manager.engine.constraints.closing import Closed
 from model_manager.engine.constraints.ends import Ends
 from model_manager.engine.constraints.grammar import Grammar, LexerSpent
+from model_manager.engine.constraints.refusals import of_a_step
 from model_manager.wire.errors import ConstraintNotMet
 
 NO_ROW = -1
@@ -227,9 +228,4 @@ class Guide:
 
     def _check_matcher(self) -> None:
         if self.matcher.is_error():
-            raise ConstraintNotMet(f"after {self.length} tokens of output: {_reason(self.matcher.get_error())}")
-
-
-def _reason(message: str) -> str:
-    lines = message.strip().splitlines()
-    return lines[0][:300] if lines else "the grammar allows no such token"
+            raise ConstraintNotMet(f"after {self.length} tokens of output: {of_a_step(self.matcher.get_error())}")

@@ -66,6 +66,14 @@ def reason(constraint: Constraint, message: str, judge: Judge) -> str:
     return _cut(said or _of_limits(message))
 
 
+def of_a_step(message: str) -> str:
+    """What is said of an output whose grammar failed at a token, with this message of llguidance."""
+    if _TOO_LARGE.search(message):
+        return "the constraint takes too many states"
+    _log.info("an output's grammar failed: %s", message)
+    return "the grammar allows no such token"
+
+
 def _cut(said: str) -> str:
     return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
 

@@ -63,7 +63,11 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _IN_CLASS = re.compile(rf"(?P<escape>{_ESCAPE})|(?P<open>\[\^?\]?)|(?P<close>\])", re.DOTALL)
-_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+_FREE = re.compile(r"\(\?[a-zA-Z]*x")
+_SPACES = re.compile(r"(?<!\\)\s+")
+_MISREAD = re.compile(
+    "|".join(pattern for pattern, construct in _CONSTRUCTS.values() if construct.is_misread) + r"|\\$"
+)
 _FLAGS_BEFORE = re.compile(r"(?:\(\?[a-z]+\))?")
 """How the flags of a terminal stand before its expression."""
 _LOOK = re.compile(r"lookarounds not supported yet; \w+ in regex /(?P<regex>.*)/(?:\n|$)")
@@ -85,13 +89,31 @@ _OTHER_WORDS = {
 
 def misread(regex: str) -> str | None:
     """What is said of an expression that llguidance takes, but for another; None for all else."""
-    if _VERBOSE.search(regex):  # its comments may have anything in them
-        return None
+    free = _FREE.search(regex)
+    if free:
+        return _misread_in_free_spacing(regex, free)
+    return _misread_in(regex)
+
+
+def _misread_in(regex: str) -> str | None:
     for position, text, name in _tokens(regex):
         if name == "trailing":
             return "takes an expression that does not end within an escape"
         if name in _CONSTRUCTS and _CONSTRUCTS[name][1].is_misread:
             return _unsupported(position, text, _CONSTRUCTS[name][1])
+    return None
+
+
+def _misread_in_free_spacing(regex: str, free: re.Match[str]) -> str | None:
+    """Where spaces may stand for nothing, and a comment may have anything in it: it is not told here where one is."""
+    joined = _SPACES.sub("", regex)
+    if "#" not in regex and (said := _misread_in(regex)):
+        return said
+    if _misread_in(joined) if "#" not in regex else _MISREAD.search(joined):
+        return (
+            f"free-spacing mode `{free[0]}` at character {free.start() + 1} is not supported beside `++`, `*+`, `?+`, "
+            "`}+`, recursion or a `\\` at the end: write the expression without spaces and comments"
+        )
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from model_manager.engine.constraints.regex_reasons import regex_reason
@@ -94,7 +94,8 @@ def schema_reason(given: dict[str, Any], schema: dict[str, Any], message: str, j
 
 def _line(message: str) -> str:
     """What says what is wrong."""
-    return message if "regex parse error" in message else message.strip().partition("\n")[0]
+    whole = message.partition("\n  while processing ")[0]
+    return whole if "regex parse error" in whole else whole.strip().partition("\n")[0]
 
 
 # ── Places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,6 +113,7 @@ def _place(root: dict[str, Any], line: str, judge: Judge) -> tuple[Steps, str]:
             said = alone.refused(steps)
             if said is not None and (said == line or (line.startswith(_REQUIRED) and said.startswith(_NOTHING))):
                 found, line = steps, said
+                alone.pass_over(steps)
                 break
         else:
             return found, line
@@ -148,14 +150,22 @@ def _inner(root: dict[str, Any], steps: Steps, line: str) -> Iterator[Steps]:
 
 
 class _Alone:
-    """Parts of a schema, compiled by themselves: what they refer to is there too."""
+    """Parts of a schema, compiled by themselves: what they refer to is there too, but for what they are known to be in,
+    which would be refused again.
+    """
 
     def __init__(self, root: dict[str, Any], judge: Judge) -> None:
         self._judge = judge
         self._draft = {"$schema": root["$schema"]} if isinstance(root.get("$schema"), str) else {}
-        self._whole = _moved(root)
         self._root = root
+        self._passed: set[Steps] = set()
+        self.pass_over(())
         self._left = _MOST_CHARACTERS
+
+    def pass_over(self, steps: Steps) -> None:
+        """References to this part count no more."""
+        self._passed.add(steps)
+        self._whole = _moved(self._root, self._passed)
 
     def refused(self, steps: Steps) -> str | None:
         """What is said of a part that is refused."""
@@ -180,16 +190,21 @@ def _refers(value: Any) -> bool:
     return isinstance(value, list) and any(map(_refers, value))
 
 
-def _moved(value: Any) -> Any:
-    """A schema whose references lead to the same parts from one level higher; it has no names that others would."""
+def _moved(value: Any, passed: Collection[Steps]) -> Any:
+    """A schema whose references lead to the same parts from one level higher, without those to what was passed; it has
+    no names that others would.
+    """
     if isinstance(value, list):
-        return [_moved(each) for each in value]
+        return [_moved(each, passed) for each in value]
     if not isinstance(value, dict):
         return value
-    moved = {name: _moved(each) for name, each in value.items() if not (name in ("$id", "id") and type(each) is str)}
+    names = (name for name in value if not (name in ("$id", "id") and type(value[name]) is str))
+    moved = {name: _moved(value[name], passed) for name in names}
     reference = value.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = "#/whole" + reference[1:]
+        if tuple(steps_of(reference)) in passed:
+            del moved["$ref"]
     return moved
 
 

@@ -13,13 +13,14 @@ import copy
 import math
 import re
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
-from model_manager.engine.constraints.endless import check_ends
 from model_manager.engine.constraints.one_of import is_any_of
 from model_manager.engine.constraints.regex_reasons import misread
 from model_manager.engine.constraints.schema_cost import at, check_cost, referred, steps_of
-from model_manager.engine.constraints.schema_parts import MAPS, SCHEMAS, parts_of, told
+from model_manager.engine.constraints.schema_parts import MAPS, SCHEMAS, parts_of, reference_to, told
 from model_manager.wire.errors import InvalidRequest
 
 OPTIONS = {
@@ -84,7 +85,6 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
     _mend_targets(mended, ref_alone)
     _mend_one_of(mended)
     check_cost(mended)
-    check_ends(mended)
     return mended
 
 
@@ -114,19 +114,62 @@ def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
 
 
 def _mend_one_of(root: dict[str, Any]) -> None:
-    """`oneOf` of schemas that exclude each other is `anyOf`."""
-    seen: set[int] = set()
+    """`oneOf` of schemas that exclude each other is `anyOf`. Where parts have an `$id`, it is not told here what a
+    reference leads to.
+    """
+    reached = _reached(root)
+    references = {part["$ref"] for part in reached if isinstance(part.get("$ref"), str)}
+    is_named = _said_in(root, is_root=True)[1] or any(map(partial(_passes_name, root), references))
+    through = [reference for reference in references if "oneOf" in unquote(reference)]
+    if any(is_named or not reference.startswith("#/") for reference in through):
+        return
+    mended = [part for part in reached if "anyOf" not in part and _is_any_of(root, part, is_named)]
+    moved = {reference: _any_of_in(root, reference, {id(part) for part in mended}) for reference in through}
+    for part in reached:
+        if part.get("$ref") in through:
+            part["$ref"] = moved[part["$ref"]]
+    for part in mended:
+        part["anyOf"] = part.pop("oneOf")
+
+
+def _is_any_of(root: dict[str, Any], part: dict[str, Any], is_named: bool) -> bool:
+    return is_any_of(None if is_named else root, part.get("oneOf"))
+
+
+def _passes_name(root: dict[str, Any], reference: str) -> bool:
+    """Whether a part on the way to what is referred to has an `$id`."""
+    steps = steps_of(reference) if reference.startswith("#/") else []
+    parts = (at(root, steps[:count]) for count in range(1, len(steps) + 1))
+    return any(
+        isinstance(part, dict) and (type(part.get("$id")) is str or type(part.get("id")) is str) for part in parts
+    )
+
+
+def _any_of_in(root: dict[str, Any], reference: str, mended: set[int]) -> str:
+    """The reference, where `oneOf` of these parts is `anyOf`."""
+    steps = steps_of(reference)
+    if at(root, steps) is None:
+        return reference
+    renamed = list(steps)
+    for index, step in enumerate(steps):
+        if step == "oneOf" and id(at(root, steps[:index])) in mended:
+            renamed[index] = "anyOf"
+    return reference_to(renamed)
+
+
+def _reached(root: dict[str, Any]) -> list[dict[str, Any]]:
+    """All schemas that count, with those that are referred to."""
+    found: dict[int, dict[str, Any]] = {}
     pending: list[Any] = [root]
     while pending:
         part = pending.pop()
-        if not isinstance(part, dict) or id(part) in seen:
+        if not isinstance(part, dict) or id(part) in found:
             continue
-        seen.add(id(part))
-        if "anyOf" not in part and is_any_of(root, part.get("oneOf")):
-            part["anyOf"] = part.pop("oneOf")
+        found[id(part)] = part
         pending += (at(part, steps) for steps in parts_of(part))
         reference = part.get("$ref")
         pending += [referred(root, reference)] if isinstance(reference, str) else []
+    return list(found.values())
 
 
 def _said_in(schema: Any, *, is_root: bool = False) -> tuple[set[str], bool]:

@@ -1,4 +1,6 @@
-"""Whether an output may end before or behind a string in it is told from its last tokens alone."""
+"""Whether an output may end before or behind a string in it is told from its last tokens alone, and what a grammar that
+fails at a token says.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 from model_manager.engine.constraints.ends import Ends
 from model_manager.engine.constraints.guide import Guide
 from model_manager.wire.constraint import Constraint
+from model_manager.wire.errors import ConstraintNotMet
 from tests.model_manager.engine.constraints.random_outputs import COMPILER
 
 PATTERN = "([a-cé]{3})*|[a-cé]*bb"
@@ -42,3 +45,16 @@ def test_a_broken_character_is_no_string_to_end_at() -> None:
     token = guide.choose(0)
     guide.take(token)
     assert not guide.may_end_at("\ufffd", [token], included=False)
+
+
+def test_an_output_without_end_takes_too_many_states() -> None:
+    endless = {"type": "array", "items": {"$ref": "#"}, "minItems": 1}
+    guide = Guide(COMPILER.compile(Constraint(json_schema=endless)), Ends(eos=[1], stops=[], ignore_eos=True))
+    with pytest.raises(ConstraintNotMet) as failed:
+        _go_on(guide)
+    assert re.fullmatch(r"after \d+ tokens of output: the constraint takes too many states", str(failed.value))
+
+
+def _go_on(guide: Guide) -> None:
+    for _ in range(20_000):
+        guide.take(guide.choose(0))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model_manager.engine.constraints.compiling import check
+from model_manager.engine.constraints.compiling import allowed, check
 from model_manager.wire.constraint import Constraint
 from model_manager.wire.errors import InvalidRequest
 from tests.model_manager.engine.constraints.schema_corpus import CORPUS, corpus
@@ -83,10 +83,6 @@ SCHEMAS: list[tuple[Any, str]] = [
      "than `maximum` (2)"),
     ({"type": "string", "minLength": 2, "pattern": "^a$"}, "takes a schema that something satisfies: no string is as"),
     ({"type": "string", "minLength": 1000, "pattern": "(.*a.{20}b){5}"}, "takes one that makes a smaller automaton"),
-    ({"type": "array", "items": {"$ref": "#"}, "minItems": 1},
-     "takes a schema that something satisfies; `minItems` asks for another such value, without end"),
-    (obj(a={"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/b"}]}) | {"$defs": {"b": obj(c={"$ref": "#"})}},
-     "takes a schema that something satisfies; `required` asks for another such value, without end"),
 ]  # fmt: skip
 
 
@@ -128,9 +124,27 @@ def test_an_expressions_reason_says_construct_and_position(regex: str) -> None:
     assert INTERNALS.search(found) is None
 
 
-@pytest.mark.parametrize("regex", [r"\++", r"\Aa\z", "[+]+", "[]+]+", r"[\]+]+", "a+?", "(?x)a # C++", "a{2}"])
+@pytest.mark.parametrize(
+    "regex", [r"\++", r"\Aa\z", "[+]+", "[]+]+", r"[\]+]+", "a+?", "(?x)a # C", "(?x) [+]+ b", "a{2}"]
+)
 def test_what_only_looks_unsupported_is_taken(regex: str) -> None:
     check(Constraint(regex=regex))
+
+
+FREE_SPACING = {
+    "(?x)a++a": "possessive quantifier `++` at character 6",
+    "(?x: a ) b*+": "possessive quantifier `*+` at character 11",
+    r"(?x)\((?R)?\)": "recursion `(?R)` at character 7",
+    "(?x)a+ +a": "free-spacing mode `(?x` at character 1 is not supported beside",
+    "(?x)a # [\n b++": "free-spacing mode `(?x`",
+    "a(?ix) # C++": "free-spacing mode `(?ix` at character 2",
+    "(?x)a # b\n\\": "free-spacing mode",
+}
+
+
+@pytest.mark.parametrize("regex", FREE_SPACING)
+def test_free_spacing_hides_nothing_that_would_be_misread(regex: str) -> None:
+    assert FREE_SPACING[regex] in refusal(regex=regex)
 
 
 def test_an_expressions_reason_is_of_the_expression_that_is_refused() -> None:
@@ -194,15 +208,56 @@ def test_one_of_is_refused_where_its_schemas_may_overlap(one: Any, other: Any) -
     assert re.search("`oneOf`( at #/properties/p)? has schemas that may hold at once", found)
 
 
-ENDING: list[Any] = [
-    obj(a={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
-    {"type": ["array", "null"], "items": {"$ref": "#"}, "minItems": 1},
-    {"type": "object", "properties": {"a": {"$ref": "#"}}},
-    {"type": "array", "items": {"$ref": "#"}},
-    {"properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+@pytest.mark.parametrize("name", ["$id", "id"])
+def test_what_a_reference_below_an_id_leads_to_is_not_guessed(name: str) -> None:
+    part = {name: "http://x/y", "$defs": {"a": {"type": "number"}}}
+    schema = obj(p=part | {"oneOf": [{"$ref": "#/$defs/a"}, {"type": "number"}]}) | {"$defs": {"a": {"type": "string"}}}
+    draft = {"$schema": "http://json-schema.org/draft-04/schema#"} if name == "id" else {}
+    assert "`oneOf`" in refusal(json_schema=schema | draft)
+
+
+ONE_OF = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+INTO_ONE_OF: list[tuple[Any, str, str]] = [
+    (obj(v=ONE_OF, w={"$ref": "#/properties/v/oneOf/1"}), '{"v":"a","w":1}', '{"v":"a","w":"b"}'),
+    ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]}, '["a"]', "[[]]"),
+    ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/%6FneOf/0"}}]}, '["a"]', "[[]]"),
+    ({"$id": "http://x/y", "oneOf": [{"type": "string"}, {"items": {"$ref": "http://x/y#/oneOf/0"}, "type": "array"}]},
+     '["a"]', "[[]]"),
+    ({"$ref": "#/more/a", "more": {"a": obj(w={"$ref": "#/properties/v/oneOf/1"})}, "properties": {"v": ONE_OF}},
+     '{"w":1}', '{"w":"b"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "valid", "invalid"), INTO_ONE_OF, ids=str)
+def test_a_reference_into_a_one_of_leads_where_it_did(schema: Any, valid: str, invalid: str) -> None:
+    assert allowed(Constraint(json_schema=schema), valid) == len(valid)
+    assert allowed(Constraint(json_schema=schema), invalid) < len(invalid)
+
+
+FAULTS: list[tuple[Any, str]] = [
+    ({"type": "string", "format": "color"}, "format"),
+    ({"not": {}}, "not"),
+    ({"type": "int"}, "type"),
+    ({"contains": {}}, "contains"),
+    ({"uniqueItems": True}, "uniqueItems"),
+    ({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}, "minProperties"),
+    ({"type": "string", "pattern": "a(?=b)"}, "pattern"),
+    ({"oneOf": [{}, {}], "properties": {"up": {"$ref": "#"}}}, "oneOf"),
+    ({"$ref": "#/$defs/none"}, "$ref"),
 ]
 
 
-@pytest.mark.parametrize("schema", ENDING, ids=str)
-def test_schemas_within_themselves_that_end_are_taken(schema: Any) -> None:
-    check(Constraint(json_schema=schema))
+@pytest.mark.parametrize(("fault", "keyword"), FAULTS, ids=str)
+def test_a_place_is_told_where_what_recurses_stands_before_it(fault: Any, keyword: str) -> None:
+    again = {"$ref": "#/$defs/n"}
+    node = {"child": {"anyOf": [again, {"type": "null"}]}, "all": {"items": again}, "x": fault}
+    of_defs = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": node}}}
+    through = {"type": "object", "properties": {"b": {"properties": {"a": {"$ref": "#"}}}, "x": fault}}
+    for schema, place in (
+        ({"type": "object", "properties": {"child": {"$ref": "#"}, "x": fault}}, "#/properties/x"),
+        (through, "#/properties/x"),
+        (of_defs, "#/$defs/n/properties/x"),
+    ):
+        found = refusal(json_schema=schema)
+        assert f"`{keyword}` at {place}" in found
+        assert keyword != "pattern" or "look-ahead `(?=`" in found
