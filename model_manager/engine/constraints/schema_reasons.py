@@ -329,6 +329,8 @@ def _of_pattern(refused: _Refused) -> str:
             return f"`{keyword}`{refused.where}{named}: {shown}"
     if "decimal literal" in refused.said.string:
         return f"`minLength` and `maxLength`{refused.where}: take numbers below 2^32"
+    if not written[0][1] and not names:
+        return f"`minimum` or `maximum`{refused.where}: takes numbers with fewer digits"
     return f"`pattern`{refused.where}: takes expressions as the kind `regex` does, got another"
 
 

@@ -261,3 +261,23 @@ def test_a_place_is_told_where_what_recurses_stands_before_it(fault: Any, keywor
         found = refusal(json_schema=schema)
         assert f"`{keyword}` at {place}" in found
         assert keyword != "pattern" or "look-ahead `(?=`" in found
+
+
+@pytest.mark.parametrize(
+    ("regex", "said"),
+    [
+        (r"\0", r"octal escape; `\x00` is NUL, and others are written likewise, at character 1: `\0`"),
+        ("[z-a]", "range whose first character comes after its last at character 2: `z-a`"),
+        (r"\x{D800}", "number of no character at character 4: `D800`"),
+        ("a(?i", "group that is not closed at the end"),
+    ],
+)
+def test_a_regex_that_cannot_be_read_is_told_in_our_words(regex: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        check(Constraint(regex=regex))
+    assert str(raised.value) == f"constraint.regex: {said}"
+
+
+def test_a_number_that_makes_too_large_an_expression_is_no_patterns_fault() -> None:
+    with pytest.raises(InvalidRequest, match="`minimum` or `maximum`"):
+        check(Constraint(json_schema={"type": "number", "minimum": 1e-320}))
