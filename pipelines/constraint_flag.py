@@ -11,8 +11,8 @@ from pipelines.flag_files import read_text
 
 METAVAR = "JSON|FILE"
 HELP = (
-    "What the output must be: a JSON object with regex, json_schema, json, grammar or choice, or a JSON Schema; or a "
-    "file, local or gs://, that holds one of both, or in a .lark file a grammar."
+    "What the output must be: a constraint (a JSON object with regex, json_schema, json, grammar or choice) or a JSON "
+    "Schema, as JSON text or in a file (local or gs://); a .lark file holds a grammar."
 )
 _TAKES = "takes JSON that begins with {, or a file: a constraint or a JSON Schema as JSON, or a grammar in a .lark file"
 

@@ -40,7 +40,7 @@ class Generation(Answered, Protocol):
     forced: list[int]
     """Positions in `token_ids` of tokens that were the only ones that a constraint allowed."""
     closed_at: int | None
-    """Of a constrained output that its budget cut: the character of `text` from which on it is not the model's."""
+    """Of a constrained output that its budget cut: the offset in `text` where another ending begins."""
 
     @property
     def choices(self) -> Sequence[Generation]:

@@ -116,8 +116,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched."""
     closed_at: int | None = None
-    """Of a constrained output that its budget cut: the character of `text` from which on it is not the model's, but a
-    short way to the end of the output.
+    """Of a constrained output that its budget cut: the offset in `text` (characters, from 0) where the ending begins
+    that is not the model's.
     """
     usage: Usage = Usage()
     timings: Timings | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 
@@ -35,7 +36,8 @@ def _error(failure: Failure, pending: Pending, decoder: Decoder) -> MillraceErro
     """With the text so far, where the request is what failed."""
     error = failure.error.exception()
     if isinstance(error, RequestError) and failure.token_ids:
-        error.partial = partial_text(failure.token_ids, pending.request.params, decoder)
+        with contextlib.suppress(Exception):  # a tokenizer's, about these tokens alone: the error counts
+            error.partial = partial_text(failure.token_ids, pending.request.params, decoder)
     return error
 
 

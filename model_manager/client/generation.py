@@ -52,8 +52,8 @@ class Generation:
     forced: list[int] = field(default_factory=list)
     """Positions in `token_ids` whose token was the only one that the constraint allowed."""
     closed_at: int | None = None
-    """Of a constrained output that its budget cut: the character of `text` from which on it is not the model's, but a
-    short way to the end of the output.
+    """Of a constrained output that its budget cut: the offset in `text` (characters, from 0) where the ending begins
+    that is not the model's.
     """
 
 
@@ -96,8 +96,10 @@ def partial_text(token_ids: Sequence[int], params: SamplingParams, decoder: Deco
 
 def _closed_at(output: Output, decoder: Decoder) -> int | None:
     """A character that the model has begun is not its own."""
-    own = output.num_own_tokens
-    return None if own is None else len(decoder.joined(output.token_ids[:own]).rstrip(_REPLACEMENT))
+    if output.num_own_tokens is None:
+        return None
+    own, text = (decoder.joined(output.token_ids[:end]) for end in (output.num_own_tokens, None))
+    return next((at for at, pair in enumerate(zip(own, text, strict=False)) if pair[0] != pair[1]), len(own))
 
 
 def _ends_in_token(output: Output, params: SamplingParams) -> bool:

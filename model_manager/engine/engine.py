@@ -358,7 +358,7 @@ class LLMEngine:
                 continue
             sequence.close()
             self._scheduler.sampled(sequence)
-            result.outputs.append(sequence.output(now))
+            result.add(sequence.answer(now))
 
     def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
         """End a sequence for what is wrong with it alone."""

@@ -134,7 +134,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """Positions in `token_ids` of tokens that the constraint forced: no other was allowed there."""
     num_own_tokens: int | None = None
     """Of an output with a constraint that its budget cut: how many of `token_ids` are the model's. The others are a
-    short way from there to the end of the output.
+    short ending in place of what it said there.
     """
 
 

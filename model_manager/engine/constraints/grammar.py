@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -50,7 +50,7 @@ class Grammar:
         """The same with a lexer that nobody else uses."""
         return self._build()
 
-    def closed(self, matcher: LLMatcher, num_tokens: int, max_tokens: int) -> Closed | None:
+    def closed(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int) -> Closed | None:
         """How an output is brought to its end in so many tokens (closing.py); None if that is not found. It is not
         looked for where the shortest output has more.
         """
@@ -59,7 +59,7 @@ class Grammar:
         shortest = self._shortest[0]
         if shortest is not None and shortest > max_tokens:
             return None
-        return self._closing.close(matcher, num_tokens, max_tokens)
+        return self._closing.close(matcher, tokens, max_tokens)
 
     def is_spent(self, start: LLMatcher) -> bool:
         """Whether the lexer of a `start` has come to its limit: what may come first is taken no more."""

@@ -104,7 +104,7 @@ class Guide:
         """How to bring the output to its end in so many tokens in all, some of the last given up; None if that is not
         found. Nothing moves.
         """
-        return self._grammar.closed(self.matcher, self.length, max_tokens)
+        return self._grammar.closed(self.matcher, self._tokens, max_tokens)
 
     def choose(self, number: int) -> int:
         """One of the tokens that may come next, by any number from 0 on; raises ConstraintNotMet if there is none."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numba
 import torch
 import transformers
 
@@ -74,6 +75,8 @@ def _conditions(placement: Placement) -> dict[str, Any]:
         "kv_cache_dtype": config.kv_cache_dtype,
         "max_model_len": placement.max_model_len,
         "block_size": config.block_size,
+        "steps": [config.max_num_batched_tokens, config.max_num_seqs],
+        "numba": numba.__version__,
         "adapters": bool(config.max_loras),
         "tensor_parallel": placement.world,
     }

@@ -100,7 +100,7 @@ def _window_of(mask_function: Any, length: int) -> int:
     seen = torch.as_tensor(mask_function(first, first, asked, behind)).expand(len(asked), length)
     window = int(seen[-1].sum())
     wanted = (behind <= asked) & (behind > asked - window)
-    if not torch.equal(seen, wanted):
+    if not window or not torch.equal(seen, wanted):
         return _OTHER
     return _ALL if window == length else window
 

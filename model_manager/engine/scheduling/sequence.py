@@ -296,7 +296,7 @@ class Sequence:
         return Failure(self.request_id, error.info(), self.output_token_ids)
 
     def _failed(self) -> RequestError | None:
-        """Its time was up before its first token, or before its constraint was met; or its tokens were."""
+        """The error of an output that its deadline or its budget cut; None for an answer."""
         assert self.ending is not None
         constrained = self.params.constraint is not None
         if self.ending.reason is FinishReason.DEADLINE and (constrained or not self.num_output_tokens):

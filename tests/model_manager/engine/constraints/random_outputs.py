@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from model_manager.engine.constraints.closing import _Work
 from model_manager.engine.constraints.compiling import GrammarCompiler
 from model_manager.engine.constraints.ends import Ends
 from model_manager.engine.constraints.grammar import Grammar
@@ -12,8 +13,6 @@ from model_manager.engine.constraints.guide import Guide
 
 FOLDER = Path(__file__).parents[4] / "model_manager" / "store" / "embedded" / "millrace-tiny"
 COMPILER = GrammarCompiler(FOLDER, 2000, [1])
-_LONGER = 6
-"""Times the budget, for an output of which that is too little."""
 
 
 def generated(grammar: Grammar, max_tokens: int, seed: int) -> tuple[list[int], Guide]:
@@ -32,16 +31,18 @@ def generated(grammar: Grammar, max_tokens: int, seed: int) -> tuple[list[int], 
 
 
 def random_output(grammar: Grammar, seed: int, most: int) -> str | None:
-    """A whole output of at most so many tokens, or of more where the shortest takes more; it is closed where it has not
-    ended. None if no way to its end is found.
+    """A whole output whose first tokens are random, at most so many: where it has not ended, any ending that is found
+    follows the latest place that has one. None if none is found.
     """
-    for times in (1, _LONGER):
-        tokens, guide = generated(grammar, times * most, seed)
-        if guide.may_end:
-            return text(grammar, tokens)
-        closed = guide.closed(times * most)
-        if closed is not None:
-            return text(grammar, tokens[: closed.num_kept] + closed.way)
+    tokens, guide = generated(grammar, most, seed)
+    if guide.may_end:
+        return text(grammar, tokens)
+    for kept in range(len(tokens), -1, -4):
+        start = guide.matcher.deep_copy()
+        start.rollback(len(tokens) - kept)
+        ending = grammar._closing._way(start, 1000, _Work(1000))
+        if ending is not None:
+            return text(grammar, tokens[:kept] + ending)
     return None
 
 

@@ -366,22 +366,21 @@ def test_an_output_that_is_being_closed_ends_once(
             under_test.engine.add(Request("a", [1], params))
     go_on.set()
     under_test.finish()
-    output = under_test.outputs["a"]
     if how == "abort":
-        assert output.finish_reason is FinishReason.ABORT
-        assert len(output.token_ids) == 8
-    else:  # its tokens were there in time
-        assert output.finish_reason is FinishReason.LENGTH
-        assert output.num_own_tokens == 7
-        assert re.fullmatch("[a-e]{7,30}p", text(output.token_ids))
+        assert under_test.outputs["a"].finish_reason is FinishReason.ABORT
+        assert len(under_test.outputs["a"].token_ids) == 8
+    else:  # whose tokens were there in time; of letters alone no text is free, so there is no ending
+        assert under_test.failures == {"a": "ConstraintNotMet"}
 
 
-def test_a_nested_output_is_closed(letters: GrammarCompiler) -> None:
+def test_a_nested_output_is_whole_or_none(letters: GrammarCompiler) -> None:
     grammar = {"grammar": 'start: "o" (start | "b" start)* "a"'}
     for seed in range(20):
         asked = Request(
             str(seed), [3], SamplingParams.parse({"constraint": grammar, "temperature": 1.0, "max_tokens": 24})
         )
         output = alone(letters, asked)
-        assert isinstance(output, Output)
-        assert text(output.token_ids).count("a") == text(output.token_ids).count("o")
+        if isinstance(output, Output):
+            assert text(output.token_ids).count("a") == text(output.token_ids).count("o")
+        else:
+            assert output == "ConstraintNotMet"
