@@ -15,7 +15,7 @@ from torch import nn
 
 from model_manager.engine.interface import StepInput
 from model_manager.engine.lora.lora_adapter import Factors, read_adapter
-from model_manager.engine.modules.plain_linears import reads_weight
+from model_manager.engine.modules.read_weights import reads_weight
 from model_manager.wire.config import ModelConfig
 from model_manager.wire.messages import Adapter
 

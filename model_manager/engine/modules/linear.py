@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from model_manager.engine.modules.merged_linears import merge
-from model_manager.engine.modules.plain_linears import reads_weight
+from model_manager.engine.modules.read_weights import reads_weight
 
 log = logging.getLogger(__name__)
 

@@ -1,12 +1,9 @@
-"""Which layers may be packed or rounded: linear ones, also under another name, whose weight no other code reads.
+"""Layers that are linear under another name become `nn.Linear`, so that what packs or rounds those finds them too.
 
-Knows two other names: GPT-2's `Conv1D`, which holds its weight transposed, and Falcon's `FalconLinear`, which only
-rounds twice.
+Knows two: GPT-2's `Conv1D`, which holds its weight transposed, and Falcon's `FalconLinear`, which only rounds twice.
 """
 
 from __future__ import annotations
-
-import inspect
 
 import torch
 from torch import nn
@@ -22,14 +19,6 @@ def make_linears_plain(model: nn.Module) -> None:
                 setattr(parent, name, _linear(child.weight.t().contiguous(), child.bias))
             elif isinstance(child, FalconLinear):
                 setattr(parent, name, _linear(child.weight, child.bias))
-
-
-def reads_weight(parent: nn.Module, name: str) -> bool:
-    """Whether the code of `parent` reads the weight of its layer `name` itself, as some routers of experts do."""
-    try:
-        return f"self.{name}.weight" in inspect.getsource(type(parent))
-    except (OSError, TypeError):
-        return False
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

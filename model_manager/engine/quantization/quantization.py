@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from model_manager.engine.modules.plain_linears import reads_weight
+from model_manager.engine.modules.read_weights import reads_weight
 from model_manager.engine.quantization.quantized_linear import Fp8Linear, Int4Linear, Int8Linear, fits_16, fits_int4
 from model_manager.engine.quantization.rounding import RoundedGroups, RoundedRows, round_groups, round_rows
 from model_manager.engine.quantization.stored_formats import OrderedGroups, Weight
