@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
+from model_manager.wire.common_beginning import common_beginning
 from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
 from model_manager.wire.messages import FinishReason, Output, Request, Timings
 from model_manager.wire.sampling import SamplingParams
@@ -99,7 +100,7 @@ def _closed_at(output: Output, decoder: Decoder) -> int | None:
     if output.num_own_tokens is None:
         return None
     own, text = (decoder.joined(output.token_ids[:end]) for end in (output.num_own_tokens, None))
-    return next((at for at, pair in enumerate(zip(own, text, strict=False)) if pair[0] != pair[1]), len(own))
+    return common_beginning(own, text)
 
 
 def _ends_in_token(output: Output, params: SamplingParams) -> bool:
@@ -130,18 +131,10 @@ def _shown(text: str, token_ids: Sequence[int], decode: Callable[[Sequence[int]]
     most = 0
     for count in range(len(token_ids), max(0, len(token_ids) - _MOST_PENDING), -1):
         early = decode(token_ids[:count])
-        most = max(most, _common(early.rstrip(_REPLACEMENT), text))
+        most = max(most, common_beginning(early.rstrip(_REPLACEMENT), text))
         if not early.endswith(_REPLACEMENT):
             break
     return most
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
-    if other.startswith(one):
-        return len(one)
-    differ = (at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there)
-    return next(differ, min(len(one), len(other)))
 
 
 def logprobs_of(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> list[TokenLogprob]:

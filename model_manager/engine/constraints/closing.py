@@ -22,6 +22,8 @@ from typing import NamedTuple, Self
 
 from llguidance import LLMatcher, LLTokenizer
 
+from model_manager.wire.common_beginning import common_beginning
+
 _STRUCTURE = b"}])>;,:\"0-.123456789tnf[{/'|\n ZTaeioubcdghjklmpqrsvwxyzABCDEFGHIJKLMNOPQRSUVWXY<(=_@#$%&*+!?~^`\\\t\r"
 """Bytes in the order in which they are tried: what ends or separates, then values, then the rest."""
 _TEXT = b"\"@.-:/\n);>_0<]},'| 1aeioubcdfghjklmnpqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ23456789=(+*[{#$%&!?~^`\\\t\r"
@@ -185,8 +187,7 @@ class Closing:
 
     def _agrees(self, start: LLMatcher, given_up: bytes, instead: bytes) -> bool:
         """Whether an ending goes on with what was given up, or ends before a further item or within free text."""
-        same = next((at for at, pair in enumerate(zip(given_up, instead, strict=False)) if pair[0] != pair[1]), None)
-        same = min(len(given_up), len(instead)) if same is None else same
+        same = common_beginning(given_up, instead)
         if same == len(given_up):
             return True
         goes_on = instead[same:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -32,7 +33,6 @@ class Grammar:
         self._lock = threading.Lock()
         self.tokenizer = tokenizer
         self._closing = closing
-        self._shortest: list[int | None] = []  # once it is known
         self._probe = _allowed_first(start, tokenizer.eos_tokens)
 
     def matcher(self) -> LLMatcher:
@@ -54,12 +54,14 @@ class Grammar:
         """How an output is brought to its end in so many tokens (closing.py); None if that is not found. It is not
         looked for where the shortest output has more.
         """
-        if not self._shortest:
-            self._shortest.append(self._closing.shortest(self.matcher()))
-        shortest = self._shortest[0]
-        if shortest is not None and shortest > max_tokens:
+        if self._shortest is not None and self._shortest > max_tokens:
             return None
         return self._closing.close(matcher, tokens, max_tokens)
+
+    @cached_property
+    def _shortest(self) -> int | None:
+        """About how many tokens the shortest output has, looked for when the first output is cut."""
+        return self._closing.shortest(self.matcher())
 
     def is_spent(self, start: LLMatcher) -> bool:
         """Whether the lexer of a `start` has come to its limit: what may come first is taken no more."""

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from model_manager.engine.constraints.guide import Guide
 from model_manager.engine.sampling.token_rules import TokenRules, token_rules
+from model_manager.wire.common_beginning import common_beginning
 from model_manager.wire.errors import InvalidRequest, ModelCorrupt
 from model_manager.wire.messages import FinishReason
 from model_manager.wire.sampling import SamplingParams
@@ -85,7 +86,7 @@ class StopText:
     def _find(self, fresh: str) -> str | None:
         """The first string that ends in what was not searched before."""
         text = (self._tail + fresh).rstrip(_REPLACEMENT)
-        known = _common(self._searched, text)
+        known = common_beginning(self._searched, text)
         if known == len(text):
             return None  # what was searched may be longer: it is kept, as it may come back
         self._searched, self._num_searched = text, len(self._ids)
@@ -98,7 +99,7 @@ class StopText:
         if not fresh or self._within_character(fresh):
             return
         text = self._tail + fresh
-        cut = max(0, _common(self._searched, text) - self._overlap)
+        cut = max(0, common_beginning(self._searched, text) - self._overlap)
         self._tail, self._searched = text[cut:], self._searched[cut:]
         self._prefix_text = self._decode(self._settled)
         if decoded.endswith(self._prefix_text):
@@ -122,14 +123,6 @@ class StopText:
     def _text(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
-    if other.startswith(one):
-        return len(one)
-    differ = (at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there)
-    return next(differ, min(len(one), len(other)))
 
 
 class StopConditions:
