@@ -96,7 +96,7 @@ def test_what_an_engine_generates_under_all_schemas_validates(compiler: GrammarC
         asked = {case.name: _request(case, seed) for case, _ in cases}
         run = Run(engine, *asked.values())
         assert {error.kind for error in run.failures.values()} <= {"ConstraintNotMet"}
-        assert len(run.outputs) >= 50, "of 406, at 512 tokens: others would have to change a value that has begun"
+        assert len(run.outputs) >= 200, "of 406, at 512 tokens: others would have to change a value that has begun"
         for case in (case for case, _ in cases if case.name in run.outputs):
             errors = validator(case.schema).iter_errors(exactly(run.text(case.name)))
             wrong += [f"{case.name}: {error.message[:200]}: {run.text(case.name)[:500]}" for error in errors]
