@@ -8,15 +8,19 @@ PLOTS = ["matplotlib>=3.10,<4"]
 NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3", *PLOTS]  # Beam imports pandas wherever it finds itself in IPython
 
 setup(
-    name="millrace",
+    name="beam-millrace",
     version="0.1.0",
     description="Millions of prompts through a language model: an Apache Beam pipeline with its own engine.",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["pipelines*", "transforms*", "model_manager*"]),
-    package_data={"model_manager.store": ["embedded/**/*"], "pipelines": ["*.yaml"]},
+    packages=find_packages(include=["millrace*"]),
+    package_data={
+        "millrace": ["py.typed"],
+        "millrace.model_manager.store": ["embedded/**/*"],
+        "millrace.pipelines.commands": ["*.yaml"],
+    },
     install_requires=[
         "accelerate>=1,<2",
         "apache-beam[gcp]>=2.77,<3",
@@ -58,5 +62,10 @@ setup(
             "types-psutil",
         ],
     },
-    entry_points={"console_scripts": ["millrace = pipelines.cli:main", "millrace-worker = pipelines.sdk_worker:main"]},
+    entry_points={
+        "console_scripts": [
+            "millrace = millrace.pipelines.cli:main",
+            "millrace-worker = millrace.pipelines.runners.sdk_worker:main",
+        ]
+    },
 )

@@ -27,15 +27,15 @@ from benchmarks.command_line import command_line
 from examples.embedded_model.data import KINDS, Conversation, examples
 from examples.embedded_model.split import Example, Split
 from examples.embedded_model.tokenizer import encode
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.interface import StepInput
-from model_manager.engine.loading import placement
-from model_manager.engine.loading.model_loader import LoadedModel, load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.store import resolve
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.interface import StepInput
+from millrace.model_manager.engine.loading import placement
+from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 SEED = 50_000
 Tokens = list[int]

@@ -157,7 +157,15 @@ def job(broker: Broker, runtime: Path, location: Path, per_second: float) -> Ite
     """`millrace run` with an engine of so many answers a second; killed with -9 at the end."""
     step = _SEQUENCES / (_TOKENS * per_second) if per_second else 0.0
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime), "MILLRACE_FAKE_STEP_SECONDS": str(step)}
-    command = [sys.executable, "-m", "pipelines.generate", "--input", broker.input, "--output", broker.output]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.pipelines.commands.generate",
+        "--input",
+        broker.input,
+        "--output",
+        broker.output,
+    ]
     command += ["--backend=fake", f"--max_tokens={_TOKENS}", f"--max_num_seqs={_SEQUENCES}", "--linger=0.5"]
     command += ["--orphan_grace=0.5", f"--prism_location={location}", "--quiet"]
     with subprocess.Popen(command, env=environment) as process:

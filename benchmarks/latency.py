@@ -31,12 +31,12 @@ from benchmarks.results import conclude
 from benchmarks.sides.millrace import settings
 from benchmarks.timeline import arrivals, percentile
 from benchmarks.workload import SHAPES, VOCAB, WORKLOADS, Item, make, write_checkpoints
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import ClientOptions, Opener, open_engine_client
-from transforms.elements import Completion, Prompt
-from transforms.generate import Generate, completion_of
-from transforms.shared_client import Lease, SharedClient
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.completions import Completion, Prompt
+from millrace.transforms.generate import Generate, completion_of
+from millrace.transforms.models.client import ClientOptions, Opener, open_engine_client
+from millrace.transforms.models.shared_client import Lease, SharedClient
 
 _DUE = "due"
 """The column that says when an element was due, by the wall clock."""

@@ -24,13 +24,13 @@ import torch
 
 from benchmarks.command_line import command_line
 from benchmarks.results import conclude
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.status import ModelInfo
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.interface import StepInput, StepOutput
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelInfo
 
 _VOCAB = 64
 

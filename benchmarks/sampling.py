@@ -27,9 +27,9 @@ from benchmarks.environments import cache_folder
 from benchmarks.sides.millrace import MillraceEngine
 from benchmarks.timeline import record
 from benchmarks.workload import VOCAB, Item, write_checkpoints
-from model_manager.engine.sampling.sampler import Sampler
-from model_manager.engine.sampling.sampling_rows import SETTINGS, SamplingRows, settings_of
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.sampling.logit_rows import SETTINGS, SamplingRows, settings_of
+from millrace.model_manager.engine.sampling.sampler import Sampler
+from millrace.model_manager.wire.sampling import SamplingParams
 
 ROWS, HISTORY, PROMPT = 64, 140, 80
 SHAPE = "opt-125m"

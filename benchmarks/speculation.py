@@ -22,16 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.command_line import command_line
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.interface import ModelRunner, StepInput, StepOutput
-from model_manager.engine.loading.model_loader import LoadedModel, load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.engine.speculation.speculation import Policy
-from model_manager.store.resolving import resolve
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.interface import ModelRunner, StepInput, StepOutput
+from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.engine.speculation.drafts import Policy
+from millrace.model_manager.store.resolving import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 _CONTEXT = 64

@@ -110,8 +110,8 @@ def record(
 
 
 def _requests(items: list[Item]) -> Iterator[Any]:
-    from model_manager.wire.messages import Request
-    from model_manager.wire.sampling import SamplingParams
+    from millrace.model_manager.wire.messages import Request
+    from millrace.model_manager.wire.sampling import SamplingParams
 
     for i, item in enumerate(items):
         params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)

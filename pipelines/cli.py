@@ -33,7 +33,7 @@ commands:
 
 def main() -> None:
     """The console script: run the command line's command and end the process with its status."""
-    from pipelines.edge import at_the_edge, leave
+    from .edge import at_the_edge, leave
 
     leave(at_the_edge(lambda: dispatch(sys.argv[1:])))
 
@@ -51,73 +51,73 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from pipelines.generate import main as generate
+    from .commands.generate import main as generate
 
     return generate(arguments)
 
 
 def _score(arguments: Sequence[str]) -> int:
-    from pipelines.score import main as score
+    from .commands.score import main as score
 
     return score(arguments)
 
 
 def _embed(arguments: Sequence[str]) -> int:
-    from pipelines.embed import main as embed
+    from .commands.embed import main as embed
 
     return embed(arguments)
 
 
 def _extract(arguments: Sequence[str]) -> int:
-    from pipelines.extract import main as extract
+    from .commands.extract import main as extract
 
     return extract(arguments)
 
 
 def _classify(arguments: Sequence[str]) -> int:
-    from pipelines.classify import main as classify
+    from .commands.classify import main as classify
 
     return classify(arguments)
 
 
 def _plan(arguments: Sequence[str]) -> int:
-    from pipelines.plan.command import main as plan
+    from .plan.command import main as plan
 
     return plan(arguments)
 
 
 def _yaml(arguments: Sequence[str]) -> int:
-    from pipelines.yaml_job import main as yaml
+    from .commands.yaml_job import main as yaml
 
     return yaml(arguments)
 
 
 def _expansion(arguments: Sequence[str]) -> int:
-    from pipelines.expansion import main as expansion
+    from .commands.expansion import main as expansion
 
     return expansion(arguments)
 
 
 def _show(arguments: Sequence[str]) -> int:
-    from pipelines.show import main as show
+    from .commands.show import main as show
 
     return show(arguments)
 
 
 def _ps(arguments: Sequence[str]) -> int:
-    from pipelines.processes import ps
+    from .commands.processes import ps
 
     return ps(arguments)
 
 
 def _stop(arguments: Sequence[str]) -> int:
-    from pipelines.processes import stop
+    from .commands.processes import stop
 
     return stop(arguments)
 
 
 def _worker_pool(arguments: Sequence[str]) -> int:
-    from pipelines.worker_pool import main as worker_pool
+    from .runners.worker_pool import main as worker_pool
 
     return worker_pool(arguments)
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError
+from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError
 
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
 

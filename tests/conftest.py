@@ -9,7 +9,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from model_manager.wire.config import runtime_dir
+from millrace.model_manager.wire.config import runtime_dir
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs (`make test &`) with interrupts ignored, and their children inherit that.

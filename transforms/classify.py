@@ -13,20 +13,22 @@ from typing import Any, Unpack
 
 import msgspec
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.sampling import SamplingParams
-from transforms.classification import Classification
-from transforms.client import Client, ContinuationResult
-from transforms.documents import document_of, rows_of_documents
-from transforms.elements import Prompt, content_id
-from transforms.model_transform import ModelSettings
-from transforms.row_transform import RowTransform
-from transforms.task_elements import Classified, spent
-from transforms.typed.examples import answer_of
-from transforms.typed.leaves import bare, choice
-from transforms.typed.shapes import Member, Record
-from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .elements.answers import ContinuationResult
+from .elements.classification import Classification
+from .elements.completions import Prompt, content_id
+from .elements.task_results import Classified, spent
+from .models.client import Client
+from .requests.model_transform import ModelSettings
+from .requests.row_transform import RowTransform
+from .typed.documents import document_of, rows_of_documents
+from .typed.examples import answer_of
+from .typed.leaves import bare, choice
+from .typed.shapes import Member, Record
+from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
 
 LABEL = "label"
 """The key of the answer whose value is one of the labels."""
@@ -63,7 +65,7 @@ class Classify(RowTransform):
         Of the sampling parameters priority, deadline, cache_salt and adapter count. `template` and
         `text_column` are as those of Extract.
 
-        `settings`: as transforms.model_transform.ModelSettings explains them.
+        `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         said = _checked(labels, multiple)
         threshold = _threshold(threshold, multiple)

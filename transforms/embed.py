@@ -8,15 +8,17 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any, Unpack, get_args
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import Pooling
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, EmbeddingResult
-from transforms.elements import Prompt
-from transforms.model_transform import ModelSettings, ModelTransform
-from transforms.rows import RowShape
-from transforms.task_elements import Embedded, spent
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .elements.answers import EmbeddingResult
+from .elements.completions import Prompt
+from .elements.prompt_rows import RowShape
+from .elements.task_results import Embedded, spent
+from .models.client import Client
+from .requests.model_transform import ModelSettings, ModelTransform
 
 
 class Embed(ModelTransform):
@@ -36,7 +38,7 @@ class Embed(ModelTransform):
     ) -> None:
         """`pooling`: the last token's hidden state, or the mean of all. `normalize`: to length 1.
 
-        `settings`: as transforms.model_transform.ModelSettings explains them.
+        `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         if pooling not in get_args(Pooling):
             raise ConfigError(f"pooling={pooling!r}: takes {' or '.join(get_args(Pooling))}")

@@ -13,31 +13,32 @@ from typing import Any, Unpack
 
 import msgspec
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
-from model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client
-from transforms.documents import document_of, rows_of_documents
-from transforms.elements import Prompt, Usage, content_id
-from transforms.model_transform import ModelSettings
-from transforms.row_transform import RowTransform
-from transforms.task_elements import Extracted
-from transforms.typed.alignment import Confidence, token_ranges
-from transforms.typed.beam_rows import element_type
-from transforms.typed.checking import check_answer, check_supported
-from transforms.typed.describe import record_of
-from transforms.typed.details import Details
-from transforms.typed.examples import answer_of, check_fields
-from transforms.typed.grammar import Grammar
-from transforms.typed.held import check_held
-from transforms.typed.key_paths import renamed_keys
-from transforms.typed.reading import read
-from transforms.typed.schemas import schema_of
-from transforms.typed.shapes import Record, Schema
-from transforms.typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
-from transforms.typed.values import decoded, value_of
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
+from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .elements.completions import Prompt, Usage, content_id
+from .elements.task_results import Extracted
+from .models.client import Client
+from .requests.model_transform import ModelSettings
+from .requests.row_transform import RowTransform
+from .typed.alignment import Confidence, token_ranges
+from .typed.beam_rows import element_type
+from .typed.checking import check_answer, check_supported
+from .typed.describe import record_of
+from .typed.details import Details
+from .typed.documents import document_of, rows_of_documents
+from .typed.examples import answer_of, check_fields
+from .typed.grammar import Grammar
+from .typed.held import check_held
+from .typed.key_paths import renamed_keys
+from .typed.reading import read
+from .typed.schemas import schema_of
+from .typed.shapes import Record, Schema
+from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
+from .typed.values import decoded, value_of
 
 MAX_TOKENS = 1024
 """Of an answer, where the parameters do not say."""
@@ -81,7 +82,8 @@ class Extract(RowTransform):
         `text_column` is where mappings have the document; by default `text`, `document` or `prompt`.
         `details` gives rows of id, value, confidence, confidences, spans, columns, model and revision in the place of
         the values.
-        `stateful`: as for Generate. `settings`: as transforms.model_transform.ModelSettings explains them.
+        `stateful`: as for Generate. `settings`: those of
+        `requests.model_transform.ModelSettings`.
         """
         self._record = record_of(rows)
         check_supported(self._record)

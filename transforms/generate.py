@@ -8,19 +8,22 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any, Unpack
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, Generation, num_generated_tokens
-from transforms.elements import Choice, Completion, Prompt, Usage
-from transforms.model_transform import ModelSettings, ModelTransform
-from transforms.rows import RowShape
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .elements.answers import Generation, num_generated_tokens
+from .elements.completions import Choice, Completion, Prompt, Usage
+from .elements.prompt_rows import RowShape
+from .models.client import Client
+from .requests.model_transform import ModelSettings, ModelTransform
 
 
 class Generate(ModelTransform):
     """A Completion for each prompt, as each finishes; keyed input `(key, prompt)` comes back keyed.
 
     A prompt is text, a Prompt, a list of chat messages, a list of token ids, or a mapping with the columns of a JSONL
-    row (rows.py). A request that fails comes out as a Completion with the finish reason `error`, and no other notices;
+    row (prompt_rows.py). A request that fails comes out as a Completion with the finish reason `error`; no other
+    request notices.
     `with_exception_handling()` gives `(completions, dead_letters)` instead, `fail_fast=True` fails the job.
 
     Requests are known by their content: equal prompts without ids or seeds may share one answer. Give them ids where
@@ -42,7 +45,7 @@ class Generate(ModelTransform):
         streams: no bundle waits for them. Takes an unbounded input, and a runner with timers of real time; raises
         ConfigError, when applied, otherwise.
 
-        `settings`: as transforms.model_transform.ModelSettings explains them.
+        `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         super().__init__(_Generating(), model, params, settings, stateful=stateful)
 

@@ -14,15 +14,16 @@ from typing import Any
 import msgspec
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import ConfigError, ErrorInfo, InvalidRequest, RequestError
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, ClientOptions, Opener, open_engine_client
-from transforms.elements import Completion, Prompt
-from transforms.generate import completion_of
-from transforms.near_misses import NearMisses
-from transforms.prompts import as_prompt, seeded, unusable_letter
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, InvalidRequest, RequestError
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .elements.completions import Completion, Prompt
+from .elements.near_misses import NearMisses
+from .elements.prompts import as_prompt, seeded, unusable_letter
+from .generate import completion_of
+from .models.client import Client, ClientOptions, Opener, open_engine_client
 
 
 class LoadedModel:

@@ -10,14 +10,16 @@ from typing import Any, Unpack
 
 import msgspec
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Client, ContinuationResult
-from transforms.elements import Prompt
-from transforms.model_transform import ModelSettings, ModelTransform
-from transforms.rows import RowShape
-from transforms.task_elements import ContinuationScore, Scored, spent
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .elements.answers import ContinuationResult
+from .elements.completions import Prompt
+from .elements.prompt_rows import RowShape
+from .elements.task_results import ContinuationScore, Scored, spent
+from .models.client import Client
+from .requests.model_transform import ModelSettings, ModelTransform
 
 CONTINUATIONS = "continuations"
 
@@ -40,7 +42,7 @@ class Score(ModelTransform):
     ) -> None:
         """With a chat template, continuations are what the assistant would answer.
 
-        `settings`: as transforms.model_transform.ModelSettings explains them.
+        `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         super().__init__(_Scoring(continuations_column), model, params, settings)
 

@@ -25,14 +25,14 @@ class MillracePipeline:
     """Create → Generate → count, on the DirectRunner; the manager keeps the model loaded between runs."""
 
     def load(self, folder: Path, dtype: str) -> None:
-        from model_manager.client.engine_client import EngineClient
-        from model_manager.wire.config import ModelConfig
+        from millrace.model_manager.client.engine_client import EngineClient
+        from millrace.model_manager.wire.config import ModelConfig
 
         self._config = ModelConfig.parse(settings(folder, dtype))
         self._client = EngineClient.open(self._config)
 
     def run(self, items: list[Item]) -> list[int]:
-        from transforms import Generate, Prompt
+        from millrace import Generate, Prompt
 
         prompts = [
             Prompt(

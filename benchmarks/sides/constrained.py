@@ -29,17 +29,17 @@ class Millrace:
 
     def load(self, folder: Path, dtype: str) -> None:
         from benchmarks.sides.millrace import settings
-        from model_manager.engine.process import load_engine
-        from model_manager.wire.config import ModelConfig
-        from model_manager.wire.messages import StartEngine
+        from millrace.model_manager.engine.process import load_engine
+        from millrace.model_manager.wire.config import ModelConfig
+        from millrace.model_manager.wire.messages import StartEngine
 
         config = ModelConfig.parse(settings(folder, dtype))
         self.engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))
 
     def run(self, asked: list[Asked]) -> list[int]:
         """How many tokens each came to."""
-        from model_manager.wire.messages import Request
-        from model_manager.wire.sampling import SamplingParams
+        from millrace.model_manager.wire.messages import Request
+        from millrace.model_manager.wire.sampling import SamplingParams
 
         for i, each in enumerate(asked):
             fields: dict[str, Any] = {"max_tokens": each.max_tokens, "temperature": 1.0, "seed": each.seed}

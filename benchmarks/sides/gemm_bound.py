@@ -17,7 +17,7 @@ class GemmBound:
     """
 
     def load(self, folder: Path, dtype: str) -> None:
-        from model_manager.engine.cpu.compiled_runner import CompiledRunner
+        from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
 
         self._engine = MillraceEngine()
         self._engine.load(folder, dtype)
@@ -62,7 +62,7 @@ class CompiledProducts:
 
     def run(self, num_tokens: int, num_logits: int) -> None:
         """All layers' products, then the head's."""
-        from model_manager.engine.cpu.step_kernels import Linear
+        from millrace.model_manager.engine.cpu.step_kernels import Linear
 
         parts = ((self._body, num_tokens), (self._last, num_logits), (self._head, num_logits))
         for (program, records), rows in parts:
@@ -77,7 +77,7 @@ class CompiledProducts:
 
 def _only_products(emitter: Any) -> tuple[Any, list[Any]]:
     """A program of the emitter's products, and their records."""
-    from model_manager.engine.cpu.step_program import Program
+    from millrace.model_manager.engine.cpu.step_program import Program
 
     program, records = Program(emitter._team, emitter._kernels), []
     kernels = {kernel.address for key, kernel in emitter._kernels._compiled.items() if key[0] == "linear"}

@@ -19,7 +19,7 @@ def settings(folder: Path, dtype: str) -> dict[str, Any]:
 
 
 def _int8() -> dict[str, str]:
-    from model_manager.engine.loading.device import computes_bfloat16_fast
+    from millrace.model_manager.engine.loading.device import computes_bfloat16_fast
 
     rest = "bfloat16" if computes_bfloat16_fast() else "float32"
     return {"quantization": "int8", "kv_cache_dtype": "int8", "dtype": rest}
@@ -36,10 +36,10 @@ class MillraceEngine:
         self._in_turn = in_turn
 
     def load(self, folder: Path, dtype: str) -> None:
-        from model_manager.engine.process import load_engine
-        from model_manager.wire.config import ModelConfig
-        from model_manager.wire.errors import ConfigError
-        from model_manager.wire.messages import StartEngine
+        from millrace.model_manager.engine.process import load_engine
+        from millrace.model_manager.wire.config import ModelConfig
+        from millrace.model_manager.wire.errors import ConfigError
+        from millrace.model_manager.wire.messages import StartEngine
 
         config = ModelConfig.parse(settings(folder, dtype) | self._further)
         try:
@@ -66,8 +66,8 @@ class MillraceEngine:
         return self.engine._runner
 
     def run(self, items: list[Item]) -> list[int]:
-        from model_manager.wire.messages import Request
-        from model_manager.wire.sampling import SamplingParams
+        from millrace.model_manager.wire.messages import Request
+        from millrace.model_manager.wire.sampling import SamplingParams
 
         for i, item in enumerate(items):
             params = SamplingParams(max_tokens=item.num_output, ignore_eos=True)

@@ -1,6 +1,6 @@
-"""The file that the Flex Template's launcher runs; the program is pipelines/dataflow/template.py."""
+"""The file that the Flex Template's launcher runs; the program is pipelines/flex_template.py."""
 
-from pipelines.dataflow.template import main
+from millrace.pipelines.flex_template import main
 
 if __name__ == "__main__":
     main()

@@ -60,7 +60,7 @@ def task_manager(cluster: Cluster, home: Path, number: int) -> list[str]:
 
 def worker_pool(address: str) -> list[str]:
     """What starts a task manager's workers in an EXTERNAL environment."""
-    return [sys.executable, "-P", "-m", "pipelines.worker_pool", "--address", address]
+    return [sys.executable, "-P", "-m", "millrace.pipelines.runners.worker_pool", "--address", address]
 
 
 def job_server(cluster: Cluster, home: Path, master: str) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from transforms import Ask, Span
+from millrace import Ask, Span
 
 
 class Priority(enum.StrEnum):

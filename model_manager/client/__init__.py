@@ -1,8 +1,8 @@
 """What runs in every SDK worker process: the EngineClient, the election of a manager, tokenizing."""
 
-from model_manager.client.engine_client import EngineClient
-from model_manager.client.generation import Generation
-from model_manager.client.results import Embedding, Score
-from model_manager.client.succession import Succession
+from .engine_client import EngineClient
+from .generation import Generation
+from .results import Embedding, Score
+from .succession import Succession
 
 __all__ = ["Embedding", "EngineClient", "Generation", "Score", "Succession"]

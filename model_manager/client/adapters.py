@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from model_manager.store import find_adapter
-from model_manager.store.adapters import stamp
-from model_manager.wire.errors import InvalidRequest, ModelError
-from model_manager.wire.messages import Adapter
+from ..store import find_adapter
+from ..store.adapters import stamp
+from ..wire.errors import InvalidRequest, ModelError
+from ..wire.messages import Adapter
 
 _TRY_AGAIN_AFTER = 30.0
 """Seconds for which a name that was not found is not looked for again."""

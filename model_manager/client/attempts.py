@@ -5,7 +5,7 @@ Counts and decides; its owner holds a lock for it, connects and waits.
 
 from __future__ import annotations
 
-from model_manager.wire.errors import MillraceError
+from ..wire.errors import MillraceError
 
 MOST_LOST = 5
 """Connections lost in a row, with no result between them, after which what is outstanding fails."""

@@ -21,8 +21,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from model_manager.wire.chat_messages import parse_messages
-from model_manager.wire.errors import InvalidRequest, ModelUnsupported
+from ..wire.chat_messages import parse_messages
+from ..wire.errors import InvalidRequest, ModelUnsupported
 
 _DEFAULT = "default"
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import msgspec
 
-from model_manager.client.generation import Generation
-from model_manager.client.joined import Send, submit_joined
-from model_manager.client.request_ids import sibling_id
-from model_manager.wire.messages import Request
+from ..wire.messages import Request
+from .generation import Generation
+from .joined import Send, submit_joined
+from .request_ids import sibling_id
 
 
 def submit_choices(send: Send, request: Request) -> Future[Generation]:

@@ -6,11 +6,11 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from model_manager.client.generation import Decoder, partial_text
-from model_manager.client.ledger import Pending, Waiter
-from model_manager.client.results import result_of
-from model_manager.wire.errors import MillraceError, RequestAborted, RequestError
-from model_manager.wire.messages import Failure, FinishReason, Output
+from ..wire.errors import MillraceError, RequestAborted, RequestError
+from ..wire.messages import Failure, FinishReason, Output
+from .generation import Decoder, partial_text
+from .ledger import Pending, Waiter
+from .results import result_of
 
 
 def fail(waiters: Iterable[Waiter], error: BaseException) -> None:

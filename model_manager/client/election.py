@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import ManagerUnavailable
-from model_manager.wire.runtime import RuntimeDir
+from ..wire.config import ManagerConfig
+from ..wire.errors import ManagerUnavailable
+from ..wire.runtime import RuntimeDir
 
-MANAGER_COMMAND = ("-P", "-m", "model_manager.manager.process")
+MANAGER_COMMAND = ("-P", "-m", "millrace.model_manager.manager.process")
 """Arguments of the Python interpreter; -P keeps the current folder's files from standing in for modules."""
 START_WITHIN = 60.0
 """Seconds for a manager to be there, on a machine that may be very busy."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from model_manager.client.generation import Decoder
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.status import ModelInfo
+from ..wire.errors import InvalidRequest, PromptTooLong
+from ..wire.status import ModelInfo
+from .generation import Decoder
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]

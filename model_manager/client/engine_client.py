@@ -13,26 +13,26 @@ from typing import Self
 
 import msgspec
 
-from model_manager.client.adapters import Adapters
-from model_manager.client.choices import submit_choices
-from model_manager.client.election import MANAGER_COMMAND, Election
-from model_manager.client.encoding import Encoding, Prompt
-from model_manager.client.generation import Generation
-from model_manager.client.joined import submit_joined
-from model_manager.client.request_ids import callers_id, sibling_id
-from model_manager.client.results import Embedding, Score
-from model_manager.client.session import Session
-from model_manager.client.succession import KEEPS_ITS_MODEL, Succession
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.store import resolve
-from model_manager.store.revisions import revision_of
-from model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
-from model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
-from model_manager.wire.messages import Pooling, Request
-from model_manager.wire.runtime import RuntimeDir
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.shared_settings import UnmetSetting
-from model_manager.wire.status import ModelInfo
+from ..store import resolve
+from ..store.revisions import revision_of
+from ..wire.config import ManagerConfig, ModelConfig, runtime_dir
+from ..wire.errors import ConfigError, InvalidRequest, ModelError
+from ..wire.messages import Pooling, Request
+from ..wire.runtime import RuntimeDir
+from ..wire.sampling import SamplingParams
+from ..wire.shared_settings import UnmetSetting
+from ..wire.status import ModelInfo
+from .adapters import Adapters
+from .choices import submit_choices
+from .election import MANAGER_COMMAND, Election
+from .encoding import Encoding, Prompt
+from .generation import Generation
+from .joined import submit_joined
+from .request_ids import callers_id, sibling_id
+from .results import Embedding, Score
+from .session import Session
+from .succession import KEEPS_ITS_MODEL, Succession
+from .tokenizing import Tokenizer
 
 _NO_SAMPLING = SamplingParams()
 

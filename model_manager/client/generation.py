@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
-from model_manager.wire.common_beginning import common_beginning
-from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
-from model_manager.wire.messages import FinishReason, Output, Request, Timings
-from model_manager.wire.sampling import SamplingParams
+from ..wire.common_beginning import common_beginning
+from ..wire.logprobs import Logprobs, TokenLogprob, TopLogprob
+from ..wire.messages import FinishReason, Output, Request, Timings
+from ..wire.sampling import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MOST_PENDING = 64

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from model_manager.wire.messages import Request
+from ..wire.messages import Request
 
 Result = TypeVar("Result")
 Send = Callable[[Request], Future[Any]]

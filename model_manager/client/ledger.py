@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.messages import Request
+from ..wire.errors import InvalidRequest
+from ..wire.messages import Request
 
 
 @dataclass(eq=False)

@@ -11,19 +11,10 @@ import threading
 import time
 from collections import deque
 
-from model_manager.wire.batching import request_batches
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import (
-    PROTOCOL,
-    Hello,
-    ManagerToClient,
-    Message,
-    Ping,
-    Refused,
-    Submit,
-    Welcome,
-)
-from model_manager.wire.transport import Connection, ConnectionLost, ProtocolError, peer_pid_uid
+from ..wire.batching import request_batches
+from ..wire.errors import ConfigError
+from ..wire.messages import PROTOCOL, Hello, ManagerToClient, Message, Ping, Refused, Submit, Welcome
+from ..wire.transport import Connection, ConnectionLost, ProtocolError, peer_pid_uid
 
 
 class Link:

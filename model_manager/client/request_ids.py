@@ -5,7 +5,7 @@ What is derived holds a character that no caller's id may, so the two never meet
 
 from __future__ import annotations
 
-from model_manager.wire.errors import InvalidRequest
+from ..wire.errors import InvalidRequest
 
 _SEPARATOR = "\x1f"  # ASCII: unit separator
 

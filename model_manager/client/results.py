@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.client.generation import Decoder, Generation, generation
-from model_manager.wire.messages import Output, Request, Timings
+from ..wire.messages import Output, Request, Timings
+from .generation import Decoder, Generation, generation
 
 
 @dataclass(frozen=True)

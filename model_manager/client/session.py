@@ -14,18 +14,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from model_manager.client.attempts import MOST_LOST, Attempts
-from model_manager.client.delivery import deliver, fail
-from model_manager.client.election import Election
-from model_manager.client.generation import Decoder
-from model_manager.client.ledger import Ledger, Waiter
-from model_manager.client.link import Link
-from model_manager.client.shared_settings import warn_of_unmet
-from model_manager.client.succession import KEEPS_ITS_MODEL, Succession
-from model_manager.client.weak_callbacks import Detaching, Forsaking
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import EngineError, ManagerUnavailable, MillraceError, ModelReplaced, RequestAborted
-from model_manager.wire.messages import (
+from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.errors import EngineError, ManagerUnavailable, MillraceError, ModelReplaced, RequestAborted
+from ..wire.messages import (
     Cancel,
     CloseModel,
     Credits,
@@ -40,9 +31,18 @@ from model_manager.wire.messages import (
     Results,
     Submit,
 )
-from model_manager.wire.shared_settings import UnmetSetting
-from model_manager.wire.status import ModelInfo
-from model_manager.wire.transport import ConnectionLost, ProtocolError
+from ..wire.shared_settings import UnmetSetting
+from ..wire.status import ModelInfo
+from ..wire.transport import ConnectionLost, ProtocolError
+from .attempts import MOST_LOST, Attempts
+from .delivery import deliver, fail
+from .election import Election
+from .generation import Decoder
+from .ledger import Ledger, Waiter
+from .link import Link
+from .shared_settings import warn_of_unmet
+from .succession import KEEPS_ITS_MODEL, Succession
+from .weak_callbacks import Detaching, Forsaking
 
 _ABANDONED_WITHIN = 0.2
 """Seconds after which somebody who waits for a model notices that nobody wants it any more."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 
-from model_manager.wire.shared_settings import UnmetSetting, sentence
+from ..wire.shared_settings import UnmetSetting, sentence
 
 log = logging.getLogger(__name__)
 

@@ -9,20 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from model_manager.wire.config import runtime_dir
-from model_manager.wire.errors import ManagerUnavailable
-from model_manager.wire.messages import (
-    PROTOCOL,
-    GetStatus,
-    Hello,
-    ManagerToClient,
-    Message,
-    Refused,
-    Status,
-    StopModels,
-)
-from model_manager.wire.runtime import RuntimeDir
-from model_manager.wire.transport import Connection, ConnectionLost, peer_pid_uid
+from ..wire.config import runtime_dir
+from ..wire.errors import ManagerUnavailable
+from ..wire.messages import PROTOCOL, GetStatus, Hello, ManagerToClient, Message, Refused, Status, StopModels
+from ..wire.runtime import RuntimeDir
+from ..wire.transport import Connection, ConnectionLost, peer_pid_uid
 
 _ANSWER_WITHIN = 5.0
 _END_WITHIN = 15.0

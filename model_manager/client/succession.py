@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from model_manager.wire.config import ModelConfig
+from ..wire.config import ModelConfig
 
 
 @dataclass(frozen=True)

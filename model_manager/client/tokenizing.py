@@ -15,10 +15,10 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Encoder
 from tokenizers.decoders import Decoder
 
-from model_manager.client.chat_template import ChatTemplate, find_template
-from model_manager.client.text_cuts import TextCuts
-from model_manager.store.plain_decoder import plain_decoder
-from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
+from ..store.plain_decoder import plain_decoder
+from ..wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
+from .chat_template import ChatTemplate, find_template
+from .text_cuts import TextCuts
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LONG_TEXT = 4096

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from model_manager.engine.scheduling.sequence import Sequence
+from .scheduling.sequence import Sequence
 
 _WINDOW = 5.0
 _SLICE = 0.1

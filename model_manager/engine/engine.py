@@ -13,28 +13,28 @@ from collections.abc import Sequence as List
 from dataclasses import replace
 from typing import Any
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.masks import Masks
-from model_manager.engine.constraints.preparation import Preparation
-from model_manager.engine.counters import EngineCounters
-from model_manager.engine.interface import AdapterSlots, ModelRunner, StepResult
-from model_manager.engine.launched_step import LaunchedStep
-from model_manager.engine.lora.loaded_adapters import LoadedAdapters
-from model_manager.engine.prompt_reader import PromptReader
-from model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, Samples
-from model_manager.engine.scheduling.acceptable import accepted
-from model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
-from model_manager.engine.scheduling.block_manager import BlockManager
-from model_manager.engine.scheduling.deadlines import Deadlines
-from model_manager.engine.scheduling.scheduler import Scheduler
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.stopping import Ending, StopRules
-from model_manager.engine.speculation.speculation import Policy, Speculation, Turn, drafter_of
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import NonFiniteLogits, RequestError
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import FinishReason, Request
-from model_manager.wire.status import EngineStats, ModelInfo
+from ..grammars.compiling import GrammarCompiler
+from ..wire.config import ModelConfig
+from ..wire.errors import NonFiniteLogits, RequestError
+from ..wire.logprobs import Logprobs
+from ..wire.messages import FinishReason, Request
+from ..wire.status import EngineStats, ModelInfo
+from .constraints.masks import Masks
+from .constraints.preparation import Preparation
+from .counters import EngineCounters
+from .interface import AdapterSlots, ModelRunner, StepResult
+from .launched_step import LaunchedStep
+from .lora.loaded_adapters import LoadedAdapters
+from .prompt_reader import PromptReader
+from .sampling.sampler import LaunchedSamples, Sampler, Samples
+from .scheduling.acceptable import accepted
+from .scheduling.batch_table import BatchTable, Scheduled
+from .scheduling.block_manager import BlockManager
+from .scheduling.deadlines import Deadlines
+from .scheduling.scheduler import Scheduler
+from .scheduling.sequence import Sequence, SequenceStatus
+from .scheduling.stopping import Ending, StopRules
+from .speculation.drafts import Policy, Speculation, Turn, drafter_of
 
 _MOMENT = 0.01
 """Seconds that a step waits for a constraint's compilation where nothing else is to be done."""

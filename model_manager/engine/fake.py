@@ -20,20 +20,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.preparation import guide_alone
-from model_manager.engine.counters import EngineCounters
-from model_manager.engine.interface import StepResult
-from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
-from model_manager.engine.scheduling.acceptable import accepted
-from model_manager.engine.scheduling.deadlines import Deadlines
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.stopping import Ending, StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import RequestError
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import FinishReason, Request
-from model_manager.wire.status import EngineStats, ModelInfo
+from ..grammars.compiling import GrammarCompiler
+from ..wire.config import ModelConfig
+from ..wire.errors import RequestError
+from ..wire.logprobs import Logprobs
+from ..wire.messages import FinishReason, Request
+from ..wire.status import EngineStats, ModelInfo
+from .constraints.preparation import guide_alone
+from .counters import EngineCounters
+from .interface import StepResult
+from .scheduling.acceptable import accepted
+from .scheduling.deadlines import Deadlines
+from .scheduling.readings import EmbedReading, ScoreReading, Scores
+from .scheduling.sequence import Sequence, SequenceStatus
+from .scheduling.stopping import Ending, StopRules
 
 _VOCAB_SIZE = 1000
 _MAX_MODEL_LEN = 2048

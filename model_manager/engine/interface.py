@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Adapter, Failure, Output, Request
-from model_manager.wire.status import EngineStats, ModelInfo
+from ..wire.logprobs import Logprobs
+from ..wire.messages import Adapter, Failure, Output, Request
+from ..wire.status import EngineStats, ModelInfo
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from model_manager.engine.sampling.sampler import LaunchedSamples, Samples
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.speculation.speculation import Turn
+from .sampling.sampler import LaunchedSamples, Samples
+from .scheduling.sequence import Sequence
+from .speculation.drafts import Turn
 
 
 class LaunchedStep:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import NoReturn, Self
 
-from model_manager.wire.messages import EngineMessage, Heartbeat, ManagerToEngine, Shutdown
-from model_manager.wire.transport import Connection, ConnectionLost, ProtocolError
+from ..wire.messages import EngineMessage, Heartbeat, ManagerToEngine, Shutdown
+from ..wire.transport import Connection, ConnectionLost, ProtocolError
 
 log = logging.getLogger(__name__)
 

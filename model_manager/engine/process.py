@@ -1,4 +1,4 @@
-"""The inference process: `python -m model_manager.engine.process --fd N --model NAME`, started by the manager.
+"""The inference process: `python -m millrace.model_manager.engine.process --fd N --model NAME`, started by the manager.
 
 It owns the device. Its loop: receive, schedule, run the model, sample, send. Descriptor N is its end of a socket pair
 with the manager, which holds the other; that closing is the end of the process. Knows messages and an Engine; which
@@ -19,13 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from model_manager.engine.interface import Engine, StepResult
-from model_manager.engine.lifetime import die_with_parent
-from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
-from model_manager.store.revisions import check_revision
-from model_manager.wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
-from model_manager.wire.errors import ErrorInfo, InvalidRequest, ModelLoadFailed, RequestError
-from model_manager.wire.messages import (
+from ..store.revisions import check_revision
+from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
+from ..wire.errors import ErrorInfo, InvalidRequest, ModelLoadFailed, RequestError
+from ..wire.messages import (
     Cancel,
     EngineFailed,
     EngineReady,
@@ -37,7 +34,10 @@ from model_manager.wire.messages import (
     StepReport,
     Submit,
 )
-from model_manager.wire.transport import Connection, ConnectionLost, ProtocolError
+from ..wire.transport import Connection, ConnectionLost, ProtocolError
+from .interface import Engine, StepResult
+from .lifetime import die_with_parent
+from .manager_link import MALFORMED_INPUT, ManagerLink
 
 log = logging.getLogger(__name__)
 
@@ -95,18 +95,18 @@ def load_engine(start: StartEngine) -> Engine:
     """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
     check_revision(start.config.model, Path(start.folder), start.config.revision)
     if start.config.backend == "fake":
-        from model_manager.engine.fake import FakeEngine
+        from .fake import FakeEngine
 
         return FakeEngine.load(start.config, Path(start.folder))
     # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from model_manager.engine.constraints.compiling import GrammarCompiler
-    from model_manager.engine.engine import LLMEngine
-    from model_manager.engine.loading.draft_loading import load_with_draft
-    from model_manager.engine.resident_memory import give_back
-    from model_manager.engine.scheduling.stopping import StopRules
-    from model_manager.engine.tensor_parallel.tensor_leader import load_divided
+    from ..grammars.compiling import GrammarCompiler
+    from .engine import LLMEngine
+    from .loading.draft_loading import load_with_draft
+    from .resident_memory import give_back
+    from .scheduling.stopping import StopRules
+    from .tensor_parallel.leader import load_divided
 
     give_back()  # before the weights come
     if start.config.tensor_parallel > 1:

@@ -1,4 +1,4 @@
-"""From final hidden states to what prompts' readings take: log-probabilities and sums. The torch side of reading.py."""
+"""From final hidden states to what prompts' readings take: log-probabilities and sums. The torch side of readings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence as List
 import numpy as np
 import torch
 
-from model_manager.engine.interface import ModelRunner
-from model_manager.engine.reading import EmbedReading, ScoreReading, Scores
-from model_manager.engine.scheduling.batch_table import Scheduled
+from .interface import ModelRunner
+from .scheduling.batch_table import Scheduled
+from .scheduling.readings import EmbedReading, ScoreReading, Scores
 
 MOST_LOGITS = 1 << 22
 """Of prompts' rows, rows times vocabulary, that are held at once: a whole prompt's would be the largest thing there."""

@@ -13,12 +13,12 @@ from heapq import nsmallest
 
 import msgspec
 
-from model_manager.manager.entry import Entry
-from model_manager.manager.families import Families
-from model_manager.manager.gpus import Place
-from model_manager.manager.outbox import Outbox, Start, Stop
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.status import EngineStats, ModelInfo
+from ..wire.config import ModelConfig
+from ..wire.status import EngineStats, ModelInfo
+from .entry import Entry
+from .families import Families
+from .gpus import Place
+from .outbox import Outbox, Start, Stop
 
 
 class State(enum.StrEnum):

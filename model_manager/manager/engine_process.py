@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.messages import (
+from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.messages import (
     EngineFailed,
     EngineMessage,
     EngineReady,
@@ -28,7 +28,7 @@ from model_manager.wire.messages import (
     StartEngine,
     StepReport,
 )
-from model_manager.wire.transport import AsyncConnection, ConnectionLost, ProtocolError
+from ..wire.transport import AsyncConnection, ConnectionLost, ProtocolError
 
 _FIRST_SIGN_WITHIN = 60.0
 """Seconds for a new process to give its first sign of life: Python itself starts slowly on a loaded machine."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from model_manager.wire.errors import RequestError
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
+from ..wire.errors import RequestError
+from ..wire.logprobs import Logprobs
+from ..wire.messages import Failure, FinishReason, Output, Request, Timings
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
+from ..wire.config import ModelConfig
+from ..wire.errors import ConfigError
 
 
 @dataclass(frozen=True)

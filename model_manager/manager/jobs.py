@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 import msgspec
 
-from model_manager.wire.messages import Output
-from model_manager.wire.status import JobStatus
+from ..wire.messages import Output
+from ..wire.status import JobStatus
 
 _MOST_JOBS = 256
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.free_memory import free_memory
+from ..wire.config import ModelConfig
+from ..wire.free_memory import free_memory
 
 GIB = 2**30
 PROCESS = 0.35

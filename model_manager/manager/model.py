@@ -18,18 +18,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from model_manager.manager.engine_pool import RUNNING, EnginePool, Slot, State
-from model_manager.manager.gpus import Place
-from model_manager.manager.jobs import JobCounts
-from model_manager.manager.memory import Footprint
-from model_manager.manager.outbox import Outbox
-from model_manager.manager.requests import Requests
-from model_manager.manager.results import KeptResults
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import EngineLost, ErrorInfo, ModelDoesNotFit, ModelLoadFailed, ModelReplaced
-from model_manager.wire.messages import FinishReason, ModelFailed, ModelReady, OpenModel, Request, StepReport
-from model_manager.wire.shared_settings import unmet_settings
-from model_manager.wire.status import EngineStats, ModelInfo, ModelStatus
+from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.errors import EngineLost, ErrorInfo, ModelDoesNotFit, ModelLoadFailed, ModelReplaced
+from ..wire.messages import FinishReason, ModelFailed, ModelReady, OpenModel, Request, StepReport
+from ..wire.shared_settings import unmet_settings
+from ..wire.status import EngineStats, ModelInfo, ModelStatus
+from .engine_pool import RUNNING, EnginePool, Slot, State
+from .gpus import Place
+from .jobs import JobCounts
+from .memory import Footprint
+from .outbox import Outbox
+from .requests import Requests
+from .results import KeptResults
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model_manager.wire.batching import failure_batches, output_batches
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import Failure, Message, Output, Results
+from ..wire.batching import failure_batches, output_batches
+from ..wire.config import ModelConfig
+from ..wire.messages import Failure, Message, Output, Results
 
 
 @dataclass(frozen=True)

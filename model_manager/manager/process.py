@@ -1,4 +1,4 @@
-"""The manager process: `python -m model_manager.manager.process --runtime FOLDER --lock-fd N --settings JSON`.
+"""The manager process: `python -m millrace.model_manager.manager.process --runtime FOLDER --lock-fd N --settings JSON`.
 
 Whoever starts it has locked the folder and hands over the descriptor; it holds the lock until it ends, and the kernel
 frees it then, however that comes about. On a clean end it leaves no process, socket or file.
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from model_manager.manager.server import Server
-from model_manager.manager.supervisor import ENGINE_COMMAND
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.runtime import RuntimeDir
+from ..wire.config import ManagerConfig
+from ..wire.runtime import RuntimeDir
+from .server import Server
+from .supervisor import ENGINE_COMMAND
 
 
 def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from model_manager.manager.credits import Credits
-from model_manager.manager.engine_pool import EnginePool, Slot
-from model_manager.manager.entry import Entry
-from model_manager.manager.jobs import JobCounts
-from model_manager.manager.outbox import Outbox, ToEngine
-from model_manager.manager.results import KeptResults
-from model_manager.wire.batching import request_batches
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest, ModelReplaced
-from model_manager.wire.messages import Cancel, Failure, FinishReason, Output, Request, StepReport, Submit
-from model_manager.wire.messages import Credits as CreditsMessage
+from ..wire.batching import request_batches
+from ..wire.config import ManagerConfig
+from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest, ModelReplaced
+from ..wire.messages import Cancel, Failure, FinishReason, Output, Request, StepReport, Submit
+from ..wire.messages import Credits as CreditsMessage
+from .credits import Credits
+from .engine_pool import EnginePool, Slot
+from .entry import Entry
+from .jobs import JobCounts
+from .outbox import Outbox, ToEngine
+from .results import KeptResults
 
 
 class Requests:

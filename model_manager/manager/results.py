@@ -6,8 +6,8 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from model_manager.wire.canonical import canonical
-from model_manager.wire.messages import Output, Request
+from ..wire.canonical import canonical
+from ..wire.messages import Output, Request
 
 _OVERHEAD = 512
 """Bytes that an entry takes beside its numbers, about."""

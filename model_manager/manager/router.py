@@ -10,18 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from model_manager.manager.gpus import places
-from model_manager.manager.jobs import JobCounts
-from model_manager.manager.memory import Memory
-from model_manager.manager.model import Model
-from model_manager.manager.outbox import Effect, Outbox
-from model_manager.manager.results import KeptResults
-from model_manager.manager.succession import Succession
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import ConfigError, ErrorInfo, ModelError
-from model_manager.wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, StepReport, Submit
-from model_manager.wire.status import JobStatus, ModelInfo, ModelStatus
-from model_manager.wire.transport import ProtocolError
+from ..wire.config import ManagerConfig
+from ..wire.errors import ConfigError, ErrorInfo, ModelError
+from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, StepReport, Submit
+from ..wire.status import JobStatus, ModelInfo, ModelStatus
+from ..wire.transport import ProtocolError
+from .gpus import places
+from .jobs import JobCounts
+from .memory import Memory
+from .model import Model
+from .outbox import Effect, Outbox
+from .results import KeptResults
+from .succession import Succession
 
 MOST_OUTSTANDING = 65536
 """Requests a client may have outstanding whatever its credit is: credits shrink, and a new manager may grant fewer."""

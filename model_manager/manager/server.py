@@ -14,13 +14,9 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from model_manager.manager.gpus import visible_gpus
-from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
-from model_manager.manager.router import Router
-from model_manager.manager.supervisor import ENGINE_COMMAND, EngineName, Supervisor
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import ConfigError, ManagerUnavailable, MillraceError
-from model_manager.wire.messages import (
+from ..wire.config import ManagerConfig
+from ..wire.errors import ConfigError, ManagerUnavailable, MillraceError
+from ..wire.messages import (
     PROTOCOL,
     Cancel,
     ClientMessage,
@@ -39,9 +35,13 @@ from model_manager.wire.messages import (
     Submit,
     Welcome,
 )
-from model_manager.wire.runtime import BACKLOG
-from model_manager.wire.status import ProcessStatus
-from model_manager.wire.transport import AsyncConnection, ConnectionLost, ProtocolError, peer_pid_uid
+from ..wire.runtime import BACKLOG
+from ..wire.status import ProcessStatus
+from ..wire.transport import AsyncConnection, ConnectionLost, ProtocolError, peer_pid_uid
+from .gpus import visible_gpus
+from .outbox import Effect, Start, Stop, ToClient, ToEngine
+from .router import Router
+from .supervisor import ENGINE_COMMAND, EngineName, Supervisor
 
 _TICK = 0.2
 """Seconds."""

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from model_manager.manager.engine_pool import RUNNING, State
-from model_manager.manager.memory import Memory
-from model_manager.manager.model import Model
-from model_manager.manager.outbox import Outbox
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.errors import ModelDoesNotFit
-from model_manager.wire.messages import Replaced
+from ..wire.config import ManagerConfig
+from ..wire.errors import ModelDoesNotFit
+from ..wire.messages import Replaced
+from .engine_pool import RUNNING, State
+from .memory import Memory
+from .model import Model
+from .outbox import Outbox
 
 log = logging.getLogger(__name__)
 

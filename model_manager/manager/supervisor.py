@@ -10,11 +10,11 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from model_manager.manager.engine_process import EngineProcess, Report
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.messages import Message
+from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.messages import Message
+from .engine_process import EngineProcess, Report
 
-ENGINE_COMMAND = (sys.executable, "-P", "-m", "model_manager.engine.process")
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.process")
 
 EngineName = tuple[str, int]
 """The model's key, and which of its engines."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from model_manager.store.contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from model_manager.store.resolving import resolve_adapter
-from model_manager.wire.messages import Adapter
+from ..wire.messages import Adapter
+from .contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from .resolving import resolve_adapter
 
 
 def find_adapter(name: str) -> Adapter:

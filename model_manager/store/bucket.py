@@ -18,9 +18,9 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.cloud import storage  # type: ignore[import-untyped]
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
-from model_manager.store.contents import WANTED, is_wanted
-from model_manager.store.snapshots import RemoteFile, snapshot
-from model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+from ..wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+from .contents import WANTED, is_wanted
+from .snapshots import RemoteFile, snapshot
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FIELDS = "items(name,size,generation,crc32c,contentEncoding),nextPageToken"

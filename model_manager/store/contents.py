@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from ..wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 
 WANTED = (
     "config.json",

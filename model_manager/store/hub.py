@@ -20,8 +20,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from model_manager.store.contents import UNWANTED, WANTED
-from model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound
+from ..wire.errors import ModelCorrupt, ModelError, ModelNotFound
+from .contents import UNWANTED, WANTED
 
 
 def fetch(model: str, revision: str | None, wanted: Sequence[str] = WANTED) -> Path:

@@ -9,12 +9,12 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from model_manager.store.cache_folder import cache_folder
-from model_manager.store.contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import ConfigError, ModelNotFound
+from ..wire.config import EMBEDDED_MODEL
+from ..wire.errors import ConfigError, ModelNotFound
+from .cache_folder import cache_folder
+from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
 
-_EMBEDDED = Path(__file__).with_name("embedded") / EMBEDDED_MODEL
+_EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
 
 
 def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
@@ -61,13 +61,13 @@ def _is_hub_name(model: str) -> bool:
 
 
 def _from_hub(model: str, revision: str | None, wanted: Sequence[str]) -> Path:
-    from model_manager.store.hub import fetch  # 0.4 s to import, which only hub names have to spend
+    from .hub import fetch  # 0.4 s to import, which only hub names have to spend
 
     return fetch(model, revision, wanted)
 
 
 def _from_bucket(model: str, cache_dir: Path, wanted: Sequence[str]) -> Path:
-    from model_manager.store.bucket import fetch  # 0.4 s to import, which only buckets have to spend
+    from .bucket import fetch  # 0.4 s to import, which only buckets have to spend
 
     return fetch(model, cache_dir, wanted)
 

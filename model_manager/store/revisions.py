@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from model_manager.store.contents import is_wanted
-from model_manager.wire.errors import ModelCorrupt
+from ..wire.errors import ModelCorrupt
+from .contents import is_wanted
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER = "folder-"

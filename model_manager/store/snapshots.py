@@ -24,7 +24,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from model_manager.wire.errors import ModelCorrupt
+from ..wire.errors import ModelCorrupt
 
 _MANIFEST = ".manifest.json"
 _PARTIAL = ".partial"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Failure, Output, Request
+from .logprobs import Logprobs
+from .messages import Failure, Output, Request
 
 MOST_TOKENS = 2**20
 """In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from model_manager.wire.errors import InvalidRequest
+from .errors import InvalidRequest
 
 
 def parse_messages(messages: object) -> list[dict[str, str]]:

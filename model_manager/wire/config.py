@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from model_manager.wire.conversion import converted
-from model_manager.wire.errors import ConfigError
+from .conversion import converted
+from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
 

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import msgspec
 
-from model_manager.wire.conversion import converted, nearest
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.json_text import from_text
+from .conversion import converted, nearest
+from .errors import InvalidRequest
+from .json_text import from_text
 
 MOST_CHARACTERS = 2**21
 """Of a grammar: a span of 100,000 characters is such a text. A schema's strings together have at most so many too."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 from msgspec import inspect as types
 
-from model_manager.wire.errors import MillraceError
+from .errors import MillraceError
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 _ALIKE = 0.8

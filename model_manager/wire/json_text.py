@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from model_manager.wire.errors import InvalidRequest
+from .errors import InvalidRequest
 
 _BOM = "\ufeff"
 

@@ -16,12 +16,12 @@ from typing import Literal, Self
 
 import msgspec
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import ErrorInfo
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.shared_settings import UnmetSetting
-from model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from .config import ManagerConfig, ModelConfig
+from .errors import ErrorInfo
+from .logprobs import Logprobs
+from .sampling import SamplingParams
+from .shared_settings import UnmetSetting
+from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
 PROTOCOL = 3
 

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from model_manager.wire.errors import ConfigError
+from .errors import ConfigError
 
 _LONGEST_ADDRESS = 100
 """Bytes; the kernel takes 107 for a Unix socket's address."""

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import msgspec
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.conversion import converted, nearest
-from model_manager.wire.errors import InvalidRequest
+from .constraint import Constraint
+from .conversion import converted, nearest
+from .errors import InvalidRequest
 
 MOST_LOGPROBS = 20
 """Alternatives to a token whose log-probabilities can be asked for."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from model_manager.wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
+from .config import SHARED_SETTINGS, ManagerConfig, ModelConfig
 
 Settings = TypeVar("Settings", ModelConfig, ManagerConfig)
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from model_manager.wire.errors import MillraceError
+from .errors import MillraceError
 
 MAX_FRAME_BYTES = 64 * 2**20
 _LENGTH = struct.Struct("!I")

@@ -1,6 +1,6 @@
 """The metadata of the Flex Template, from our own flags: each is a parameter, a regular expression says what it takes.
 
-python -m pipelines.dataflow.metadata > deploy/dataflow/metadata.json
+python -m millrace.pipelines.dataflow.metadata > deploy/dataflow/metadata.json
 
 The service matches whole values against POSIX extended expressions, before it starts anything. What a number's range
 is, or which flags exclude each other, the job itself says.
@@ -12,8 +12,8 @@ import argparse
 import json
 from typing import Any
 
-from pipelines.dataflow.machines import GPUS
-from pipelines.options import COMMANDS, make_parser
+from ..flags.options import COMMANDS, make_parser
+from ..machines import GPUS
 
 _LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "backend")
 """Of no use where nobody looks on; and a stand-in for tests."""

@@ -19,9 +19,9 @@ from typing import Literal
 
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
 
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError
 
-_NAME = "millrace"
+_NAME = "beam-millrace"
 _OF_INSTALLERS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 """Files of the metadata that say how it was installed, and not what it is."""
 
@@ -60,7 +60,7 @@ class Package:
 def find_package(options: PipelineOptions) -> Package:
     """By the flags, then where this file is; raises ConfigError where it cannot be told."""
     setup = options.view_as(SetupOptions)
-    ours = [path for path in setup.extra_packages or [] if Path(path).name.startswith(f"{_NAME}-")]
+    ours = [path for path in setup.extra_packages or [] if Path(path).name.startswith(f"{_NAME.replace('-', '_')}-")]
     if setup.setup_file or ours:
         return Package("asked for")
     if options.view_as(WorkerOptions).sdk_container_image:
@@ -69,7 +69,7 @@ def find_package(options: PipelineOptions) -> Package:
     if setup_file.is_file() and f'name="{_NAME}"' in setup_file.read_text(encoding="utf-8"):
         return Package("checkout", setup_file)
     try:
-        if any(str(file) == "pipelines/dataflow/package.py" for file in distribution(_NAME).files or []):
+        if any(str(file) == "millrace/pipelines/dataflow/package.py" for file in distribution(_NAME).files or []):
             return Package("installed")
     except PackageNotFoundError:
         pass

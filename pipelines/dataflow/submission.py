@@ -19,15 +19,16 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from apache_beam.runners.runner import PipelineState
 from google.auth.exceptions import DefaultCredentialsError
 
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import ConfigError, ModelError
-from pipelines.checkpoint_size import is_remote, weights_bytes
-from pipelines.dataflow.package import find_package
-from pipelines.dataflow.workers import Row, arrange_workers, is_streaming, table
-from pipelines.edge import interruptible
-from pipelines.endpoints import check, is_stream, is_topic
-from pipelines.options import JobOptions
-from transforms.object_stores import is_local
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import ConfigError, ModelError
+from millrace.transforms.files.object_stores import is_local
+
+from ..edge import interruptible
+from ..flags.options import JobOptions
+from ..places.checkpoint_size import is_remote, weights_bytes
+from ..places.endpoints import check, is_stream, is_topic
+from .package import find_package
+from .workers import Row, arrange_workers, is_streaming, table
 
 _REGION = "CLOUDSDK_COMPUTE_REGION"
 _TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"

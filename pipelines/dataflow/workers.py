@@ -18,9 +18,10 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
-from pipelines.dataflow.machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
 
 ONE_PROCESS = "no_use_multiple_sdk_containers"
 """One SDK container, and one process in it, a worker: each container would have a manager, and engines, of its own."""

@@ -9,18 +9,19 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
-from model_manager.wire.sampling import SamplingParams
-from pipelines.checkpoint_size import weights_bytes
-from pipelines.dataflow.machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
-from pipelines.edge import at_the_edge
-from pipelines.plan.estimate import Estimate, Speed, Terms, Work, for_deadline, ladder, with_workers, work_hours
-from pipelines.plan.flags import CHAT, plan_parser
-from pipelines.plan.prices import Prices, exactly
-from pipelines.plan.report import Machine, Plan, as_json, as_text
-from pipelines.plan.speed import measured_speed
-from pipelines.plan.tokens import Counted, count_tokens, load_encoding, mean_generated
-from transforms.rows import RowShape
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.prompt_rows import RowShape
+
+from ..edge import at_the_edge
+from ..machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
+from ..places.checkpoint_size import weights_bytes
+from .estimate import Estimate, Speed, Terms, Work, for_deadline, ladder, with_workers, work_hours
+from .flags import CHAT, plan_parser
+from .prices import Prices, exactly
+from .report import Machine, Plan, as_json, as_text
+from .speed import measured_speed
+from .tokens import Counted, count_tokens, load_encoding, mean_generated
 
 _HOURS = {"m": Fraction(1, 60), "h": Fraction(1), "d": Fraction(24)}
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError
 
 _HOUR = 3600
 _MOST_WORKERS = 4096

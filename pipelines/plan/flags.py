@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.sampling import SamplingParams
-from pipelines.dataflow.flags import add_gpu
-from pipelines.flag_parser import FlagParser
-from transforms.formats import NamedFormat
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.files.formats import NamedFormat
+
+from ..flags.dataflow import add_gpu
+from ..flags.parser import FlagParser
 
 CHAT = {"auto": None, "always": True, "never": False}
 

@@ -10,9 +10,10 @@ from typing import Any, Self
 
 import msgspec
 
-from model_manager.wire.conversion import converted
-from model_manager.wire.errors import ConfigError
-from pipelines.dataflow.machines import GPUS, GpuRequest, machine_type
+from millrace.model_manager.wire.conversion import converted
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..machines import GPUS, GpuRequest, machine_type
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

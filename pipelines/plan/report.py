@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipelines.dataflow.machines import GpuRequest
-from pipelines.plan.estimate import Estimate, Speed, Terms, Work
-from pipelines.plan.prices import Prices
-from pipelines.plan.tokens import Counted
+from ..machines import GpuRequest
+from .estimate import Estimate, Speed, Terms, Work
+from .prices import Prices
+from .tokens import Counted
 
 
 @dataclass(frozen=True)

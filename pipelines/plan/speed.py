@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError
 
 
 class _Figure(msgspec.Struct, frozen=True):

@@ -12,18 +12,18 @@ from itertools import islice
 
 import msgspec
 
-from model_manager.client.encoding import Encoding
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.store import resolve_tokenizer
-from model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.status import ModelInfo
-from transforms.count import RowCount, count_rows
-from transforms.elements import DeadLetter, Prompt
-from transforms.file_ranges import FileRange, match_files, split_file
-from transforms.input_files import open_input
-from transforms.read_rows import read_range
-from transforms.rows import RowShape
+from millrace.model_manager.client.encoding import Encoding
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.store import resolve_tokenizer
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelInfo
+from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.files.input_files import open_input
+from millrace.transforms.reading.count import RowCount, count_rows
+from millrace.transforms.reading.file_ranges import FileRange, match_files, split_file
+from millrace.transforms.reading.read_rows import read_range
 
 _SEED = 0
 _BOUND = 1.96

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.latency import SIDES, main, measure, summary
 from benchmarks.workload import Item
-from model_manager.wire.config import ModelConfig
-from transforms.stand_in import StandInClient
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.transforms.models.stand_in import StandInClient
 
 ITEMS = [Item([1, 2, 3], 4), Item([5, 6, 7, 8], 2), Item([9], 1)]
 MODEL = ModelConfig(model="stand-in")

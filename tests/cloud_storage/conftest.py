@@ -35,7 +35,7 @@ def bucket(server: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
     def give_up_after(seconds: float) -> None:
         quick = {"initial": 0.01, "maximum": 0.1, "multiplier": 2.0}
         ours, theirs = (retry.with_timeout(seconds).with_delay(**quick) for retry in (DEFAULT_RETRY, beams))
-        monkeypatch.setattr("model_manager.store.bucket._RETRY", ours)
+        monkeypatch.setattr("millrace.model_manager.store.bucket._RETRY", ours)
         monkeypatch.setattr(gcsio_retry, "DEFAULT_RETRY_WITH_THROTTLING_COUNTER", theirs)
 
     give_up_after(60.0)

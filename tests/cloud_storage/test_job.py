@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.status import stop_models
-from pipelines.cli import dispatch
+from millrace.model_manager.client.status import stop_models
+from millrace.pipelines.cli import dispatch
 from tests.cloud_storage.bucket import Bucket
 from tests.cloud_storage.faults import CLOUD_STORAGE
 from tests.model_manager.store.checkpoints import EMBEDDED

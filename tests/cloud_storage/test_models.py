@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.store import resolve
-from model_manager.wire.errors import ModelCorrupt, ModelError
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.errors import ModelCorrupt, ModelError
 from tests.cloud_storage.bucket import Bucket
 from tests.cloud_storage.faults import ALL_LASTING, ALL_PASSING, CLOUD_STORAGE
 from tests.model_manager.store import resolving_process
@@ -36,7 +36,7 @@ def left(cache: Path) -> list[str]:
 def test_a_model_arrives_whole_when_a_download_fails_once(
     bucket: Bucket, tmp_path: Path, fault: Fault, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_manager.store.bucket._PART_BYTES", 4000)
+    monkeypatch.setattr("millrace.model_manager.store.bucket._PART_BYTES", 4000)
     source = write_checkpoint(tmp_path / "source", values=5_000)
     rule = bucket.server.inject(fault, downloads(WEIGHTS), after=part)
     assert contents(resolve(bucket.upload(source, "models/small"))) == contents(source)

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from model_manager.wire.errors import StorageError
+from millrace.model_manager.wire.errors import StorageError
+from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.files import object_reads
+from millrace.transforms.reading.count import count_rows
+from millrace.transforms.reading.file_ranges import match_files, split_file
+from millrace.transforms.reading.positions import Position, find_row
+from millrace.transforms.reading.read_prompts import ReadPrompts
+from millrace.transforms.reading.read_rows import read_range
 from tests.cloud_storage.bucket import Bucket
 from tests.cloud_storage.faults import ALL_LASTING, ALL_PASSING, CLOUD_STORAGE
 from tests.servers.fake_gcs import downloads, listings, looks
 from tests.servers.faulty_http import Altered, Fault, Reset, Status, Truncated
 from tests.transforms.running import check, pipeline
-from transforms import object_reads
-from transforms.count import count_rows
-from transforms.elements import DeadLetter, Prompt
-from transforms.file_ranges import match_files, split_file
-from transforms.positions import Position, find_row
-from transforms.read import ReadPrompts
-from transforms.read_rows import read_range
-from transforms.rows import RowShape
 
 pytestmark = CLOUD_STORAGE
 

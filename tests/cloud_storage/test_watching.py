@@ -3,18 +3,18 @@
 import pytest
 from apache_beam.io.filesystem import FileMetadata
 
-from model_manager.wire.errors import ConfigError, StorageError
-from pipelines.watched import check_place
+from millrace.model_manager.wire.errors import ConfigError, StorageError
+from millrace.pipelines.places.watched import check_place
+from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.reading.file_ranges import match_files
+from millrace.transforms.reading.read_rows import MAX_ROW_BYTES
+from millrace.transforms.streams.watch import WatchPrompts, _ReadRange, _Split
 from tests.cloud_storage.bucket import Bucket
 from tests.cloud_storage.faults import CLOUD_STORAGE
 from tests.servers.fake_gcs import downloads
 from tests.servers.faulty_http import Status
 from tests.transforms.running import check, pipeline
-from transforms.elements import DeadLetter, Prompt
-from transforms.file_ranges import match_files
-from transforms.read_rows import MAX_ROW_BYTES
-from transforms.rows import RowShape
-from transforms.streams.watch import WatchPrompts, _ReadRange, _Split
 
 pytestmark = CLOUD_STORAGE
 

@@ -11,21 +11,21 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from model_manager.wire.errors import ConfigError, StorageError
-from model_manager.wire.messages import FinishReason
-from pipelines.edge import unwrapped
+from millrace.model_manager.wire.errors import ConfigError, StorageError
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.pipelines.edge import unwrapped
+from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
+from millrace.transforms.generate import Generate
+from millrace.transforms.models.stand_in import StandInClient
+from millrace.transforms.reading.read_prompts import ReadPrompts
+from millrace.transforms.writing.output_files import IfExists
+from millrace.transforms.writing.resume import SkipCompleted
+from millrace.transforms.writing.write_completions import WriteCompletions
 from tests.cloud_storage.bucket import Bucket
 from tests.cloud_storage.faults import CLOUD_STORAGE
 from tests.servers.fake_gcs import batches, beginnings, chunks, downloads, listings, looks, part_fails
 from tests.servers.faulty_http import Altered, Fault, Lost, Request, Reset, Status, Truncated
 from tests.transforms.running import pipeline
-from transforms.elements import Completion, DeadLetter, Prompt
-from transforms.generate import Generate
-from transforms.output_files import IfExists
-from transforms.read import ReadPrompts
-from transforms.resume import SkipCompleted
-from transforms.stand_in import StandInClient
-from transforms.write import WriteCompletions
 
 pytestmark = CLOUD_STORAGE
 

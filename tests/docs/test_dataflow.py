@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli import dispatch
-from pipelines.dataflow.machines import GPUS
+from millrace.pipelines.cli import dispatch
+from millrace.pipelines.machines import GPUS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/DATAFLOW.md").read_text(encoding="utf-8")

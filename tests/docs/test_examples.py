@@ -16,7 +16,10 @@ EXAMPLES = re.findall(r"```(sh|python)\n(.*?)```\n\n```text\n(.*?)```", TASKS.re
 @pytest.mark.parametrize(("language", "code", "printed"), EXAMPLES)
 def test_an_example_prints_what_stands_below_it(language: str, code: str, printed: str, tmp_path: Path) -> None:
     python = ["bash", "-e", "-c"] if language == "sh" else [sys.executable, "-c"]
-    commands = {"millrace": f"{sys.executable} -c 'from pipelines.cli import main; main()'", "python": sys.executable}
+    commands = {
+        "millrace": f"{sys.executable} -c 'from millrace.pipelines.cli import main; main()'",
+        "python": sys.executable,
+    }
     code = re.sub(r"\.venv/bin/(\w+)", lambda found: commands[found[1]], code)
     paths = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PYTHONPATH": str(TASKS.parents[1])}
     command = [*python, code]

@@ -19,16 +19,16 @@ from examples.embedded_model.documents.write import EACH, example_documents, fil
 from examples.embedded_model.documents.written import CURRENCIES, Hand
 from examples.embedded_model.evaluate import EVALUATION_SEED, Judged, field_accuracy
 from examples.embedded_model.split import Example, Split
-from model_manager.client.status import stop_models
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.constraint import Constraint
+from millrace import Extract
+from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.transforms.classify import LABEL
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.grammar import Grammar
+from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import ConstrainedClient, compiler
-from transforms import Extract
-from transforms.classify import LABEL
-from transforms.typed.describe import record_of
-from transforms.typed.grammar import Grammar
-from transforms.typed.reading import read
-from transforms.typed.values import decoded, value_of
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "model_manager" / "store" / "embedded" / "millrace-tiny"

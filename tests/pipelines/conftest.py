@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.status import stop_models
+from millrace.model_manager.client.status import stop_models
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from model_manager.client.status import read_status
-from pipelines.cli import dispatch
+from millrace.model_manager.client.status import read_status
+from millrace.pipelines.cli import dispatch
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from millrace.pipelines.cli import main; main()", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from millrace.pipelines.cli import main; main()", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -31,7 +31,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_help_and_version_need_no_beam() -> None:
-    code = "import sys; from pipelines.cli import dispatch; dispatch(['--help']); dispatch(['--version'])"
+    code = "import sys; from millrace.pipelines.cli import dispatch; dispatch(['--help']); dispatch(['--version'])"
     code += "; assert 'apache_beam' not in sys.modules"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert "usage: millrace" in shown

@@ -3,13 +3,13 @@ import signal
 
 import pytest
 
-from model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
-from pipelines.edge import Interrupted, at_the_edge, interruptible, unwrapped
+from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
+from millrace.pipelines.edge import Interrupted, at_the_edge, interruptible, unwrapped
 
 TRACE = """Traceback (most recent call last):
   File "worker.py", line 1, in process
     raise error
-model_manager.wire.errors.ModelNotFound: --model x: no such folder [while running 'Generate/ParDo']
+millrace.model_manager.wire.errors.ModelNotFound: --model x: no such folder [while running 'Generate/ParDo']
 """
 
 

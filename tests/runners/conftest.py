@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.status import stop_models
+from millrace.model_manager.client.status import stop_models
 from tests.runners.targets import Servers, Target, servers_in, targets
 
 
@@ -27,7 +27,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def servers(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     assert not runtime.exists(), "the environment is set, and nothing runs"
     with servers_in(tmp_path_factory.mktemp("servers")) as running:
-        running.command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m pipelines.sdk_worker "$@"\n')
+        running.command.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -P -m millrace.pipelines.runners.sdk_worker "$@"\n'
+        )
         running.command.chmod(0o755)
         yield running
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines.local_runner import FnApiRunner, runs_here
+from millrace.pipelines.flags.beam import runs_here
+from millrace.pipelines.runners.local_runner import FnApiRunner
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism_server
 from tests.servers.processes import free_port, listens, serving
@@ -38,7 +39,7 @@ class Servers:
     def pool(self) -> str:
         """Address of a worker pool."""
         port = free_port()
-        command = [sys.executable, "-m", "pipelines.worker_pool", "--address", f"localhost:{port}"]
+        command = [sys.executable, "-m", "millrace.pipelines.runners.worker_pool", "--address", f"localhost:{port}"]
         self._stack.enter_context(serving(command, lambda: listens(port), log=self._folder / "pool.log"))
         return f"localhost:{port}"
 

@@ -20,12 +20,12 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import SlidingWindows, TimestampedValue
 
-from model_manager.wire.config import ManagerConfig
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.config import ManagerConfig
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.completions import Completion, DeadLetter
+from millrace.transforms.generate import Generate
 from tests.runners.targets import Servers, Target
 from tests.runners.watching import nothing_is_left, watched
-from transforms.elements import Completion, DeadLetter
-from transforms.generate import Generate
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
@@ -57,7 +57,15 @@ def temporary_files() -> list[Path]:
 def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     target: Target, servers: Servers, runtime: Path, prompts: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "pipelines.generate", "--input", prompts, "--output", f"{tmp_path}/out/c"]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.pipelines.commands.generate",
+        "--input",
+        prompts,
+        "--output",
+        f"{tmp_path}/out/c",
+    ]
     command += ["--max_tokens=16", "--linger=1", "--orphan_grace=1", "--log_level=info", *target.job_flags(servers)]
     with watched(runtime) as seen:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.status import stop_models
+from millrace.model_manager.client.status import stop_models
 from tests.runners.targets import Servers, targets
 from tests.runners.watching import nothing_is_left, until
 from tests.servers.kafka import Kafka, kafka
@@ -34,7 +34,13 @@ def broker(tmp_path: Path) -> Iterator[Kafka]:
 @contextmanager
 def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
-    command = [sys.executable, "-m", "pipelines.generate", "--input", f"kafka:{broker.address}/{prompts}"]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.pipelines.commands.generate",
+        "--input",
+        f"kafka:{broker.address}/{prompts}",
+    ]
     command += ["--output", f"kafka:{broker.address}/{answers}", f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
     command += ["--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.status import stop_models
-from model_manager.wire.messages import Status
-from model_manager.wire.status import JobStatus, ModelStatus
+from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left, status_of, until
 
@@ -42,7 +42,15 @@ def prompts(tmp_path: Path) -> str:
 @contextmanager
 def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
-    command = [sys.executable, "-m", "pipelines.generate", "--input", prompts, "--output", str(output / "c")]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.pipelines.commands.generate",
+        "--input",
+        prompts,
+        "--output",
+        str(output / "c"),
+    ]
     command += [
         f"--max_tokens={TOKENS}",
         f"--min_tokens={TOKENS}",

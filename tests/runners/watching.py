@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from model_manager.client.status import read_status
-from model_manager.wire.errors import MillraceError
-from model_manager.wire.messages import Status
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.wire.errors import MillraceError
+from millrace.model_manager.wire.messages import Status
 from tests.servers.kafka import holds_by_now
 
 WITHIN = 240.0

@@ -6,11 +6,11 @@ import threading
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from model_manager.wire.errors import EngineLost, ModelNotFound, NonFiniteLogits
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import ClientOptions
-from transforms.generate import Generate
-from transforms.stand_in import StandInClient, StandInGeneration
+from millrace.model_manager.wire.errors import EngineLost, ModelNotFound, NonFiniteLogits
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.generate import Generate
+from millrace.transforms.models.client import ClientOptions
+from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
 
 
 class PickyClient(StandInClient):

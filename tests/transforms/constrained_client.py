@@ -7,16 +7,16 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.store.resolving import resolve_tokenizer
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.logprobs import TokenLogprob
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Content
-from transforms.stand_in import StandInClient, StandInGeneration
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.store.resolving import resolve_tokenizer
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.logprobs import TokenLogprob
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.models.client import Content
+from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
 
 LOGPROB_FREE, LOGPROB_FORCED = -2.0, -0.25
 """What every token says of itself, whether the model had a choice or not."""

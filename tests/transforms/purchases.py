@@ -12,11 +12,11 @@ from typing import Annotated, Any, NamedTuple
 
 import pydantic
 
-from model_manager.wire.logprobs import TokenLogprob
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
-from transforms.client import Content
-from transforms.stand_in import StandInClient, StandInGeneration
+from millrace.model_manager.wire.logprobs import TokenLogprob
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.models.client import Content
+from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
 
 
 class Currency(enum.StrEnum):

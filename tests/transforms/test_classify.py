@@ -10,12 +10,12 @@ import apache_beam as beam
 import pyarrow.parquet as pq
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.sampling import SamplingParams
+from millrace import Classification, Classify, ModelConfig, Prompt
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.models.client import Content
+from millrace.transforms.models.stand_in import StandInClient, StandInScore
 from tests.transforms.running import check, pipeline
-from transforms import Classification, Classify, ModelConfig, Prompt
-from transforms.client import Content
-from transforms.stand_in import StandInClient, StandInScore
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 

@@ -14,17 +14,17 @@ import pydantic
 import pytest
 from apache_beam.options.pipeline_options import SetupOptions
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
+from millrace import Extract, ModelConfig, Prompt, Span
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.models.client import Content
+from millrace.transforms.models.stand_in import StandInClient
+from millrace.transforms.writing.output_rows import json_line
 from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient, constrained
 from tests.transforms.running import check, pipeline
 from tests.transforms.typed.invoices import SCHEMA, TYPES, Frozen, Invoice, Order, Plain
-from transforms import Extract, ModelConfig, Prompt, Span
-from transforms.client import Content
-from transforms.output_rows import json_line
-from transforms.stand_in import StandInClient
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 DOCUMENTS = [f"Invoice {number}: Anna Larsen bought {number} lamps." for number in range(8)]
@@ -81,7 +81,7 @@ def test_workers_know_the_types_of_rows_before_any_transform_is_there() -> None:
         documents = running | beam.Create(DOCUMENTS)
         for name in ("once", "twice"):
             _ = documents | name >> Extract(Plain, MODEL, open_client=ConstrainedClient)
-        assert running.options.view_as(SetupOptions).beam_plugins == ["transforms.typed.beam_rows"]
+        assert running.options.view_as(SetupOptions).beam_plugins == ["millrace.transforms.typed.beam_rows"]
 
 
 def test_keys_stay() -> None:

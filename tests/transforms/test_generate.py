@@ -8,19 +8,19 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV
 from apache_beam.typehints import Any as AnyType
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound, NonFiniteLogits
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound, NonFiniteLogits
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt, Usage
+from millrace.transforms.elements.metrics import ACTIVE
+from millrace.transforms.generate import Generate
+from millrace.transforms.models.client import ClientOptions
+from millrace.transforms.models.shared_client import SharedClient
+from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
+from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
 from tests.transforms.clients import PickyClient, RecordingClient, generate, no_such_model
 from tests.transforms.running import check, counters, pipeline
-from transforms.async_requests import AsyncRequestDoFn
-from transforms.client import ClientOptions
-from transforms.elements import Completion, DeadLetter, Prompt, Usage
-from transforms.generate import Generate
-from transforms.metrics import ACTIVE
-from transforms.shared_client import SharedClient
-from transforms.stand_in import StandInClient, StandInGeneration
 
 
 def test_text_becomes_a_completion() -> None:
@@ -286,8 +286,8 @@ class SlowToLoad(StandInClient):
 
 def test_the_time_of_generation_begins_when_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlowToLoad, "now", 1000.0)
-    for module in ("async_requests", "metrics"):
-        monkeypatch.setattr(f"transforms.{module}.wall_clock", lambda: SlowToLoad.now)
+    for module in ("requests.asynchronous", "elements.metrics"):
+        monkeypatch.setattr(f"millrace.transforms.{module}.wall_clock", lambda: SlowToLoad.now)
     with pipeline() as p:
         _ = p | beam.Create(["one"]) | generate(client=SlowToLoad)
     (active,) = (

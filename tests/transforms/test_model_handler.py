@@ -4,12 +4,12 @@ import apache_beam as beam
 import pytest
 from apache_beam.ml.inference.base import KeyedModelHandler, PredictionResult, RunInference
 
-from model_manager.wire.errors import ConfigError, EngineLost
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.errors import ConfigError, EngineLost
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.completions import Prompt
+from millrace.transforms.model_handler import ManagedModelHandler
 from tests.transforms.clients import PickyClient
 from tests.transforms.running import check, pipeline
-from transforms.elements import Prompt
-from transforms.model_handler import ManagedModelHandler
 
 pytestmark = pytest.mark.filterwarnings("ignore:Resource module is not available")
 

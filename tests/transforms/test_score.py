@@ -8,19 +8,19 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.completions import Prompt
+from millrace.transforms.elements.task_results import ContinuationScore, Embedded, Scored
+from millrace.transforms.embed import Embed
+from millrace.transforms.generate import Generate
+from millrace.transforms.requests.request_ids import RequestIds
+from millrace.transforms.score import Score
+from millrace.transforms.writing.output_rows import json_line, write_parquet
 from tests.transforms.clients import PickyClient
 from tests.transforms.running import check, counters
 from tests.transforms.running import pipeline as running
-from transforms.elements import Prompt
-from transforms.embed import Embed
-from transforms.generate import Generate
-from transforms.output_rows import json_line, write_parquet
-from transforms.request_ids import RequestIds
-from transforms.score import Score
-from transforms.task_elements import ContinuationScore, Embedded, Scored
 
 
 def score(client: Any = PickyClient, **options: Any) -> Score:

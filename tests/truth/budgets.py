@@ -21,8 +21,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from examples.embedded_model.documents.evaluate import held_out
 from examples.embedded_model.documents.questions import DOCUMENT_KINDS, Kind
-from model_manager.wire.config import EMBEDDED_MODEL
-from transforms import Extract
+from millrace import Extract
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
 
 FEW, MANY = 128, 1024
 LONGER = "ConstraintNotMet"

@@ -17,9 +17,9 @@ from typing import Any
 
 from examples.embedded_model.data import examples
 from examples.embedded_model.split import Split
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.wire.messages import Failure, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth.engines import FOLDER, answers, started
 
 KINDS = ("capitals", "arithmetic", "sentiment", "extraction")

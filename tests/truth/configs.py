@@ -25,13 +25,13 @@ from typing import Any
 import torch
 import transformers
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError, ModelUnsupported
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, ModelUnsupported
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.random_checkpoints import VOCAB, greedy
 from tests.model_manager.engine.tested_models import MODELS

@@ -12,8 +12,8 @@ from typing import Any
 
 import hypothesis
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.engine.constraints.random_schemas import schemas
 from tests.model_manager.engine.constraints.schema_corpus import CORPUS, corpus, exactly, validator
 

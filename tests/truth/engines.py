@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import model_manager.store
-from model_manager.engine.interface import Engine
-from model_manager.engine.process import load_engine
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.messages import Failure, Output, Request, StartEngine
+import millrace.model_manager.store
+from millrace.model_manager.engine.interface import Engine
+from millrace.model_manager.engine.process import load_engine
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.messages import Failure, Output, Request, StartEngine
 
-FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 
 
 def started(folder: Path = FOLDER, **settings: Any) -> Engine:

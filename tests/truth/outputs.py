@@ -30,11 +30,11 @@ from pathlib import Path
 
 import msgspec
 
-from model_manager.client.generation import text_of
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.engine.interface import Engine
-from model_manager.wire.messages import Failure, FinishReason, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.generation import text_of
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.engine.interface import Engine
+from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth.constraints_drawn import Drawn, drawn
 from tests.truth.engines import FOLDER, answers, started
 from tests.truth.models import write_byte_level

@@ -16,8 +16,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.hf import from_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from model_manager.engine.constraints.compiling import _source
-from model_manager.wire.constraint import Constraint
+from millrace.model_manager.grammars.compiling import _source
+from millrace.model_manager.wire.constraint import Constraint
 
 _AMPLE = LLParserLimits(
     initial_lexer_fuel=100_000_000,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.engine.interface import Engine
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.messages import Failure, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.engine.interface import Engine
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth import company, outputs
 from tests.truth.constraints_drawn import Drawn
 from tests.truth.engines import FOLDER, answers

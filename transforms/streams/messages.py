@@ -16,16 +16,17 @@ import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.display import DisplayDataItem
 
-from model_manager.wire.errors import ConfigError, RequestError
-from transforms.elements import Completion, DeadLetter, Prompt
-from transforms.metrics import NAMESPACE
-from transforms.output_rows import json_line
-from transforms.prompt_reader import PromptReader, RowsDoFn, RowSettings
-from transforms.read_rows import message_row, typed_cells
-from transforms.rows import RowShape, take_id, take_params
-from transforms.streams.connected import Address, ConnectedDoFn, Connection
-from transforms.streams.prism import end_quietly
-from transforms.task_elements import Result
+from millrace.model_manager.wire.errors import ConfigError, RequestError
+
+from ..elements.completions import Completion, DeadLetter, Prompt
+from ..elements.metrics import NAMESPACE
+from ..elements.prompt_rows import RowShape, take_id, take_params
+from ..elements.task_results import Result
+from ..reading.prompt_reader import PromptReader, RowsDoFn, RowSettings
+from ..reading.read_rows import message_row, typed_cells
+from ..writing.output_rows import json_line
+from .connected import Address, ConnectedDoFn, Connection
+from .prism import end_quietly
 
 FORMATS = ("jsonl", "text")
 """Of payloads: a JSON value each, or a prompt each."""

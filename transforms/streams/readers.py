@@ -13,11 +13,11 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import TimestampedValue
 
-from transforms.elements import StructCoder
-from transforms.flink_options import has_checkpoints
-from transforms.streams.connected import Address, ConnectedDoFn, Connection
-from transforms.streams.messages import Message
-from transforms.streams.unbounded import END, FROM_START, OWN_WATERMARK, SpanTracker, StreamTime, Turn, pause
+from ..elements.completions import StructCoder
+from ..requests.flink_options import has_checkpoints
+from .connected import Address, ConnectedDoFn, Connection
+from .messages import Message
+from .unbounded import END, FROM_START, OWN_WATERMARK, SpanTracker, StreamTime, Turn, pause
 
 READING = f"{__name__}.reading"
 """The logger that is told, at DEBUG, that a source is read: for who waits for it in this process."""

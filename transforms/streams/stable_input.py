@@ -10,7 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.portability import common_urns
 
-from transforms.flink_options import has_checkpoints
+from ..requests.flink_options import has_checkpoints
 
 
 def stable_par_do(dofn: beam.DoFn, pipeline: beam.Pipeline) -> beam.ParDo:

@@ -20,7 +20,7 @@ from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from transforms.elements import StructCoder
+from ..elements.completions import StructCoder
 
 END = 2**62
 """Claimed by a reader that is to read no more: nothing is left after it."""

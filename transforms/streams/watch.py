@@ -22,15 +22,16 @@ from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
-from model_manager.wire.errors import ConfigError, StorageError
-from transforms.elements import DEAD_LETTERS, DeadLetter
-from transforms.file_ranges import FileRange, split_file
-from transforms.files import match
-from transforms.metrics import NAMESPACE
-from transforms.prompt_reader import RowSettings
-from transforms.read import ReadPrompts, ReadRange
-from transforms.read_rows import UnreadableFile
-from transforms.streams.readers import READING
+from millrace.model_manager.wire.errors import ConfigError, StorageError
+
+from ..elements.completions import DEAD_LETTERS, DeadLetter
+from ..elements.metrics import NAMESPACE
+from ..files.file_systems import match
+from ..reading.file_ranges import FileRange, split_file
+from ..reading.prompt_reader import RowSettings
+from ..reading.read_prompts import ReadPrompts, ReadRange
+from ..reading.read_rows import UnreadableFile
+from .readers import READING
 
 _WHOLE_AT_ONCE = ("gs", "s3", "azfs")
 """Schemes of object stores: an object is not there before it is complete."""

@@ -23,14 +23,15 @@ from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Duration
 
-from model_manager.wire.errors import ConfigError
-from transforms.elements import Completion, DeadLetter
-from transforms.files import create
-from transforms.finalize import MakeFile, PlannedFile, WrittenFile
-from transforms.output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
-from transforms.output_rows import json_line
-from transforms.streams.stable_input import stable_par_do
-from transforms.task_elements import Result
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..elements.completions import Completion, DeadLetter
+from ..elements.task_results import Result
+from ..files.file_systems import create
+from ..writing.finalize import MakeFile, PlannedFile, WrittenFile
+from ..writing.output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
+from ..writing.output_rows import json_line
+from .stable_input import stable_par_do
 
 _DAY = 24 * 3600.0
 

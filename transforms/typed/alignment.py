@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from transforms.typed.reading import Range
+from .reading import Range
 
 _BROKEN = "\ufffd"
 

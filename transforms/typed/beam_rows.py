@@ -25,8 +25,8 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 from apache_beam.typehints.schemas import LogicalType, NoArgumentLogicalType
 
-from transforms.typed.remade import remade
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape, children
+from .remade import remade
+from .shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape, children
 
 PRECISION_OPTION, SCALE_OPTION = "millrace:precision", "millrace:scale"
 """Options of a field: how many digits its decimals, or those of its lists, have, and how many behind the point."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from model_manager.engine.constraints.compiling import allowed, check
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConfigError, InvalidRequest
-from transforms.typed.grammar import Grammar
-from transforms.typed.leaves import bounded, expression, is_choice
-from transforms.typed.reading import Range
-from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
+from millrace.model_manager.grammars.compiling import allowed, check
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+
+from .grammar import Grammar
+from .leaves import bounded, expression, is_choice
+from .reading import Range
+from .shapes import Items, Leaf, Maybe, Record, Shape
 
 _DOCUMENT = "a"
 """One that has spans, however they are cut."""

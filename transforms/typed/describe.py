@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from model_manager.wire.errors import ConfigError
-from transforms.typed.json_schemas import record_of_schema
-from transforms.typed.python_types import is_record_class, record_of_class
-from transforms.typed.shapes import Record
+from millrace.model_manager.wire.errors import ConfigError
+
+from .json_schemas import record_of_schema
+from .python_types import is_record_class, record_of_class
+from .shapes import Record
 
 
 def record_of(given: Any) -> Record:

@@ -10,10 +10,10 @@ import msgspec
 from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints import schemas
 
-from transforms.task_elements import Extracted
-from transforms.typed.beam_rows import beam_schema, element_type, row_class, schema_id
-from transforms.typed.leaves import bare
-from transforms.typed.shapes import Member, Record
+from ..elements.task_results import Extracted
+from .beam_rows import beam_schema, element_type, row_class, schema_id
+from .leaves import bare
+from .shapes import Member, Record
 
 
 class SpanAt(NamedTuple):

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from model_manager.wire.conversion import nearest
-from model_manager.wire.errors import ConfigError
-from transforms.typed.leaves import FLOAT_PLACES
-from transforms.typed.shapes import Items, Leaf, Maybe, Member, Record, Shape
+from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.errors import ConfigError
+
+from .leaves import FLOAT_PLACES
+from .shapes import Items, Leaf, Maybe, Member, Record, Shape
 
 _ABSENT = object()
 """What a mapping has not, which is not null."""

@@ -11,9 +11,9 @@ import json
 
 import regex
 
-from transforms.typed.blanks import BLANKS, JOINERS
-from transforms.typed.leaves import bounded, expression, is_choice
-from transforms.typed.shapes import Items, Leaf, Maybe, Member, Piece, Record, Shape, Span, spans_of
+from .blanks import BLANKS, JOINERS
+from .leaves import bounded, expression, is_choice
+from .shapes import Items, Leaf, Maybe, Member, Piece, Record, Shape, Span, spans_of
 
 _RUN = regex.compile(rf"[{BLANKS}]+|[^{BLANKS}]+")
 """Cut first, as some marks take a space after them into one character."""

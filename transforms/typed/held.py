@@ -8,10 +8,11 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from model_manager.wire.errors import AnswerRejected
-from transforms.typed.beam_rows import DateTime, row_class
-from transforms.typed.remade import remade
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Record, Shape
+from millrace.model_manager.wire.errors import AnswerRejected
+
+from .beam_rows import DateTime, row_class
+from .remade import remade
+from .shapes import Items, Kind, Leaf, Maybe, Member, Record, Shape
 
 _INTEGERS = range(-(2**63), 2**63)
 

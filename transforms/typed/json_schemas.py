@@ -11,14 +11,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from model_manager.engine.constraints.schema_cost import referred
-from model_manager.wire.constraint import unwrapped
-from model_manager.wire.errors import ConfigError, InvalidRequest
-from transforms.elements import content_id
-from transforms.rows import MAX_DEPTH, too_deep
-from transforms.typed.keywords import ASSERTING, check_json, check_keywords, place_of
-from transforms.typed.leaves import bare, choice, is_bare
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Record, Schema, Shape
+from millrace.model_manager.grammars.schema_cost import referred
+from millrace.model_manager.wire.constraint import unwrapped
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+
+from ..elements.completions import content_id
+from ..elements.prompt_rows import MAX_DEPTH, too_deep
+from .keywords import ASSERTING, check_json, check_keywords, place_of
+from .leaves import bare, choice, is_bare
+from .shapes import Items, Kind, Leaf, Maybe, Member, Record, Schema, Shape
 
 _SAID = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 _HEAD = {"$schema", "$id", "$defs", "definitions"}

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from transforms.typed.shapes import Items, Maybe, Record, Shape
+from .shapes import Items, Maybe, Record, Shape
 
 _PLACE = re.compile(r"\[\d+\]")
 _MARKS = re.compile(r"[].[]|^$")

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from model_manager.wire.errors import ConfigError
-from transforms.typed.shapes import Schema
+from millrace.model_manager.wire.errors import ConfigError
+
+from .shapes import Schema
 
 
 def place_of(path: str) -> str:

@@ -12,8 +12,9 @@ import operator
 from decimal import Decimal
 from typing import Any
 
-from model_manager.wire.errors import ConfigError
-from transforms.typed.shapes import Kind, Leaf, Schema
+from millrace.model_manager.wire.errors import ConfigError
+
+from .shapes import Kind, Leaf, Schema
 
 MOST_PLACES, MOST_DIGITS = 9, 18
 """Of a decimal, after the point and before it: what every store of decimals has."""

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Union
 
-from model_manager.wire.errors import ConfigError
-from transforms.typed.leaves import MOST_DIGITS, MOST_PLACES, bare, choice
-from transforms.typed.shapes import Ask, Items, Kind, Leaf, Maybe, Member, Piece, Record, Schema, Shape, Span
+from millrace.model_manager.wire.errors import ConfigError
+
+from .leaves import MOST_DIGITS, MOST_PLACES, bare, choice
+from .shapes import Ask, Items, Kind, Leaf, Maybe, Member, Piece, Record, Schema, Shape, Span
 
 _KINDS: dict[Any, Kind] = {
     str: "text",

@@ -11,10 +11,11 @@ from itertools import accumulate, chain
 from json.decoder import JSONDecoder
 from typing import Any
 
-from model_manager.wire.errors import AnswerRejected
-from transforms.typed.grammar import pieces
-from transforms.typed.leaves import float_within
-from transforms.typed.shapes import Items, Leaf, Maybe, Piece, Record, Shape, Span
+from millrace.model_manager.wire.errors import AnswerRejected
+
+from .grammar import pieces
+from .leaves import float_within
+from .shapes import Items, Leaf, Maybe, Piece, Record, Shape, Span
 
 _DECODER = JSONDecoder(parse_float=Decimal)
 _SPACE = " \t\r\n"

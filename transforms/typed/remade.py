@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
+from .shapes import Items, Leaf, Maybe, Record, Shape
 
 _MISSING = object()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transforms.typed.shapes import Items, Leaf, Maybe, Piece, Record, Schema, Shape
+from .shapes import Items, Leaf, Maybe, Piece, Record, Schema, Shape
 
 
 def schema_of(shape: Shape) -> Schema:

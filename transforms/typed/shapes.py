@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError
 
 Kind = Literal["text", "integer", "number", "decimal", "boolean", "date", "datetime", "json"]
 """What a leaf is in Python and in Beam's schemas; `json` is any JSON value, which a row has as its text."""

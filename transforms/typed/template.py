@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from model_manager.wire.errors import ConfigError
-from transforms.typed.leaves import in_words
-from transforms.typed.shapes import Items, Maybe, Piece, Record, Shape
+from millrace.model_manager.wire.errors import ConfigError
+
+from .leaves import in_words
+from .shapes import Items, Maybe, Piece, Record, Shape
 
 DEFAULT_TEMPLATE = """\
 Extract these fields as JSON:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from model_manager.wire.errors import AnswerRejected
-from transforms.rows import MAX_DEPTH, too_deep
-from transforms.typed.beam_rows import row_class
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Piece, Record, Shape
+from millrace.model_manager.wire.errors import AnswerRejected
+
+from ..elements.prompt_rows import MAX_DEPTH, too_deep
+from .beam_rows import row_class
+from .shapes import Items, Kind, Leaf, Maybe, Piece, Record, Shape
 
 _SHOWN = 80
 """Characters of a value in a message."""

@@ -20,8 +20,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from examples.embedded_model.documents.facts import Document
 from examples.embedded_model.documents.questions import DOCUMENT_KINDS, Kind
 from examples.embedded_model.split import Split
-from transforms import Extract, ModelConfig
-from transforms.client import Opener, open_engine_client
+from millrace import Extract, ModelConfig
+from millrace.transforms.models.client import Opener, open_engine_client
 
 EVALUATION_SEED = 31_000
 WHOLE = "document"

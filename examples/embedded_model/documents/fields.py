@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transforms.typed.leaves import bare, choice
-from transforms.typed.shapes import Items, Leaf, Maybe, Member, Piece, Record, Shape, Span
+from millrace.transforms.typed.leaves import bare, choice
+from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Member, Piece, Record, Shape, Span
 
 from .invoices import TERMS
 from .orders import PRIORITIES

@@ -12,7 +12,7 @@ from examples.embedded_model.documents.orders import order
 from examples.embedded_model.documents.reviews import SENTIMENTS, review_document
 from examples.embedded_model.reviews import review
 from examples.embedded_model.split import Example, Split
-from transforms.classify import LABEL, Classify
+from millrace.transforms.classify import LABEL, Classify
 
 KIND = "labels"
 _KINDS = {

@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
 
-from model_manager.engine.constraints.guide import Guide, Mask
-from model_manager.engine.sampling.sampling_rows import MaskBits, mask_words
-from model_manager.engine.scheduling.sequence import Sequence
+from ...grammars.guide import Guide, Mask
+from ..sampling.logit_rows import MaskBits, mask_words
+from ..scheduling.sequence import Sequence
 
 _MOST_THREADS = 32
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.ends import Ends
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.guide import Guide
-from model_manager.engine.scheduling.sequence import Rank, Sequence
-from model_manager.engine.scheduling.sequence_heap import SequenceHeap
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import InvalidRequest, RequestError
+from ...grammars.compiling import GrammarCompiler
+from ...grammars.ends import Ends
+from ...grammars.grammar import Grammar
+from ...grammars.guide import Guide
+from ...wire.constraint import Constraint
+from ...wire.errors import InvalidRequest, RequestError
+from ..scheduling.sequence import Rank, Sequence
+from ..scheduling.sequence_heap import SequenceHeap
 
 _THREADS = 2
 _MOST_COMPILING = 16

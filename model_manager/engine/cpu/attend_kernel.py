@@ -11,8 +11,8 @@ from typing import Any
 
 from numba import literally, njit
 
-from model_manager.engine.cpu.attention_record import Field, get, head_page, key_scales
-from model_manager.engine.cpu.vector_ops import (
+from .attention_record import Field, get, head_page, key_scales
+from .vector_ops import (
     add_weighted_rows,
     cap_row,
     clear_row,

@@ -17,7 +17,7 @@ from typing import Any
 
 from numba import njit
 
-from model_manager.engine.cpu.vector_ops import load_int64
+from .vector_ops import load_int64
 
 
 class Field(enum.IntEnum):

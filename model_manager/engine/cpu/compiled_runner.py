@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from model_manager.engine.cpu.cpu_attention import CpuAttention
-from model_manager.engine.cpu.cpu_team import Team
-from model_manager.engine.cpu.decoder_inputs import angles
-from model_manager.engine.cpu.decoder_plan import DecoderPlan, LayerPlan
-from model_manager.engine.cpu.decoder_weights import DecoderWeights
-from model_manager.engine.cpu.matrix_ops import LANES, Epilogue, Format
-from model_manager.engine.cpu.packed_matrix import can_multiply
-from model_manager.engine.cpu.parameters import Parameters
-from model_manager.engine.cpu.step_emitter import Emitter, Rotation, Rows
-from model_manager.engine.cpu.step_kernels import Linear, Normalize
-from model_manager.engine.cpu.step_program import Kernels
-from model_manager.engine.interface import Longs, StepInput, StepOutput
-from model_manager.engine.paged_attention import CacheShape
+from ..interface import Longs, StepInput, StepOutput
+from ..paged_attention import CacheShape
+from .attention import CpuAttention
+from .decoder_inputs import angles
+from .decoder_plan import DecoderPlan, LayerPlan
+from .decoder_weights import DecoderWeights
+from .matrix_ops import LANES, Epilogue, Format
+from .packed_matrix import can_multiply
+from .parameters import Parameters
+from .step_emitter import Emitter, Rotation, Rows
+from .step_kernels import Linear, Normalize
+from .step_program import Kernels
+from .team import Team
 
 
 def obstacle(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> str | None:

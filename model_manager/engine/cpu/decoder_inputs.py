@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import embedding
 
-from model_manager.engine.cpu.decoder_plan import DecoderPlan, Rope
+from .decoder_plan import DecoderPlan, Rope
 
 Lookup = Callable[[torch.Tensor], torch.Tensor]
 """[T] token ids to [T, hidden_size]."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from model_manager.engine.cpu.matrix_ops import Epilogue
-from model_manager.engine.cpu.row_ops import Norm
-from model_manager.engine.paged_attention import AttentionLayout, AttentionOptions
+from ..paged_attention import AttentionLayout, AttentionOptions
+from .matrix_ops import Epilogue
+from .row_ops import Norm
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 _OPT_NORM_EPSILON = 1e-5

@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 import torch
 from torch.nn.functional import embedding
 
-from model_manager.engine.cpu.decoder_inputs import Embedding
-from model_manager.engine.cpu.decoder_plan import DecoderPlan, LayerPlan, LinearPlan, NormPlan
-from model_manager.engine.cpu.matrix_ops import Format
-from model_manager.engine.cpu.packed_matrix import PackedMatrix
-from model_manager.engine.cpu.parameters import Parameters
-from model_manager.engine.cpu.step_emitter import NormWeights
+from .decoder_inputs import Embedding
+from .decoder_plan import DecoderPlan, LayerPlan, LinearPlan, NormPlan
+from .matrix_ops import Format
+from .packed_matrix import PackedMatrix
+from .parameters import Parameters
+from .step_emitter import NormWeights
 
 
 class DecoderWeights:

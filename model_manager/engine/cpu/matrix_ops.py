@@ -14,7 +14,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from model_manager.engine.cpu.vector_ops import I32, Vectors, ask_for, inlined, number
+from .vector_ops import I32, Vectors, ask_for, inlined, number
 
 PANEL = 48
 """Columns of a tile: three vectors of 16."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from model_manager.engine.cpu.matrix_ops import PANEL, Format
+from .matrix_ops import PANEL, Format
 
 _MOST = 127.0
 _ZERO_POINT = 128

@@ -12,8 +12,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from model_manager.engine.cpu.matrix_ops import LANES, Format
-from model_manager.engine.cpu.vector_ops import F32, I32, I64, Vectors, inlined, number
+from .matrix_ops import LANES, Format
+from .vector_ops import F32, I32, I64, Vectors, inlined, number
 
 _MOST = 127.0
 _ZERO_POINT = 128

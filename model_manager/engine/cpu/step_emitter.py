@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from model_manager.engine.cpu import step_kernels
-from model_manager.engine.cpu.cpu_team import Kernel, Team
-from model_manager.engine.cpu.matrix_ops import LANES, PANEL, Epilogue, Format
-from model_manager.engine.cpu.packed_matrix import PackedMatrix
-from model_manager.engine.cpu.row_ops import Norm
-from model_manager.engine.cpu.step_kernels import TILE_BYTES, TILE_ROWS, Linear, Normalize, Quantize, Rotate
-from model_manager.engine.cpu.step_program import Kernels, Program
-from model_manager.engine.interface import Longs
-from model_manager.engine.paged_attention import CacheShape
+from ..interface import Longs
+from ..paged_attention import CacheShape
+from . import step_kernels
+from .matrix_ops import LANES, PANEL, Epilogue, Format
+from .packed_matrix import PackedMatrix
+from .row_ops import Norm
+from .step_kernels import TILE_BYTES, TILE_ROWS, Linear, Normalize, Quantize, Rotate
+from .step_program import Kernels, Program
+from .team import Kernel, Team
 
 _FORMATS = {torch.uint8: Format.INT8, torch.bfloat16: Format.BFLOAT16, torch.float32: Format.FLOAT32}
 _GATED = (Epilogue.SWIGLU, Epilogue.GEGLU_TANH)

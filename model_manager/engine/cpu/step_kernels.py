@@ -12,8 +12,8 @@ from typing import Any
 
 from numba import literally, njit
 
-from model_manager.engine.cpu.matrix_ops import PANEL, finish_row, multiply_tile
-from model_manager.engine.cpu.row_ops import (
+from .matrix_ops import PANEL, finish_row, multiply_tile
+from .row_ops import (
     arrive,
     call_count,
     call_kernel,
@@ -24,7 +24,7 @@ from model_manager.engine.cpu.row_ops import (
     quantize_row,
     rotate_head,
 )
-from model_manager.engine.cpu.vector_ops import fetch_add, load_int64
+from .vector_ops import fetch_add, load_int64
 
 TILE_ROWS = 8
 """Rows of a tile; buffers have as many rows to spare, which are read but not used."""

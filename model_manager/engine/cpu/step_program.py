@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from model_manager.engine.cpu import matrix_ops, row_ops, step_kernels, vector_ops
-from model_manager.engine.cpu.cpu_team import Kernel, Team
-from model_manager.engine.cpu.step_kernels import Run
-from model_manager.engine.interface import Longs
+from ..interface import Longs
+from . import matrix_ops, row_ops, step_kernels, vector_ops
+from .step_kernels import Run
+from .team import Kernel, Team
 
 _FIELDS = max(len(kind) for kind in (step_kernels.Linear, step_kernels.Normalize, step_kernels.Rotate))
 _COUNTERS = 2

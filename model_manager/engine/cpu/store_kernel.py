@@ -7,8 +7,8 @@ from typing import Any
 
 from numba import literally, njit
 
-from model_manager.engine.cpu.attention_record import Field, get, head_page, key_scales
-from model_manager.engine.cpu.vector_ops import fetch_add, load_int64, prefetch, round_row, spread
+from .attention_record import Field, get, head_page, key_scales
+from .vector_ops import fetch_add, load_int64, prefetch, round_row, spread
 
 STORE_TOKENS = 32
 """Tokens of one KV head that a storing task takes."""

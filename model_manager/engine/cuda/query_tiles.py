@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model_manager.engine.interface import Ints, StepInput
+from ..interface import Ints, StepInput
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from model_manager.engine.cuda.fused_norms import fuse_norms
-from model_manager.engine.model_runner import TorchModelRunner
-from model_manager.engine.modules.merged_linears import merge_linears
-from model_manager.engine.paged_attention import CacheShape, GatheringAttention
-from model_manager.wire.config import ModelConfig
+from ...wire.config import ModelConfig
+from ..paged_attention import CacheShape
+from ..torch.gathering_attention import GatheringAttention
+from ..torch.merged_linears import merge_linears
+from ..torch.model_runner import TorchModelRunner
+from .fused_norms import fuse_norms
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,9 @@ def cuda_runner(
 
     `sizes` as of TorchModelRunner.
     """
-    from model_manager.engine.cuda import cuda_graphs, triton_attention  # triton comes with torch for CUDA alone
-    from model_manager.engine.cuda.step_buffer import StepBuffer
+    from . import graphs as cuda_graphs  # triton comes with torch for CUDA alone
+    from . import triton_attention
+    from .step_buffer import StepBuffer
 
     log.info("%d norms are one kernel each", fuse_norms(model))
     if captures and not config.max_loras:  # adapters stand around single layers, and so do a divided model's hooks
@@ -62,7 +64,7 @@ def cuda_runner(
 
 def _capture(runner: Any, max_num_seqs: int) -> None:
     """Capture graphs; a model whose code cannot be captured, because it looks at its own results, runs without."""
-    from model_manager.engine.cuda.cuda_graphs import CudaCapture
+    from .graphs import CudaCapture
 
     runner.warm_up()
     try:

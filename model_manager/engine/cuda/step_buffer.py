@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model_manager.engine.cuda.query_tiles import Tiles
-from model_manager.engine.interface import StepInput
+from ..interface import StepInput
+from .query_tiles import Tiles
 
 _ALIGNMENT = 4
 """int32 elements: each array starts at a multiple of 16 bytes, as vectorised loads need."""

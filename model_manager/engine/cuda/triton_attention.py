@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from model_manager.engine.cuda import triton_kernels
-from model_manager.engine.cuda.query_tiles import Tiles, cut_tiles
-from model_manager.engine.cuda.step_buffer import PlacedStep, StepBuffer
-from model_manager.engine.interface import StepInput
-from model_manager.engine.paged_attention import AttentionOptions, CacheShape
+from ..interface import StepInput
+from ..paged_attention import AttentionOptions, CacheShape
+from . import triton_kernels
+from .query_tiles import Tiles, cut_tiles
+from .step_buffer import PlacedStep, StepBuffer
 
 _WIDE_ROWS = 64
 """Query rows (tokens x the heads that share a KV head) of a wide tile."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import transformers
 
-from model_manager.wire.errors import ConfigError, ModelUnsupported
+from ...wire.errors import ConfigError, ModelUnsupported
 
 log = logging.getLogger(__name__)
 

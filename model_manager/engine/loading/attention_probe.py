@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from model_manager.engine.interface import StepInput
-from model_manager.engine.loading.refusing import not_served
-from model_manager.engine.modules.attention_hook import connect
-from model_manager.engine.paged_attention import AttentionLayout, AttentionOptions
-from model_manager.wire.errors import ModelUnsupported
+from ...wire.errors import ModelUnsupported
+from ..interface import StepInput
+from ..paged_attention import AttentionLayout, AttentionOptions
+from ..torch.attention_hook import connect
+from .refusing import not_served
 
 
 @torch.inference_mode()

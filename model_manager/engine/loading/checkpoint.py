@@ -19,11 +19,11 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
-from model_manager.engine.cpu.parameters import Shape
-from model_manager.engine.loading.architectures import refusal_of_type, served_architecture, text_part
-from model_manager.engine.quantization.stored_formats import refusal
-from model_manager.store.contents import weight_files
-from model_manager.wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from ...store.contents import weight_files
+from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from ..cpu.parameters import Shape
+from ..quantization.stored_formats import refusal
+from .architectures import refusal_of_type, served_architecture, text_part
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _QUANTIZED = {

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from model_manager.engine.cpu.compiled_runner import CompiledRunner, obstacle
-from model_manager.engine.cpu.cpu_attention import CpuAttention, supports
-from model_manager.engine.cpu.decoder_plan import DecoderPlan, plan_decoder
-from model_manager.engine.cpu.matrix_ops import Format
-from model_manager.engine.cpu.parameters import Parameters
-from model_manager.engine.loading.placement import Placement
+from ..cpu.attention import CpuAttention, supports
+from ..cpu.compiled_runner import CompiledRunner, obstacle
+from ..cpu.decoder_plan import DecoderPlan, plan_decoder
+from ..cpu.matrix_ops import Format
+from ..cpu.parameters import Parameters
+from .placement import Placement
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
+from ...wire.errors import ModelCorrupt, ModelDoesNotFit
 
 
 @contextmanager

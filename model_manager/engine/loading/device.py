@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from model_manager.wire.config import Device, Dtype
-from model_manager.wire.errors import ConfigError
+from ...wire.config import Device, Dtype
+from ...wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

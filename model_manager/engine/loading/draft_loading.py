@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 from tokenizers import Tokenizer
 
-from model_manager.engine.interface import ModelRunner
-from model_manager.engine.loading.model_loader import LoadedModel, load_model, room_for
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
+from ...wire.config import ModelConfig
+from ...wire.errors import ConfigError
+from ..interface import ModelRunner
+from .model_loader import LoadedModel, load_model, room_for
 
 
 def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, ModelRunner | None]:

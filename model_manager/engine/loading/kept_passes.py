@@ -21,8 +21,8 @@ import numba
 import torch
 import transformers
 
-from model_manager.engine.loading.placement import Placement
-from model_manager.store.cache_folder import cache_folder
+from ...store.cache_folder import cache_folder
+from .placement import Placement
 
 log = logging.getLogger(__name__)
 

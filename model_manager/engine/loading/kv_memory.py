@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelDoesNotFit
+from ...wire.config import ModelConfig
+from ...wire.errors import ModelDoesNotFit
 
 log = logging.getLogger(__name__)
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError
 
-from model_manager.engine.cpu.compiled_runner import CompiledRunner
-from model_manager.engine.cpu.decoder_plan import DecoderPlan
-from model_manager.engine.cpu.parameters import stored_parameters
-from model_manager.engine.interface import AdapterSlots, ModelRunner
-from model_manager.engine.loading.checkpoint import read_checkpoint
-from model_manager.engine.loading.compiled_loader import compiled_plan, compiled_runner
-from model_manager.engine.loading.damage import damage_named
-from model_manager.engine.loading.kept_passes import KeptPass
-from model_manager.engine.loading.kv_memory import NO_ROOM, Room
-from model_manager.engine.loading.placement import Placement
-from model_manager.engine.tensor_parallel.tensor_parallel import Rank
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.status import ModelInfo
+from ...wire.config import ModelConfig
+from ...wire.status import ModelInfo
+from ..cpu.compiled_runner import CompiledRunner
+from ..cpu.decoder_plan import DecoderPlan
+from ..cpu.parameters import stored_parameters
+from ..interface import AdapterSlots, ModelRunner
+from .checkpoint import read_checkpoint
+from .compiled_loader import compiled_plan, compiled_runner
+from .damage import damage_named
+from .kept_passes import KeptPass
+from .kv_memory import NO_ROOM, Room
+from .placement import Placement
+from .ranks import Rank
 
 if TYPE_CHECKING:
-    from model_manager.engine.model_runner import TorchModelRunner
+    from ..torch.model_runner import TorchModelRunner
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def room_for(config: ModelConfig, folder: Path) -> Room:
     placement = Placement.choose(config, read_checkpoint(folder))
     plan = compiled_plan(placement)
     if plan is None:
-        from model_manager.engine.loading.transformers_loader import layout_of
+        from .transformers_loader import layout_of
 
         layout = layout_of(placement)
     else:
@@ -99,7 +99,7 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
         if stored:
             runner = compiled_runner(placement, plan, stored, reserve=placement.weight_bytes)
             return runner, placement.config.quantization
-    from model_manager.engine.loading.transformers_loader import TransformersModel
+    from .transformers_loader import TransformersModel
 
     model = TransformersModel(placement)
     loaded = model.give_parameters(plan) if plan else None
@@ -114,7 +114,7 @@ def _checked_plan(placement: Placement) -> DecoderPlan | None:
     passed = KeptPass(placement, "compiled")
     if plan is None or passed.is_kept():
         return plan
-    from model_manager.engine.loading.plan_check import disagreement
+    from .plan_check import disagreement
 
     if reason := disagreement(placement):
         log.warning("%s runs through transformers' code: compiled, %s", placement.checkpoint.architecture, reason)

@@ -14,10 +14,10 @@ from transformers import DynamicCache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from model_manager.engine.loading.refusing import not_served
-from model_manager.engine.modules.attention_hook import connect
-from model_manager.engine.modules.own_attention import attending_as
-from model_manager.engine.paged_attention import AttentionLayout
+from ..paged_attention import AttentionLayout
+from ..torch.attention_hook import connect
+from ..torch.own_attention import attending_as
+from .refusing import not_served
 
 _IMPLEMENTATION = "millrace_noted"
 _TOKENS = 4

@@ -11,18 +11,18 @@ from typing import Self
 import msgspec
 import torch
 
-from model_manager.engine.loading import kv_memory
-from model_manager.engine.loading.architectures import feed_forward_size, longest_context
-from model_manager.engine.loading.checkpoint import Checkpoint
-from model_manager.engine.loading.device import choose_device, choose_dtype, usable_cores
-from model_manager.engine.loading.kv_memory import NO_ROOM, CachePlan, Room
-from model_manager.engine.paged_attention import AttentionLayout, CacheShape
-from model_manager.engine.prompt_reader import MOST_LOGITS
-from model_manager.engine.quantization.quantization import CACHE_FORMATS, check_formats
-from model_manager.engine.speculation.speculation import most_draft_rows
-from model_manager.engine.tensor_parallel.tensor_parallel import Rank, check_divisible
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.free_memory import free_memory
+from ...wire.config import ModelConfig
+from ...wire.free_memory import free_memory
+from ..paged_attention import AttentionLayout, CacheShape
+from ..prompt_reader import MOST_LOGITS
+from ..quantization.precision import CACHE_FORMATS, check_formats
+from ..speculation.drafts import most_draft_rows
+from . import kv_memory
+from .architectures import feed_forward_size, longest_context
+from .checkpoint import Checkpoint
+from .device import choose_device, choose_dtype, usable_cores
+from .kv_memory import NO_ROOM, CachePlan, Room
+from .ranks import Rank, check_divisible
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from model_manager.engine.cpu.compiled_runner import CompiledRunner
-from model_manager.engine.cpu.cpu_attention import CpuAttention
-from model_manager.engine.cpu.decoder_plan import DecoderPlan, plan_decoder
-from model_manager.engine.cpu.matrix_ops import LANES, Format
-from model_manager.engine.cpu.parameters import LoadedParameters
-from model_manager.engine.loading.own_masks import own_windows
-from model_manager.engine.loading.placement import Placement
-from model_manager.engine.loading.self_check import EXACT, check_against_own_attention
-from model_manager.engine.paged_attention import CacheShape
-from model_manager.wire.errors import ModelUnsupported
+from ...wire.errors import ModelUnsupported
+from ..cpu.attention import CpuAttention
+from ..cpu.compiled_runner import CompiledRunner
+from ..cpu.decoder_plan import DecoderPlan, plan_decoder
+from ..cpu.matrix_ops import LANES, Format
+from ..cpu.parameters import LoadedParameters
+from ..paged_attention import CacheShape
+from .own_masks import own_windows
+from .placement import Placement
+from .self_check import EXACT, check_against_own_attention
 
 _BLOCK_SIZE, _NUM_BLOCKS, _MOST_TOKENS = 16, 4, 64
 _VOCABULARY, _FEED_FORWARD = 256, 128

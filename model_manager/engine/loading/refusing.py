@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from model_manager.wire.errors import ModelUnsupported
+from ...wire.errors import ModelUnsupported
 
 _MOST_NAMED = 8
 _LONGEST_VALUE = 60

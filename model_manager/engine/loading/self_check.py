@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from model_manager.engine.interface import Longs, ModelRunner, StepInput
-from model_manager.engine.loading.refusing import not_served
-from model_manager.engine.modules.own_attention import attending_as, own_implementation
+from ..interface import Longs, ModelRunner, StepInput
+from ..torch.own_attention import attending_as, own_implementation
+from .refusing import not_served
 
 _LENGTHS = (24, 13)
 _FIRST_CUT = 10

@@ -16,29 +16,30 @@ import transformers
 from safetensors import SafetensorError
 from transformers.distributed.configuration_utils import DistributedConfig
 
-from model_manager.engine.cpu.cpu_attention import CpuAttention, supports
-from model_manager.engine.cpu.decoder_plan import DecoderPlan
-from model_manager.engine.cpu.parameters import LoadedParameters
-from model_manager.engine.cuda.runner import cuda_runner
-from model_manager.engine.loading.architectures import OTHER_PARTS, TEXT_PART_KEYS
-from model_manager.engine.loading.attention_probe import probe_attention
-from model_manager.engine.loading.checkpoint import Checkpoint
-from model_manager.engine.loading.damage import damage_named
-from model_manager.engine.loading.kept_passes import KeptPass
-from model_manager.engine.loading.own_masks import check_windows
-from model_manager.engine.loading.placement import Placement
-from model_manager.engine.loading.self_check import check_against_own_attention, tolerance
-from model_manager.engine.lora.lora import LoraLayers
-from model_manager.engine.model_runner import TorchModelRunner
-from model_manager.engine.modules import attention_hook, falcon
-from model_manager.engine.modules.attention_hook import IMPLEMENTATION
-from model_manager.engine.modules.linear import can_pack, pack_linears
-from model_manager.engine.modules.plain_linears import make_linears_plain
-from model_manager.engine.paged_attention import AttentionLayout, CacheShape, GatheringAttention, PagedAttention
-from model_manager.engine.quantization.quantization import in_force, keeps, put_in, round_linears
-from model_manager.engine.quantization.quantized_checkpoint import read_weights
-from model_manager.engine.quantization.stored_formats import Weight
-from model_manager.wire.errors import ModelCorrupt
+from ...wire.errors import ModelCorrupt
+from ..cpu.attention import CpuAttention, supports
+from ..cpu.decoder_plan import DecoderPlan
+from ..cpu.parameters import LoadedParameters
+from ..cuda.runner import cuda_runner
+from ..lora.adapted_linear import LoraLayers
+from ..paged_attention import AttentionLayout, CacheShape, PagedAttention
+from ..quantization.precision import in_force, keeps, put_in, round_linears
+from ..quantization.stored_formats import Weight
+from ..quantization.stored_weights import read_weights
+from ..torch import attention_hook, falcon
+from ..torch.attention_hook import IMPLEMENTATION
+from ..torch.gathering_attention import GatheringAttention
+from ..torch.linear import can_pack, pack_linears
+from ..torch.model_runner import TorchModelRunner
+from ..torch.plain_linears import make_linears_plain
+from .architectures import OTHER_PARTS, TEXT_PART_KEYS
+from .attention_probe import probe_attention
+from .checkpoint import Checkpoint
+from .damage import damage_named
+from .kept_passes import KeptPass
+from .own_masks import check_windows
+from .placement import Placement
+from .self_check import check_against_own_attention, tolerance
 
 log = logging.getLogger(__name__)
 

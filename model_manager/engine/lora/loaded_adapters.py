@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from model_manager.engine.interface import AdapterSlots
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.messages import Adapter, Request
+from ...wire.errors import InvalidRequest
+from ...wire.messages import Adapter, Request
+from ..interface import AdapterSlots
+from ..scheduling.sequence import Sequence
 
 
 class LoadedAdapters:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from model_manager.engine.quantization.quantized_linear import INT4_GROUPS
-from model_manager.engine.quantization.rounding import RoundedGroups, RoundedRows
+from .rounded_linear import INT4_GROUPS
+from .rounding import RoundedGroups, RoundedRows
 
 Parts = Mapping[str, torch.Tensor]
 """A layer's tensors by what follows its name."""

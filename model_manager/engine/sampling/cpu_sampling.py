@@ -11,20 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.engine.cpu import vector_ops
-from model_manager.engine.cpu.cpu_team import Kernel, Team
-from model_manager.engine.interface import Longs
-from model_manager.engine.sampling import (
-    sampling_cuts,
-    sampling_edits,
-    sampling_kernels,
-    sampling_record,
-    sampling_vectors,
-)
-from model_manager.engine.sampling.random_numbers import uniforms
-from model_manager.engine.sampling.sampling_record import Field, Float, Int, slot_bytes, thread_bytes
-from model_manager.engine.sampling.sampling_rows import Listed, SamplingRows
-from model_manager.wire.logprobs import LEAST, Logprobs
+from ...wire.logprobs import LEAST, Logprobs
+from ..cpu import vector_ops
+from ..cpu.team import Kernel, Team
+from ..interface import Longs
+from . import cuts as sampling_cuts
+from . import edits as sampling_edits
+from . import kernel_record as sampling_record
+from . import kernels as sampling_kernels
+from . import vector_passes as sampling_vectors
+from .kernel_record import Field, Float, Int, slot_bytes, thread_bytes
+from .logit_rows import Listed, SamplingRows
+from .random_numbers import uniforms
 
 _FLOATS = {
     Float.TEMPERATURE: "temperature",

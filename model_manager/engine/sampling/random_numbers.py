@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.engine.interface import Longs
+from ..interface import Longs
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

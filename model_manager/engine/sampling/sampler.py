@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model_manager.engine.host_copy import HostCopy, to_device
-from model_manager.engine.interface import Longs
-from model_manager.engine.sampling.cpu_sampling import CpuSampling, Sampled
-from model_manager.engine.sampling.sampling_record import IMPOSSIBLE, NOT_FINITE
-from model_manager.engine.sampling.sampling_rows import SamplingRows
-from model_manager.engine.sampling.torch_sampling import drawn, processed
-from model_manager.wire.errors import InvalidRequest, NonFiniteLogits
-from model_manager.wire.logprobs import LEAST, Logprobs
+from ...wire.errors import InvalidRequest, NonFiniteLogits
+from ...wire.logprobs import LEAST, Logprobs
+from ..host_copy import HostCopy, to_device
+from ..interface import Longs
+from .cpu_sampling import CpuSampling, Sampled
+from .kernel_record import IMPOSSIBLE, NOT_FINITE
+from .logit_rows import SamplingRows
+from .torch_sampling import drawn, processed
 
 
 @dataclass(frozen=True)

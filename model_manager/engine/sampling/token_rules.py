@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.engine.interface import Ints
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.sampling import SamplingParams
+from ...wire.errors import InvalidRequest
+from ...wire.sampling import SamplingParams
+from ..interface import Ints
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model_manager.engine.host_copy import to_device
-from model_manager.engine.interface import Longs
-from model_manager.engine.sampling.random_numbers import uniforms
-from model_manager.engine.sampling.sampling_rows import Listed, MaskBits, SamplingRows
+from ..host_copy import to_device
+from ..interface import Longs
+from .logit_rows import Listed, MaskBits, SamplingRows
+from .random_numbers import uniforms
 
 _MOST_WEIGHTS = 2**23
 """How many weights, rows times vocabulary, are sorted and added up at once."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import Request
+from ...wire.errors import InvalidRequest, PromptTooLong
+from ...wire.messages import Request
+from .sequence import Sequence
+from .stopping import StopRules
 
 
 def accepted(

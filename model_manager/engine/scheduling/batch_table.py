@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model_manager.engine.interface import Ints, Longs, StepInput
-from model_manager.engine.sampling.sampling_rows import NO_MASKS, SETTINGS, MaskBits, SamplingRows, settings_of
-from model_manager.engine.scheduling.sequence import Sequence
+from ..interface import Ints, Longs, StepInput
+from ..sampling.logit_rows import NO_MASKS, SETTINGS, MaskBits, SamplingRows, settings_of
+from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

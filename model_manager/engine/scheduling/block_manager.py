@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from model_manager.engine.scheduling.prefix_cache import Digest, PrefixCache, chained_digest
-from model_manager.engine.scheduling.sequence import Sequence
+from .prefix_cache import Digest, PrefixCache, chained_digest
+from .sequence import Sequence
 
 _LEAST_KEPT = 64
 _KEPT_SHARE = 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.scheduling.sequence_heap import SequenceHeap
+from .sequence import Sequence
+from .sequence_heap import SequenceHeap
 
 
 class Deadlines:

@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterable
 
-from model_manager.engine.scheduling.sequence import Sequence
+from .sequence import Sequence
 
 Digest = Callable[[bytes, bytes], bytes]
 _Content = tuple[bytes, bytes]  # the parent's digest (of the first block, the cache key), the block's own tokens

@@ -10,11 +10,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from operator import itemgetter
 
-from model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
-from model_manager.engine.scheduling.block_manager import BlockManager
-from model_manager.engine.scheduling.prefix_cache import BEING_COMPUTED
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.waiting_queue import WaitingQueue
+from .batch_table import BatchTable, Scheduled
+from .block_manager import BlockManager
+from .prefix_cache import BEING_COMPUTED
+from .sequence import Sequence, SequenceStatus
+from .waiting_queue import WaitingQueue
 
 LOOK_AHEAD = 64
 """Waiting sequences, from the front of the line, among which those are preferred whose beginning is cached."""

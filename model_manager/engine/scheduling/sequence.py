@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from model_manager.engine.constraints.closing import Closed
-from model_manager.engine.constraints.guide import Guide
-from model_manager.engine.reading import EmbedReading, ScoreReading, reading_of
-from model_manager.engine.sampling.token_rules import TokenRules
-from model_manager.engine.scheduling.acceptance import Acceptance
-from model_manager.engine.scheduling.stopping import Ending, StopConditions
-from model_manager.wire.errors import ConstraintNotMet, DeadlineExceeded, RequestError
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Failure, FinishReason, Output, Request, Timings
+from ...grammars.closing import Closed
+from ...grammars.guide import Guide
+from ...wire.errors import ConstraintNotMet, DeadlineExceeded, RequestError
+from ...wire.logprobs import Logprobs
+from ...wire.messages import Failure, FinishReason, Output, Request, Timings
+from ..sampling.token_rules import TokenRules
+from .acceptance import Acceptance
+from .readings import EmbedReading, ScoreReading, reading_of
+from .stopping import Ending, StopConditions
 
 Rank = tuple[int, int]
 """A place in line, smaller first: the request's priority, then its arrival."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from .sequence import Sequence, SequenceStatus
 
 _LEAST_SWEPT = 8
 

@@ -13,12 +13,12 @@ from typing import Self
 
 from tokenizers import Tokenizer
 
-from model_manager.engine.constraints.guide import Guide
-from model_manager.engine.sampling.token_rules import TokenRules, token_rules
-from model_manager.wire.common_beginning import common_beginning
-from model_manager.wire.errors import InvalidRequest, ModelCorrupt
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
+from ...grammars.guide import Guide
+from ...wire.common_beginning import common_beginning
+from ...wire.errors import InvalidRequest, ModelCorrupt
+from ...wire.messages import FinishReason
+from ...wire.sampling import SamplingParams
+from ..sampling.token_rules import TokenRules, token_rules
 
 _REPLACEMENT = "\ufffd"
 _MOST_PENDING = 16

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from model_manager.engine.scheduling.sequence import Rank, Sequence
-from model_manager.engine.scheduling.sequence_heap import SequenceHeap
+from .sequence import Rank, Sequence
+from .sequence_heap import SequenceHeap
 
 _rank = attrgetter("rank")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
-from model_manager.engine.interface import Longs, ModelRunner
-from model_manager.engine.sampling.sampler import Sampler
-from model_manager.engine.scheduling.batch_table import BatchTable, Span
-from model_manager.engine.scheduling.sequence import Sequence
+from ..interface import Longs, ModelRunner
+from ..sampling.sampler import Sampler
+from ..scheduling.batch_table import BatchTable, Span
+from ..scheduling.sequence import Sequence
 
 
 class DraftModel:
-    """A Drafter (speculation.py).
+    """A Drafter (drafts.py).
 
     Guesses are sampled as the tokens themselves will be, by the same parameters, history and random numbers, so that
     they agree wherever the models do. A sequence that is new here is first caught up with, within `max_tokens` a step

@@ -10,9 +10,9 @@ from collections.abc import Sequence as List
 
 import numpy as np
 
-from model_manager.engine.interface import Ints, Longs
-from model_manager.engine.scheduling.batch_table import BatchTable
-from model_manager.engine.scheduling.sequence import Sequence
+from ..interface import Ints, Longs
+from ..scheduling.batch_table import BatchTable
+from ..scheduling.sequence import Sequence
 
 LONGEST_MATCH = 4
 """Matches are compared over so many tokens: longer ones predict hardly better than the most recent of these."""
@@ -21,7 +21,7 @@ SHORTEST_MATCH = 2
 
 
 class PromptLookup:
-    """A Drafter (speculation.py) that copies from each sequence's own tokens."""
+    """A Drafter (drafts.py) that copies from each sequence's own tokens."""
 
     def __init__(self, table: BatchTable) -> None:
         self._table = table

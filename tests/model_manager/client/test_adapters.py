@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.adapters import Adapters
-from model_manager.store import find_adapter
-from model_manager.store.adapters import digest_of
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.messages import Adapter
+from millrace.model_manager.client.adapters import Adapters
+from millrace.model_manager.store import find_adapter
+from millrace.model_manager.store.adapters import digest_of
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.messages import Adapter
 
 EMPTY = struct.pack("<Q", 2) + b"{}"  # a safetensors file without tensors
 

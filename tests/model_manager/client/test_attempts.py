@@ -2,8 +2,8 @@
 
 import pytest
 
-from model_manager.client.attempts import MOST_LOST, Attempts
-from model_manager.wire.errors import EngineLost, ManagerUnavailable, ModelNotFound, RequestAborted
+from millrace.model_manager.client.attempts import MOST_LOST, Attempts
+from millrace.model_manager.wire.errors import EngineLost, ManagerUnavailable, ModelNotFound, RequestAborted
 
 
 def test_the_first_loss_is_made_good_at_once_and_later_ones_after_longer_and_longer() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.chat_template import ChatTemplate
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.client.chat_template import ChatTemplate
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair
 from tests.model_manager.client.tokenizers_made_here import byte_level_bpe, save
 

@@ -4,12 +4,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from model_manager.client.choices import choice_requests, choice_seed, submit_choices
-from model_manager.client.generation import Generation
-from model_manager.client.request_ids import sibling_id
-from model_manager.wire.errors import NonFiniteLogits
-from model_manager.wire.messages import FinishReason, Request, Timings
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.choices import choice_requests, choice_seed, submit_choices
+from millrace.model_manager.client.generation import Generation
+from millrace.model_manager.client.request_ids import sibling_id
+from millrace.model_manager.wire.errors import NonFiniteLogits
+from millrace.model_manager.wire.messages import FinishReason, Request, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
 
 _SECOND, _THIRD = (sibling_id("a", index) for index in (1, 2))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.status import read_status
-from model_manager.wire.errors import ConfigError, ModelNotFound
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.wire.errors import ConfigError, ModelNotFound
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER
 
@@ -80,9 +80,9 @@ def run_script(machine: Machine, script: str) -> subprocess.CompletedProcess[str
     setting_up = f"""
 import os, sys
 from pathlib import Path
-from model_manager.client import EngineClient
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client import EngineClient
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, SETTINGS
 client = EngineClient.open(ModelConfig(model={str(machine.model)!r}, backend="fake"), manager=SETTINGS,
                            runtime=Path({str(machine.runtime)!r}), manager_command=MANAGER)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from tokenizers import Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 
-from model_manager.client.encoding import Encoding, Prompt
-from model_manager.client.text_cuts import EXPRESSIONS
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.status import ModelInfo
+from millrace.model_manager.client.encoding import Encoding, Prompt
+from millrace.model_manager.client.text_cuts import EXPRESSIONS
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
+from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.client.tokenizers_made_here import KINDS, byte_level_bpe, byte_level_bpe_with_bos, save
 
 INFO = ModelInfo("m", "", "", "", "", vocab_size=400, max_model_len=40, max_num_seqs=1, num_blocks=1, block_size=8,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client import EngineClient, Generation
-from model_manager.client.election import MANAGER_COMMAND
-from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
-from model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
-from model_manager.wire.messages import FinishReason, Pooling
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client import EngineClient, Generation
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
+from millrace.model_manager.wire.messages import FinishReason, Pooling
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually
 from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from model_manager.client.generation import logprobs_of, text_of
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.engine.constraints.token_bytes import load_tokenizer
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
-from model_manager.wire.messages import FinishReason, Output, Timings
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.generation import logprobs_of, text_of
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.grammars.token_bytes import load_tokenizer
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
+from millrace.model_manager.wire.messages import FinishReason, Output, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.client.tokenizers_made_here import KINDS, save
 
 

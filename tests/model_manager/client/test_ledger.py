@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.client.ledger import Ledger, Waiter
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.ledger import Ledger, Waiter
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 def request(name: str, prompt: int = 1) -> Request:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from model_manager.client.link import Link
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import PROTOCOL, ClientMessage, Hello, Ping, Refused, Welcome
-from model_manager.wire.transport import Connection, ConnectionLost
+from millrace.model_manager.client.link import Link
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import PROTOCOL, ClientMessage, Hello, Ping, Refused, Welcome
+from millrace.model_manager.wire.transport import Connection, ConnectionLost
 
 Pair = tuple[socket.socket, Connection[ClientMessage]]
 

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from model_manager.client import EngineClient, Generation
-from model_manager.client.election import MANAGER_COMMAND
-from model_manager.client.status import read_status, stop_models
-from model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client import EngineClient, Generation
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.client.request_ids import callers_id, sibling_id
-from model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.client.request_ids import callers_id, sibling_id
+from millrace.model_manager.wire.errors import InvalidRequest
 
 _IDS = st.text(st.sampled_from("a#1\x1f"), max_size=6)
 

@@ -11,10 +11,10 @@ import msgspec
 import psutil
 import pytest
 
-from model_manager.client import EngineClient, Generation, Succession
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import ModelDoesNotFit, ModelReplaced, RequestAborted
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client import EngineClient, Generation, Succession
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelReplaced, RequestAborted
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually, kill
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.store import resolve
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
 from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair
 from tests.model_manager.client.tokenizers_made_here import CHAT_TEMPLATE, KINDS, TEXTS, added, byte_level_bpe, save
 
@@ -251,7 +251,7 @@ def test_threads_share_a_tokenizer(pairs: Mapping[str, Pair]) -> None:
 _FORK = """
 import os, sys
 from pathlib import Path
-from model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.client.tokenizing import Tokenizer
 tokenizer = Tokenizer.load(Path(sys.argv[1]))
 text = "some text " * 5000
 expected = tokenizer.encode(text)

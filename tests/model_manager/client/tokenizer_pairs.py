@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.client.tokenizing import Tokenizer
 
 CHAT = [
     {"role": "system", "content": "  Be brief.\n"},

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from model_manager.store import find_adapter
-from model_manager.wire.messages import Adapter
+from millrace.model_manager.store import find_adapter
+from millrace.model_manager.wire.messages import Adapter
 
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA",

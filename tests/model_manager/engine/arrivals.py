@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from model_manager.wire.errors import PromptTooLong
-from model_manager.wire.messages import FinishReason, Request
-from tests.model_manager.engine.history_runner import (
-    VOCAB_SIZE,
-    EngineUnderTest,
-    reference_tokens,
-    request,
-)
+from millrace.model_manager.wire.errors import PromptTooLong
+from millrace.model_manager.wire.messages import FinishReason, Request
+from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, reference_tokens, request
 
 ARRIVALS = st.lists(
     st.fixed_dictionaries(

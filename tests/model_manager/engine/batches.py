@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
-from model_manager.engine.interface import Ints, StepInput
+from millrace.model_manager.engine.interface import Ints, StepInput
 
 
 def deal_blocks(lengths: Seq[int], block_size: int, num_blocks: int, seed: int = 0) -> Ints:

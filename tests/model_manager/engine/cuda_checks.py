@@ -14,19 +14,20 @@ from unittest import mock
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from model_manager.engine.cuda import cuda_graphs
-from model_manager.engine.cuda import runner as cuda
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.model_runner import TorchModelRunner
-from model_manager.engine.modules import attention_hook
-from model_manager.engine.modules.merged_linears import SharedLinear
-from model_manager.engine.paged_attention import CacheShape, GatheringAttention
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.status import ModelInfo
-from tests.model_manager.engine.cuda.test_cuda_graphs import FakeCapture
+from millrace.model_manager.engine.cuda import graphs as cuda_graphs
+from millrace.model_manager.engine.cuda import runner as cuda
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.paged_attention import CacheShape
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.engine.torch import attention_hook
+from millrace.model_manager.engine.torch.gathering_attention import GatheringAttention
+from millrace.model_manager.engine.torch.merged_linears import SharedLinear
+from millrace.model_manager.engine.torch.model_runner import TorchModelRunner
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelInfo
+from tests.model_manager.engine.cuda.test_graphs import FakeCapture
 from tests.model_manager.engine.test_running_ahead import NotingSampler
 from tests.model_manager.engine.tested_models import qwen3
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence as List
 import numpy as np
 import torch
 
-from model_manager.engine.interface import Longs
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.speculation.speculation import Drafter, Policy, Speculation
+from millrace.model_manager.engine.interface import Longs
+from millrace.model_manager.engine.scheduling.sequence import Sequence
+from millrace.model_manager.engine.speculation.drafts import Drafter, Policy, Speculation
 from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, HistoryRunner, logits_after
 
 

@@ -13,17 +13,17 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.sampling.sampler import Sampler
-from model_manager.engine.scheduling.block_manager import BlockManager
-from model_manager.engine.scheduling.sequence import sampling_seed
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig, Speculation
-from model_manager.wire.messages import Output, Request
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.status import ModelInfo
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.interface import StepInput, StepOutput
+from millrace.model_manager.engine.sampling.sampler import Sampler
+from millrace.model_manager.engine.scheduling.block_manager import BlockManager
+from millrace.model_manager.engine.scheduling.sequence import sampling_seed
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.wire.config import ModelConfig, Speculation
+from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.sampling_cases import Case, rows_of
 
 VOCAB_SIZE = 24

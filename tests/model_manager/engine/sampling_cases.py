@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from model_manager.engine.interface import Longs
-from model_manager.engine.sampling.sampling_rows import SETTINGS, SamplingRows, settings_of
-from model_manager.engine.sampling.token_rules import token_rules
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.interface import Longs
+from millrace.model_manager.engine.sampling.logit_rows import SETTINGS, SamplingRows, settings_of
+from millrace.model_manager.engine.sampling.token_rules import token_rules
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from model_manager.engine.counters import EngineCounters, Throughput
+from millrace.model_manager.engine.counters import EngineCounters, Throughput
 from tests.model_manager.engine.history_runner import Clock
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import FinishReason, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.interface import StepInput, StepOutput
+from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
+from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.arrivals import ARRIVALS, Scenario
 from tests.model_manager.engine.history_runner import (
     EOS,

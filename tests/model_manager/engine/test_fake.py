@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
-from model_manager.client import tokenizing
-from model_manager.client.generation import text_of
-from model_manager.engine.fake import FakeEngine
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import FinishReason, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client import tokenizing
+from millrace.model_manager.client.generation import text_of
+from millrace.model_manager.engine.fake import FakeEngine
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 
 
@@ -145,7 +145,10 @@ def test_each_step_takes_the_delay_while_requests_run(tmp_path: Path, monkeypatc
 
 
 def test_it_loads_no_torch() -> None:
-    code = "import sys, model_manager.engine.fake, model_manager.engine.process; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, millrace.model_manager.engine.fake, millrace.model_manager.engine.process;"
+        " sys.exit('torch' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

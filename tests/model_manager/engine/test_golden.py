@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.loading.model_loader import LoadedModel, load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import FinishReason, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.batches import deal_blocks, make_step
 from tests.model_manager.engine.tested_models import MODELS, ModelCase

@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedConfig
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.store import resolve
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.messages import Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 
 _SETTINGS: dict[str, dict[str, Any]] = {

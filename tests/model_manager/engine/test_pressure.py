@@ -17,10 +17,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.scheduling import scheduler
-from model_manager.engine.scheduling.scheduler import Scheduler
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.engine.scheduling import scheduler
+from millrace.model_manager.engine.scheduling.scheduler import Scheduler
+from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from millrace.model_manager.wire.messages import FinishReason, Request
 from tests.model_manager.engine.arrivals import Scenario
 from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
 from tests.model_manager.engine.scheduling.test_scheduler import Driver

@@ -18,12 +18,12 @@ import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from model_manager.engine.interface import Engine, StepResult
-from model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
-from model_manager.engine.process import LOAD_FAILED, STEP_FAILED, EngineLoop
-from model_manager.wire.batching import MOST_TOKENS_ALONE
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import (
+from millrace.model_manager.engine.interface import Engine, StepResult
+from millrace.model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
+from millrace.model_manager.engine.process import LOAD_FAILED, STEP_FAILED, EngineLoop
+from millrace.model_manager.wire.batching import MOST_TOKENS_ALONE
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import (
     Cancel,
     EngineFailed,
     EngineMessage,
@@ -39,9 +39,9 @@ from model_manager.wire.messages import (
     Submit,
     Timings,
 )
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.status import EngineStats
-from model_manager.wire.transport import Connection, ConnectionLost, encode
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import EngineStats
+from millrace.model_manager.wire.transport import Connection, ConnectionLost, encode
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 
 DEADLINE = 60.0
@@ -105,7 +105,15 @@ class Manager:
 def engine_process(**environment: str) -> Iterator[Manager]:
     ours, theirs = socket.socketpair()
     ours.settimeout(DEADLINE)
-    command = [sys.executable, "-m", "model_manager.engine.process", "--fd", str(theirs.fileno()), "--model", "tiny"]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.model_manager.engine.process",
+        "--fd",
+        str(theirs.fileno()),
+        "--model",
+        "tiny",
+    ]
     with ours:
         with theirs:
             process = subprocess.Popen(
@@ -351,7 +359,7 @@ def test_ps_shows_role_and_model(manager: Manager) -> None:
     manager.ready()
     shown = psutil.Process(manager.process.pid)
     assert shown.cmdline()[1:] == [
-        *("-m", "model_manager.engine.process"),
+        *("-m", "millrace.model_manager.engine.process"),
         *("--fd", shown.cmdline()[4], "--model", "tiny"),
     ]
     assert shown.name() == "millrace-engine"
@@ -363,7 +371,7 @@ def test_it_dies_with_the_manager_even_when_the_socket_stays_open() -> None:
     starter = (
         "import subprocess, sys, time\n"
         "fd = sys.argv[1]\n"
-        "engine = subprocess.Popen([sys.executable, '-m', 'model_manager.engine.process', '--fd', fd],"
+        "engine = subprocess.Popen([sys.executable, '-m', 'millrace.model_manager.engine.process', '--fd', fd],"
         " pass_fds=[int(fd)])\n"
         "print(engine.pid, flush=True)\n"
         "time.sleep(600)\n"

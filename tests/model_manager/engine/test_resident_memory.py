@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.engine.resident_memory import give_back, unchanged_libraries
+from millrace.model_manager.engine.resident_memory import give_back, unchanged_libraries
 
 _PROGRAM = """
 import json, torch, psutil
-from model_manager.engine.resident_memory import give_back, unchanged_libraries
+from millrace.model_manager.engine.resident_memory import give_back, unchanged_libraries
 model = torch.nn.Linear(300, 300)
 x = torch.randn(4, 300)
 wanted, before = model(x), psutil.Process().memory_info().rss

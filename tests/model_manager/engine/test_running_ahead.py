@@ -14,16 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.interface import StepInput, StepOutput
-from model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, launch_by_torch
-from model_manager.engine.sampling.sampling_rows import SamplingRows
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.engine.speculation.speculation import Policy
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import FinishReason, Output, Request
-from model_manager.wire.status import ModelInfo
-from tests.model_manager.engine.cuda.test_cuda_graphs import FakeCapture, _runners
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.interface import StepInput, StepOutput
+from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
+from millrace.model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, launch_by_torch
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.engine.speculation.drafts import Policy
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.status import ModelInfo
+from tests.model_manager.engine.cuda.test_graphs import FakeCapture, _runners
 from tests.model_manager.engine.drafting import Fixed, speculate
 from tests.model_manager.engine.history_runner import (
     EOS,
@@ -33,7 +33,7 @@ from tests.model_manager.engine.history_runner import (
     reference_tokens,
     request,
 )
-from tests.model_manager.engine.speculation.test_speculation import letters
+from tests.model_manager.engine.speculation.test_drafts import letters
 
 
 class Order(HistoryRunner):

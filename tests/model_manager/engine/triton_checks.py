@@ -17,12 +17,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from model_manager.engine.cuda.query_tiles import Tiles
-from model_manager.engine.cuda.step_buffer import StepBuffer
-from model_manager.engine.cuda.triton_attention import TritonAttention
-from model_manager.engine.interface import Longs
-from model_manager.engine.paged_attention import AttentionOptions, CacheShape, GatheringAttention, PagedAttention
-from model_manager.engine.quantization.rounding import round_rows
+from millrace.model_manager.engine.cuda.query_tiles import Tiles
+from millrace.model_manager.engine.cuda.step_buffer import StepBuffer
+from millrace.model_manager.engine.cuda.triton_attention import TritonAttention
+from millrace.model_manager.engine.interface import Longs
+from millrace.model_manager.engine.paged_attention import AttentionOptions, CacheShape, PagedAttention
+from millrace.model_manager.engine.quantization.rounding import round_rows
+from millrace.model_manager.engine.torch.gathering_attention import GatheringAttention
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 CPU = torch.device("cpu")

@@ -18,13 +18,13 @@ import msgspec
 import psutil
 import pytest
 
-from model_manager.client.engine_client import EngineClient
-from model_manager.client.status import read_status
-from model_manager.store import resolve
-from model_manager.store.revisions import revision_of
-from model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from model_manager.wire.messages import Status
-from model_manager.wire.status import ModelStatus
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.store import resolve
+from millrace.model_manager.store.revisions import revision_of
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import ModelStatus
 
 MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
 PATIENCE = 60.0

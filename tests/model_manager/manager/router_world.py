@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from model_manager.manager.memory import Memory
-from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
-from model_manager.manager.router import Router
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.errors import ErrorInfo
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import (
+from millrace.model_manager.manager.memory import Memory
+from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
+from millrace.model_manager.manager.router import Router
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ErrorInfo
+from millrace.model_manager.wire.logprobs import Logprobs
+from millrace.model_manager.wire.messages import (
     Cancel,
     CloseModel,
     Credits,
@@ -27,8 +27,8 @@ from model_manager.wire.messages import (
     Submit,
     Timings,
 )
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.status import ModelInfo
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelInfo
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4)
 KEY = CONFIG.key

@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from model_manager.wire.errors import InvalidRequest, ModelDoesNotFit
-from model_manager.wire.messages import (
+from millrace.model_manager.wire.errors import InvalidRequest, ModelDoesNotFit
+from millrace.model_manager.wire.messages import (
     Cancel,
     EngineFailed,
     EngineReady,
@@ -34,8 +34,8 @@ from model_manager.wire.messages import (
     Submit,
     Timings,
 )
-from model_manager.wire.status import EngineStats, ModelInfo
-from model_manager.wire.transport import AsyncConnection, ConnectionLost
+from millrace.model_manager.wire.status import EngineStats, ModelInfo
+from millrace.model_manager.wire.transport import AsyncConnection, ConnectionLost
 
 ANSWER, DIE, FAIL = 1, 2, 3
 _PR_SET_PDEATHSIG = 1

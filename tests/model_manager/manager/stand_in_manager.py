@@ -2,7 +2,7 @@
 
 import sys
 
-from model_manager.manager.process import main
+from millrace.model_manager.manager.process import main
 
 if __name__ == "__main__":
     main(engine_command=(sys.executable, "-P", "-m", "tests.model_manager.manager.stand_in_engine"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.manager.credits import ACTIVE_FOR, IDLE_LIMIT, Credits, max_min_shares
+from millrace.model_manager.manager.credits import ACTIVE_FOR, IDLE_LIMIT, Credits, max_min_shares
 
 
 @pytest.mark.parametrize(

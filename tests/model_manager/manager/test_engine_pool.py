@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.manager.engine_pool import AHEAD, EnginePool, State
-from model_manager.manager.entry import Entry
-from model_manager.manager.gpus import Place
-from model_manager.manager.outbox import Outbox
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import Request, Task
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.manager.engine_pool import AHEAD, EnginePool, State
+from millrace.model_manager.manager.entry import Entry
+from millrace.model_manager.manager.gpus import Place
+from millrace.model_manager.manager.outbox import Outbox
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import Request, Task
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.router_world import INFO
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from model_manager.manager import families
-from model_manager.manager.families import Families
+from millrace.model_manager.manager import families
+from millrace.model_manager.manager.families import Families
 
 
 def test_all_engines_that_got_one_of_a_family_are_known_until_they_end() -> None:

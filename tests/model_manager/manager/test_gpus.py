@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.manager.gpus import places, visible_gpus
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.manager.gpus import places, visible_gpus
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
 
 FOUR = ("0", "1", "2", "3")
 

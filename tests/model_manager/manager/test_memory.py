@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.manager.memory import GIB, MARGIN, PROCESS, Footprint, Memory, estimate
-from model_manager.wire.config import ModelConfig
+from millrace.model_manager.manager.memory import GIB, MARGIN, PROCESS, Footprint, Memory, estimate
+from millrace.model_manager.wire.config import ModelConfig
 from tests.model_manager.store.checkpoints import write_checkpoint
 
 VALUES = 1_000_000

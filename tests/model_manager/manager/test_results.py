@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from model_manager.manager.jobs import JobCounts
-from model_manager.manager.results import KeptResults
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import FinishReason, Output, Request, Timings
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.manager.jobs import JobCounts
+from millrace.model_manager.manager.results import KeptResults
+from millrace.model_manager.wire.logprobs import Logprobs
+from millrace.model_manager.wire.messages import FinishReason, Output, Request, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 def request(name: str, prompt: int = 1, max_tokens: int = 5) -> Request:

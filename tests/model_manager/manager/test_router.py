@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.wire.errors import ModelDoesNotFit
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import (
-    Failure,
-    FinishReason,
-    Output,
-    StepReport,
-    Submit,
-)
-from model_manager.wire.transport import ProtocolError
-from tests.model_manager.manager.router_world import (
-    KEY,
-    SETTINGS,
-    World,
-    names,
-    output,
-    request,
-    world,
-)
+from millrace.model_manager.wire.errors import ModelDoesNotFit
+from millrace.model_manager.wire.logprobs import Logprobs
+from millrace.model_manager.wire.messages import Failure, FinishReason, Output, StepReport, Submit
+from millrace.model_manager.wire.transport import ProtocolError
+from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, output, request, world
 
 
 def test_the_first_open_starts_one_engine_and_everybody_is_told_when_it_is_ready() -> None:

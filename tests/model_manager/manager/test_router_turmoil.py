@@ -6,18 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from model_manager.wire.errors import ModelDoesNotFit, NonFiniteLogits
-from model_manager.wire.messages import (
-    Failure,
-    Request,
-    StepReport,
-)
-from tests.model_manager.manager.router_world import (
-    KEY,
-    SETTINGS,
-    World,
-    request,
-)
+from millrace.model_manager.wire.errors import ModelDoesNotFit, NonFiniteLogits
+from millrace.model_manager.wire.messages import Failure, Request, StepReport
+from tests.model_manager.manager.router_world import KEY, SETTINGS, World, request
 
 RARELY = st.integers(0, 7).map(lambda number: number == 5)
 

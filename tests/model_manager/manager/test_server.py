@@ -11,7 +11,7 @@ import sys
 import msgspec
 import pytest
 
-from model_manager.wire.messages import (
+from millrace.model_manager.wire.messages import (
     PROTOCOL,
     CloseModel,
     GetStatus,
@@ -27,9 +27,9 @@ from model_manager.wire.messages import (
     Submit,
     Welcome,
 )
-from model_manager.wire.runtime import RuntimeDir
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost
+from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost
 from tests.model_manager.manager.machine import PATIENCE, Machine
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
 

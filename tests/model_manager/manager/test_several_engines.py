@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
-from model_manager.manager.router import Router
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ErrorInfo, ModelDoesNotFit
-from model_manager.wire.messages import (
+from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
+from millrace.model_manager.manager.router import Router
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ErrorInfo, ModelDoesNotFit
+from millrace.model_manager.wire.messages import (
     Cancel,
     Credits,
     Failure,
@@ -32,7 +32,7 @@ from model_manager.wire.messages import (
     StepReport,
     Submit,
 )
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine, eventually
 from tests.model_manager.manager.router_world import INFO, SETTINGS, Engine, output, request
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer

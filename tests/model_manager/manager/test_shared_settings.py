@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from model_manager.manager.outbox import Effect, Start, ToClient
-from model_manager.manager.router import Router
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.messages import ModelReady, OpenModel
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.shared_settings import UnmetSetting
+from millrace.model_manager.manager.outbox import Effect, Start, ToClient
+from millrace.model_manager.manager.router import Router
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.messages import ModelReady, OpenModel
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.shared_settings import UnmetSetting
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill
 from tests.model_manager.manager.router_world import INFO, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER

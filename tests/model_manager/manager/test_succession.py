@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
-from model_manager.wire.messages import (
+from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
+from millrace.model_manager.wire.messages import (
     CloseModel,
     Credits,
     Failure,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
-from model_manager.wire.messages import (
+from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelCorrupt, ModelDoesNotFit
+from millrace.model_manager.wire.messages import (
     Cancel,
     CloseModel,
     Credits,

@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from model_manager.client.engine_client import EngineClient
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER
 

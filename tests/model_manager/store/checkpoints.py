@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
 
 EMBEDDED = Path(__file__).parents[3] / "model_manager" / "store" / "embedded" / EMBEDDED_MODEL
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.client.adapters import Adapters
-from model_manager.store import find_adapter
-from model_manager.store.adapters import digest_of
-from model_manager.store.contents import ADAPTER_FILES
-from model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelError, ModelNotFound
-from model_manager.wire.messages import Adapter
+from millrace.model_manager.client.adapters import Adapters
+from millrace.model_manager.store import find_adapter
+from millrace.model_manager.store.adapters import digest_of
+from millrace.model_manager.store.contents import ADAPTER_FILES
+from millrace.model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelError, ModelNotFound
+from millrace.model_manager.wire.messages import Adapter
 from tests.model_manager.store import cloud_storage, model_hub
 from tests.model_manager.store.checkpoints import contents, write_adapter
 from tests.model_manager.store.cloud_storage import CloudStorage

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.store import resolve
-from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 from tests.model_manager.store import resolving_process
 from tests.model_manager.store.checkpoints import contents, write_checkpoint
 from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage, serve
@@ -58,7 +58,7 @@ def test_sharded_weights_arrive_with_their_index(cloud: CloudStorage, tmp_path: 
 def test_a_large_file_arrives_in_parts_in_their_places(
     cloud: CloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_manager.store.bucket._PART_BYTES", 1000)
+    monkeypatch.setattr("millrace.model_manager.store.bucket._PART_BYTES", 1000)
     source = write_checkpoint(tmp_path / "source", values=5_000)
     assert contents(resolve(cloud.upload(source, "large"))) == contents(source)
     assert cloud.proxy.downloads.count("model.safetensors") == 21

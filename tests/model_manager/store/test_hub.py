@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+from millrace.model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 from tests.model_manager.store.checkpoints import contents, write_checkpoint
 from tests.model_manager.store.model_hub import COMMIT, ModelHub, serve
 from tests.model_manager.store.resolving_process import finish, run, start

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.store import resolve, resolve_tokenizer
+from millrace.model_manager.store import resolve, resolve_tokenizer
 from tests.model_manager.store.checkpoints import contents, write_checkpoint
 from tests.model_manager.store.cloud_storage import serve
 

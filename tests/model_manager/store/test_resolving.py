@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.store import resolve
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound, ModelUnsupported
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound, ModelUnsupported
 from tests.model_manager.store.checkpoints import EMBEDDED, header_length, write_checkpoint
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.store.revisions import check_revision, revision_of
-from model_manager.wire.errors import ModelCorrupt
+from millrace.model_manager.store.revisions import check_revision, revision_of
+from millrace.model_manager.wire.errors import ModelCorrupt
 from tests.model_manager.store.checkpoints import header_length, write_checkpoint
 from tests.model_manager.store.model_hub import COMMIT
 

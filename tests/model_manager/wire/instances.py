@@ -7,9 +7,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 from hypothesis import strategies as st
 
-from model_manager.wire.config import ManagerConfig, ModelConfig
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.sampling import SamplingParams
 
 _SCHEMAS = st.recursive(
     st.none()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from model_manager.wire.batching import (
+from millrace.model_manager.wire.batching import (
     MOST_TOKENS,
     MOST_TOKENS_ALONE,
     failure_batches,
@@ -12,12 +12,12 @@ from model_manager.wire.batching import (
     output_batches,
     request_batches,
 )
-from model_manager.wire.constraint import MOST_CHARACTERS, Constraint
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import Failure, FinishReason, Output, Request, Results, Submit, Timings
-from model_manager.wire.sampling import SamplingParams
-from model_manager.wire.transport import encode
+from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.logprobs import Logprobs
+from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request, Results, Submit, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.transport import encode
 
 
 def _vector(number: int, size: int) -> Output:

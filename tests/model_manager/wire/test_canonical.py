@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from model_manager.wire.canonical import canonical
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.canonical import canonical
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 def test_the_order_of_keys_does_not_matter() -> None:

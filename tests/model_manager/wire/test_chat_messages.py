@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from model_manager.wire.chat_messages import parse_messages
-from model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.chat_messages import parse_messages
+from millrace.model_manager.wire.errors import InvalidRequest
 
 
 def part(text: str) -> dict[str, str]:

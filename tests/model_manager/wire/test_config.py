@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from model_manager.wire.config import EMBEDDED_MODEL, SHARED_SETTINGS, ManagerConfig, ModelConfig, runtime_dir
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, SHARED_SETTINGS, ManagerConfig, ModelConfig, runtime_dir
+from millrace.model_manager.wire.errors import ConfigError
 from tests.model_manager.wire.instances import of_type
 
 

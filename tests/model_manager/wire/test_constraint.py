@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from model_manager.wire.constraint import DEEPEST_SCHEMA, MOST_REGEX_CHARACTERS, Constraint
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.constraint import DEEPEST_SCHEMA, MOST_REGEX_CHARACTERS, Constraint
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.wire.instances import CONSTRAINTS
 
 VALID: list[dict[str, Any]] = [

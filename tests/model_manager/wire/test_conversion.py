@@ -5,10 +5,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.conversion import converted
-from model_manager.wire.errors import ConfigError, InvalidRequest
-from model_manager.wire.sampling import SamplingParams, nearest_parameter
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.conversion import converted
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.sampling import SamplingParams, nearest_parameter
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 
-from model_manager.wire import errors
-from model_manager.wire.errors import EngineError, ErrorInfo, InvalidRequest, MillraceError, ModelLoadFailed
+from millrace.model_manager.wire import errors
+from millrace.model_manager.wire.errors import EngineError, ErrorInfo, InvalidRequest, MillraceError, ModelLoadFailed
 
 
 def _tree(root: type[MillraceError]) -> list[type[MillraceError]]:

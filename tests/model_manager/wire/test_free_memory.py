@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from model_manager.wire.free_memory import free_memory
+from millrace.model_manager.wire.free_memory import free_memory
 
 _MIB = 2**20
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.wire import messages
-from model_manager.wire.messages import ClientMessage, EngineMessage, ManagerToClient, ManagerToEngine, Message
+from millrace.model_manager.wire import messages
+from millrace.model_manager.wire.messages import ClientMessage, EngineMessage, ManagerToClient, ManagerToEngine, Message
 from tests.model_manager.wire.instances import of_type
 
 DIRECTIONS = {

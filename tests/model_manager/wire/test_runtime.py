@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.runtime import RuntimeDir
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.wire.instances import of_type
 
 

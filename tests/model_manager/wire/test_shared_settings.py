@@ -2,8 +2,8 @@
 
 from hypothesis import given
 
-from model_manager.wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
-from model_manager.wire.shared_settings import UnmetSetting, sentence, unmet_settings
+from millrace.model_manager.wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence, unmet_settings
 from tests.model_manager.wire.instances import of_type
 
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.wire import transport
-from model_manager.wire.messages import ClientMessage, GetStatus, Hello, ManagerToClient, Ping, Pong, Submit
-from model_manager.wire.transport import (
+from millrace.model_manager.wire import transport
+from millrace.model_manager.wire.messages import ClientMessage, GetStatus, Hello, ManagerToClient, Ping, Pong, Submit
+from millrace.model_manager.wire.transport import (
     MAX_FRAME_BYTES,
     AsyncConnection,
     Connection,

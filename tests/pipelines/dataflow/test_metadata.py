@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.dataflow.metadata import metadata
-from pipelines.dataflow.template import flags_of
-from pipelines.options import parse
+from millrace.pipelines.dataflow.metadata import metadata
+from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flex_template import flags_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy/dataflow"
 FILE = json.loads((DEPLOY / "metadata.json").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def matches(name: str, value: str) -> bool:
 
 
 def test_the_file_is_what_the_flags_say() -> None:
-    assert metadata() == FILE, "run: python -m pipelines.dataflow.metadata > deploy/dataflow/metadata.json"
+    assert metadata() == FILE, "run: python -m millrace.pipelines.dataflow.metadata > deploy/dataflow/metadata.json"
 
 
 def test_every_parameter_is_labelled_explained_and_validated_over_its_whole_length() -> None:

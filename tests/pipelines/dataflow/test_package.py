@@ -9,19 +9,19 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.runners.portability.stager import Stager
 
-from pipelines.dataflow.package import find_package
+from millrace.pipelines.dataflow.package import find_package
 from tests.pipelines.clean_environments import clean_environment, install
 
 ROOT = Path(__file__).parents[3]
 LOADS = """
 import json, sys
-import pipelines.generate, transforms
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.store import resolve
-from pipelines.dataflow.package import find_package
+import millrace.pipelines.commands.generate, millrace.transforms
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.store import resolve
+from millrace.pipelines.dataflow.package import find_package
 from apache_beam.options.pipeline_options import PipelineOptions
 folder = resolve("millrace-tiny")
-places = [pipelines.__file__, transforms.__file__, str(folder)]
+places = [millrace.pipelines.__file__, millrace.transforms.__file__, str(folder)]
 package = find_package(PipelineOptions([]))
 print(json.dumps({"places": places, "ids": Tokenizer.load(folder).encode("Mexico"), "package": package.source,
     "files": {path.name: path.stat().st_size for path in folder.iterdir()}}))
@@ -29,7 +29,7 @@ print(json.dumps({"places": places, "ids": Tokenizer.load(folder).encode("Mexico
 MAKES_A_WHEEL = """
 import shutil, sys
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-from pipelines.dataflow.package import find_package
+from millrace.pipelines.dataflow.package import find_package
 options = PipelineOptions([])
 with find_package(options).staged(options):
     (wheel,) = options.view_as(SetupOptions).extra_packages
@@ -50,7 +50,9 @@ def test_by_default_a_checkout_is_shipped_and_what_is_asked_for_wins(tmp_path: P
     with package.staged(options):
         assert options.view_as(SetupOptions).setup_file == str(ROOT / "setup.py")
     assert find_package(PipelineOptions(["--setup_file=/x/setup.py"])).source == "asked for"
-    assert find_package(PipelineOptions([f"--extra_package={tmp_path}/millrace-0.1.0.tar.gz"])).source == "asked for"
+    assert (
+        find_package(PipelineOptions([f"--extra_package={tmp_path}/beam_millrace-0.1.0.tar.gz"])).source == "asked for"
+    )
     assert find_package(PipelineOptions(["--extra_package=other-1.0.tar.gz"])).source == "checkout"
     assert find_package(PipelineOptions(["--sdk_container_image=i"])).source == "image"
 
@@ -70,7 +72,7 @@ def test_what_is_staged_works_in_a_clean_environment_and_can_be_staged_from_ther
     assert found["package"] == "installed"
 
     subprocess.run([python, "-I", "-c", MAKES_A_WHEEL, tmp_path], cwd=tmp_path, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("millrace-*.whl")
+    (wheel,) = tmp_path.glob("beam_millrace-*.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if "__pycache__" in name or name.startswith("/")]
     second = clean_environment(tmp_path / "second")
     install(second, wheel)

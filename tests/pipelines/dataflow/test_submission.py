@@ -37,7 +37,7 @@ BATCH, STREAM = 1, 2
 ROOT = Path(__file__).parents[3]
 HINTS = {name: getattr(common_urns.resource_hints, name).urn for name in ("ACCELERATOR", "MIN_RAM_BYTES")}
 SECRETS = ("hf_a-secret-of-the-hub", dataflow.TOKEN, "PRIVATE KEY")
-COMMAND = ("-c", "from pipelines.cli import main; main()")
+COMMAND = ("-c", "from millrace.pipelines.cli import main; main()")
 LAUNCHED = (str(ROOT / "deploy/dataflow/flex_template.py"),)
 RUNS_THE_GRAPH = """
 import sys
@@ -179,10 +179,11 @@ def test_a_job_is_submitted_with_its_package_its_options_and_hints_on_the_models
     files = staged(bucket)
     with tarfile.open(fileobj=io.BytesIO(files["workflow.tar.gz"])) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for expected in ("setup.py", "transforms/generate.py", "model_manager/engine/engine.py", "pipelines/cli.py"):
-        assert expected in names
+    ours = ("transforms/generate.py", "model_manager/engine/engine.py", "pipelines/cli.py")
+    assert {"setup.py", *(f"millrace/{path}" for path in ours)} <= names
     assert {
-        f"model_manager/store/embedded/millrace-tiny/{name}" for name in ("model.safetensors", "tokenizer.json")
+        f"millrace/model_manager/store/embedded/millrace-tiny/{name}"
+        for name in ("model.safetensors", "tokenizer.json")
     } <= names
     assert not any(name.startswith(("tests/", "benchmarks/", ".git")) for name in names)
 
@@ -317,7 +318,7 @@ def test_a_job_that_fails_there_is_told_in_the_one_sentence_that_a_worker_ended_
     submit: Submit, service: dataflow.DataflowService
 ) -> None:
     reason = "ModelDoesNotFit: --model org/m: 80.0 GB of weights, 24.0 GB of memory"
-    trace = f'Traceback (most recent call last):\n  File "x.py", line 1\nmodel_manager.wire.errors.{reason}\n'
+    trace = f'Traceback (most recent call last):\n  File "x.py", line 1\nmillrace.model_manager.wire.errors.{reason}\n'
     importance = "JOB_MESSAGE_ERROR"
     service.messages = [
         {"id": "1", "time": "2026-01-01T00:00:00Z", "messageImportance": importance, "messageText": trace},

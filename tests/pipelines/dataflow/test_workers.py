@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, PipelineOptions, WorkerOptions
 
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
-from pipelines.dataflow.machines import GpuRequest
-from pipelines.dataflow.workers import ONE_PROCESS, Workers, arrange_workers, table
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.dataflow.workers import ONE_PROCESS, Workers, arrange_workers, table
+from millrace.pipelines.machines import GpuRequest
 
 WEIGHTS = 16_000_000_000
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.cli import dispatch
+from millrace.pipelines.cli import dispatch
 
 ROOT = Path(__file__).parents[3]
 PRICES = """
@@ -76,8 +76,8 @@ def test_text_is_counted_by_the_models_tokenizer_and_template(
     flags = ["--input", f"{tmp_path}/a.txt", "--tokens_per_second", "1", "--workers", "1"]
     plain = planned(capsys, *flags, "--chat", "never")["input"]["prompt_tokens"]
     chat = planned(capsys, *flags)["input"]["prompt_tokens"]
-    from model_manager.client.tokenizing import Tokenizer
-    from model_manager.store import resolve
+    from millrace.model_manager.client.tokenizing import Tokenizer
+    from millrace.model_manager.store import resolve
 
     tokenizer = Tokenizer.load(resolve("millrace-tiny"))
     assert plain == 5 * len(tokenizer.encode("What is the capital of Mexico?"))

@@ -2,8 +2,8 @@ from fractions import Fraction
 
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from pipelines.plan.estimate import Speed, Terms, Work, for_deadline, ladder, with_workers, work_hours
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.plan.estimate import Speed, Terms, Work, for_deadline, ladder, with_workers, work_hours
 
 NO_MARGIN = Fraction(0)
 HOUR = Fraction(1)

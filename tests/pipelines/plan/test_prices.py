@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from pipelines.dataflow.machines import GpuRequest
-from pipelines.plan.prices import Prices
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.machines import GpuRequest
+from millrace.pipelines.plan.prices import Prices
 
 EXAMPLE = Path(__file__).parents[3] / "deploy/dataflow/prices.example.toml"
 PRICES = """

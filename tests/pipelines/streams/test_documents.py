@@ -21,7 +21,7 @@ import dataclasses, datetime
 from decimal import Decimal
 from typing import Annotated, Literal
 import pydantic
-from transforms import Span
+from millrace import Span
 
 @dataclasses.dataclass
 class Order:

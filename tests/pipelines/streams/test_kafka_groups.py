@@ -2,13 +2,13 @@
 
 import pytest
 
+from millrace.transforms.streams.kafka import KafkaFailed, KafkaTopic
+from millrace.transforms.streams.kafka.connection import PartitionReader
+from millrace.transforms.streams.kafka.reader import partitions_of
+from millrace.transforms.streams.readers import Reader
+from millrace.transforms.streams.unbounded import Turn
 from tests.pipelines.streams.jobs import rows, until
 from tests.servers.kafka import Kafka
-from transforms.streams.kafka import KafkaFailed, KafkaTopic
-from transforms.streams.kafka.connection import PartitionReader
-from transforms.streams.kafka.reader import partitions_of
-from transforms.streams.readers import Reader
-from transforms.streams.unbounded import Turn
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
 

@@ -11,12 +11,12 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined, unused-ignore]
 
-from model_manager.wire.messages import FinishReason
-from pipelines.generate import main
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.pipelines.commands.generate import main
+from millrace.transforms.elements.completions import Completion
+from millrace.transforms.streams.kafka import KafkaTopic
+from millrace.transforms.streams.kafka.writer import _Send
 from tests.servers.kafka import Kafka
-from transforms.elements import Completion
-from transforms.streams.kafka import KafkaTopic
-from transforms.streams.kafka.writer import _Send
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
 

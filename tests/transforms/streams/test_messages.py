@@ -4,12 +4,12 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.streams.messages import Message, ReadMessages, outgoing, read_message, too_large
 from tests.transforms.running import check, pipeline
-from transforms.elements import Completion, DeadLetter, Prompt
-from transforms.rows import RowShape
-from transforms.streams.messages import Message, ReadMessages, outgoing, read_message, too_large
 
 AT = "kafka:topic/0@7"
 

@@ -14,11 +14,11 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Timestamp
 
+from millrace.transforms.elements.completions import Completion
+from millrace.transforms.generate import Generate
+from millrace.transforms.models.stand_in import StandInClient
+from millrace.transforms.models.updates import WatchedFile
 from tests.servers.prism import prism
-from transforms.elements import Completion
-from transforms.generate import Generate
-from transforms.model_updates import WatchedFile
-from transforms.stand_in import StandInClient
 
 SECONDS, EVERY = 30, 1.25
 FLAGS = ["--streaming", "--environment_type=LOOPBACK"]
@@ -67,7 +67,7 @@ def expect_a_change(rows: list[tuple[str, str]], log: str) -> None:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, "transforms")
+    caplog.set_level(logging.INFO, "millrace")
     return caplog
 
 

@@ -13,14 +13,14 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows
 
+from millrace.transforms.elements.completions import Completion, Prompt
+from millrace.transforms.generate import Generate
+from millrace.transforms.streams.watch import WatchPrompts
+from millrace.transforms.streams.windowed_files import WriteWindowedFiles
+from millrace.transforms.writing.output_files import window_label
 from tests.runners.watching import until
 from tests.servers.flink import Flink, flink
 from tests.transforms.streams.test_on_prism import TardyClient, meanwhile, rows
-from transforms.elements import Completion, Prompt
-from transforms.generate import Generate
-from transforms.output_files import window_label
-from transforms.streams.watch import WatchPrompts
-from transforms.streams.windowed_files import WriteWindowedFiles
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 

@@ -19,14 +19,14 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from model_manager.wire.messages import FinishReason
-from model_manager.wire.sampling import SamplingParams
-from transforms.elements import Completion
-from transforms.generate import Generate
-from transforms.output_files import window_label
-from transforms.stand_in import StandInClient
-from transforms.streams.watch import WatchPrompts
-from transforms.streams.windowed_files import WriteWindowedFiles
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.completions import Completion
+from millrace.transforms.generate import Generate
+from millrace.transforms.models.stand_in import StandInClient
+from millrace.transforms.streams.watch import WatchPrompts
+from millrace.transforms.streams.windowed_files import WriteWindowedFiles
+from millrace.transforms.writing.output_files import window_label
 
 pytestmark = pytest.mark.runners
 

@@ -5,9 +5,9 @@ import pytest
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
 
-from pipelines.prism import OwnPrism
-from transforms.elements import DeadLetter
-from transforms.streams.kafka import WriteKafka
+from millrace.pipelines.runners.prism import OwnPrism
+from millrace.transforms.elements.completions import DeadLetter
+from millrace.transforms.streams.kafka import WriteKafka
 
 
 def steps(runner: Any, write: beam.PTransform) -> list[str]:

@@ -5,8 +5,8 @@ from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.runners.worker.bundle_processor import DataInputOperation
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from transforms.elements import StructCoder
-from transforms.streams.unbounded import END, Finals, FromStart, Span, SpanTracker, StreamTime, Turn, pause
+from millrace.transforms.elements.completions import StructCoder
+from millrace.transforms.streams.unbounded import END, Finals, FromStart, Span, SpanTracker, StreamTime, Turn, pause
 
 
 def test_a_reader_claims_one_position_after_the_other_and_gives_back_the_rest() -> None:

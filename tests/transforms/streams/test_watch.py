@@ -13,11 +13,11 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.streams import watch
+from millrace.transforms.streams.watch import Look, WatchPrompts
 from tests.transforms.running import check, pipeline
-from transforms.elements import DeadLetter, Prompt
-from transforms.streams import watch
-from transforms.streams.watch import Look, WatchPrompts
 
 START = 1_700_000_000.0
 """When the watch began."""

@@ -16,13 +16,13 @@ from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.window import FixedWindows, IntervalWindow, TimestampedValue
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.transforms.elements.completions import Completion, DeadLetter
+from millrace.transforms.streams.windowed_files import WriteWindowedFiles, _Build
+from millrace.transforms.writing.finalize import MakeFile, PlannedFile, WrittenFile
+from millrace.transforms.writing.output_files import OutputFiles, RunFiles
 from tests.transforms.running import check, pipeline
-from transforms.elements import Completion, DeadLetter
-from transforms.finalize import MakeFile, PlannedFile, WrittenFile
-from transforms.output_files import OutputFiles, RunFiles
-from transforms.streams.windowed_files import WriteWindowedFiles, _Build
 
 FIRST = "19700101T000000Z-19700101T000100Z"
 SECOND = "19700101T000100Z-19700101T000200Z"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 
-from transforms import Ask, Span
+from millrace import Ask, Span
 
 
 class Currency(enum.StrEnum):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.typed.alignment import Confidence, token_ranges
+from millrace.transforms.typed.alignment import Confidence, token_ranges
 
 
 def test_tokens_stand_one_behind_the_other() -> None:

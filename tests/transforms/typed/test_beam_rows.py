@@ -12,12 +12,12 @@ from apache_beam.internal import pickler
 from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints import schemas
 
+from millrace.transforms.elements.task_results import Extracted
+from millrace.transforms.typed import details
+from millrace.transforms.typed.beam_rows import DateTime, beam_schema, element_type
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.details import Details
 from tests.transforms.typed.invoices import TYPES, Frozen, Invoice, Order
-from transforms.task_elements import Extracted
-from transforms.typed import details
-from transforms.typed.beam_rows import DateTime, beam_schema, element_type
-from transforms.typed.describe import record_of
-from transforms.typed.details import Details
 
 
 def types_of(schema: schema_pb2.Schema) -> dict[str, str]:

@@ -9,13 +9,13 @@ import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.constraints.compiling import allowed
-from model_manager.wire.constraint import Constraint
+from millrace.model_manager.grammars.compiling import allowed
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.transforms.typed.blanks import BLANKS, is_blank
+from millrace.transforms.typed.grammar import Grammar, pieces
+from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.shapes import Maybe, Member, Piece, Record, Shape, Span
 from tests.transforms.constrained_client import answer, compiler
-from transforms.typed.blanks import BLANKS, is_blank
-from transforms.typed.grammar import Grammar, pieces
-from transforms.typed.reading import read
-from transforms.typed.shapes import Maybe, Member, Piece, Record, Shape, Span
 
 ZERO_WIDTH = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a\u202e\u2060\u2066\u2069\ufeff"
 JOINERS = "\u200c\u200d"

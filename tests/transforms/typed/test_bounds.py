@@ -7,16 +7,16 @@ from typing import Annotated, Any, NamedTuple
 import pydantic
 import pytest
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import AnswerRejected, ConfigError
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import AnswerRejected, ConfigError
+from millrace.transforms.typed.checking import check_supported
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.grammar import Grammar
+from millrace.transforms.typed.leaves import bounded
+from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.shapes import Leaf, Record
+from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import compiler
-from transforms.typed.checking import check_supported
-from transforms.typed.describe import record_of
-from transforms.typed.grammar import Grammar
-from transforms.typed.leaves import bounded
-from transforms.typed.reading import read
-from transforms.typed.shapes import Leaf, Record
-from transforms.typed.values import decoded, value_of
 
 Field: Any = pydantic.Field  # whose own types are narrower than what it takes
 TINY = "0." + 400 * "0" + "1"

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.checking import check_supported
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.grammar import Grammar
+from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.shapes import Schema
 from tests.transforms.constrained_client import compiler
 from tests.transforms.typed.test_grammar import sentence
-from transforms.typed.checking import check_supported
-from transforms.typed.describe import record_of
-from transforms.typed.grammar import Grammar
-from transforms.typed.reading import read
-from transforms.typed.shapes import Schema
 
 MANY = [f"f{at}" for at in range(420)]
 CHAIN = {"$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(3000)} | {"d3000": {"type": "integer"}}}

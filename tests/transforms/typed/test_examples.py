@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from transforms import Extract
-from transforms.typed.describe import record_of
-from transforms.typed.examples import answer_of
-from transforms.typed.values import value_of
+from millrace import Extract
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.values import value_of
 
 ANY: Any = {"type": ["object", "null", "integer"]}
 SOME: Any = {"type": ["object", "integer"]}

@@ -10,21 +10,21 @@ from apache_beam.coders import registry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import AnswerRejected
+from millrace import Span
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import AnswerRejected
+from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.blanks import is_blank
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.grammar import Grammar
+from millrace.transforms.typed.leaves import bare, choice
+from millrace.transforms.typed.reading import Reading, read
+from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
+from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import answer, compiler
 from tests.transforms.typed.invoices import SCHEMA, TYPES
-from transforms import Span
-from transforms.typed.beam_rows import element_type
-from transforms.typed.blanks import is_blank
-from transforms.typed.describe import record_of
-from transforms.typed.examples import answer_of
-from transforms.typed.grammar import Grammar
-from transforms.typed.leaves import bare, choice
-from transforms.typed.reading import Reading, read
-from transforms.typed.schemas import schema_of
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
-from transforms.typed.values import decoded, value_of
 
 DOCUMENT = 'Order "77" of\n3 March:\tAnna\\ Larsen — bought 2 × lämp \U0001f600, 4.50 EUR each\x1f.'
 

@@ -10,13 +10,13 @@ import apache_beam as beam
 import pydantic
 import pytest
 
-from model_manager.wire.errors import AnswerRejected
+from millrace import Extract, ModelConfig, Prompt
+from millrace.model_manager.wire.errors import AnswerRejected
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.held import check_held
+from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.running import check, pipeline
-from transforms import Extract, ModelConfig, Prompt
-from transforms.typed.describe import record_of
-from transforms.typed.held import check_held
-from transforms.typed.values import decoded, value_of
 
 
 class Currency(enum.StrEnum):

@@ -8,15 +8,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.grammar import Grammar
+from millrace.transforms.typed.leaves import bare, choice
+from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
 from tests.transforms.constrained_client import answer, compiler
 from tests.transforms.typed.invoices import SCHEMA
-from transforms.typed.describe import record_of
-from transforms.typed.grammar import Grammar
-from transforms.typed.leaves import bare, choice
-from transforms.typed.schemas import schema_of
-from transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
 
 
 def member(part: Any, **root: Any) -> Shape:

@@ -15,16 +15,16 @@ import pydantic
 import pytest
 from apache_beam.coders import registry
 
-from model_manager.wire.errors import ConfigError
+from millrace import Ask, Extract, Span
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.grammar import Grammar
+from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.typed.test_grammar import DOCUMENT, sentence
-from transforms import Ask, Extract, Span
-from transforms.typed.beam_rows import element_type
-from transforms.typed.describe import record_of
-from transforms.typed.examples import answer_of
-from transforms.typed.grammar import Grammar
-from transforms.typed.reading import read
-from transforms.typed.schemas import schema_of
-from transforms.typed.values import decoded, value_of
 
 Field = pydantic.Field
 T = TypeVar("T")

@@ -11,12 +11,12 @@ import annotated_types
 import pydantic
 import pytest
 
-from model_manager.wire.errors import ConfigError
+from millrace import Ask, Span
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.shapes import Piece
 from tests.transforms.typed.invoices import Invoice, Order
-from transforms import Ask, Span
-from transforms.typed.describe import record_of
-from transforms.typed.schemas import schema_of
-from transforms.typed.shapes import Piece
 
 
 def record(annotation: Any) -> Any:

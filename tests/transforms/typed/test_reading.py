@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from model_manager.wire.errors import AnswerRejected
-from transforms import Span
-from transforms.typed.grammar import pieces
-from transforms.typed.leaves import bare, choice
-from transforms.typed.reading import read
-from transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record
-from transforms.typed.values import decoded, value_of
+from millrace import Span
+from millrace.model_manager.wire.errors import AnswerRejected
+from millrace.transforms.typed.grammar import pieces
+from millrace.transforms.typed.leaves import bare, choice
+from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record
+from millrace.transforms.typed.values import decoded, value_of
 
 LINE = Record("Line", (Member("item", Piece(Span.words), "item"), Member("count", bare("integer"), "count")))
 ORDER = Record(

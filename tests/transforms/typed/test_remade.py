@@ -12,11 +12,11 @@ import pydantic
 import pytest
 from apache_beam.coders import registry
 
+from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.details import Details
+from millrace.transforms.typed.values import value_of
 from tests.transforms.running import check, pipeline
-from transforms.typed.beam_rows import element_type
-from transforms.typed.describe import record_of
-from transforms.typed.details import Details
-from transforms.typed.values import value_of
 
 Field = pydantic.Field
 

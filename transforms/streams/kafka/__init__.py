@@ -6,8 +6,8 @@ runner's own checkpoint, where it has one, says where to go on; the group says w
 is the tour, docs/ARCHITECTURE.md says why this is not Beam's KafkaIO.
 """
 
-from transforms.streams.kafka.address import KafkaFailed, KafkaTopic
-from transforms.streams.kafka.reader import ReadKafka
-from transforms.streams.kafka.writer import WriteKafka
+from .address import KafkaFailed, KafkaTopic
+from .reader import ReadKafka
+from .writer import WriteKafka
 
 __all__ = ["KafkaFailed", "KafkaTopic", "ReadKafka", "WriteKafka"]

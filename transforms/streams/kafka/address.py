@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from model_manager.wire.errors import ConfigError, MillraceError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
 SCHEME = "kafka:"
 Begin = Literal["earliest", "latest"]

@@ -13,8 +13,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from transforms.streams.kafka.address import KafkaFailed, KafkaTopic
-from transforms.streams.unbounded import Finals, Turn
+from ..unbounded import Finals, Turn
+from .address import KafkaFailed, KafkaTopic
 
 _FIRST_SECONDS = 1.0
 """How long a reader waits for a first message before it lets its bundle end."""

@@ -16,12 +16,13 @@ from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.window import TimestampedValue
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
-from model_manager.wire.errors import ConfigError
-from transforms.streams.kafka.address import SCHEME, KafkaTopic
-from transforms.streams.kafka.connection import Readers
-from transforms.streams.messages import Message, MessageSettings, ReadMessages
-from transforms.streams.readers import Reader, ReaderDoFn, Reading, spread
-from transforms.streams.unbounded import SpanTracker, StreamTime, Turn
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..messages import Message, MessageSettings, ReadMessages
+from ..readers import Reader, ReaderDoFn, Reading, spread
+from ..unbounded import SpanTracker, StreamTime, Turn
+from .address import SCHEME, KafkaTopic
+from .connection import Readers
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 15.0

@@ -9,9 +9,9 @@ import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from transforms.elements import DeadLetter
-from transforms.streams.kafka.address import KafkaFailed, KafkaTopic
-from transforms.streams.messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
+from ...elements.completions import DeadLetter
+from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
+from .address import KafkaFailed, KafkaTopic
 
 
 class WriteKafka(WriteMessages):

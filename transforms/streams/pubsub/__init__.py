@@ -6,8 +6,8 @@ when the runner has committed the bundle; until then its leases are renewed, how
 failed bundle pulled is given back and delivered again (at least once).
 """
 
-from transforms.streams.pubsub.address import PubSubAddress, PubSubFailed
-from transforms.streams.pubsub.reader import ReadPubSub
-from transforms.streams.pubsub.writer import WritePubSub
+from .address import PubSubAddress, PubSubFailed
+from .reader import ReadPubSub
+from .writer import WritePubSub
 
 __all__ = ["PubSubAddress", "PubSubFailed", "ReadPubSub", "WritePubSub"]

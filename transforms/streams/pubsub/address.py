@@ -8,7 +8,7 @@ from typing import Any, Self
 import msgspec
 from apache_beam.options.pipeline_options import StandardOptions
 
-from model_manager.wire.errors import ConfigError, MillraceError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
 SCHEME = "pubsub:"
 _ADDRESS = re.compile(r"projects/(?P<project>[^/]+)/(?P<kind>topics|subscriptions)/(?P<name>[A-Za-z][\w.~+%-]{2,254})")

@@ -9,8 +9,9 @@ from typing import TypeVar
 from google.api_core import exceptions
 from google.auth.exceptions import DefaultCredentialsError
 
-from model_manager.wire.errors import ConfigError
-from transforms.streams.pubsub.address import PubSubAddress
+from millrace.model_manager.wire.errors import ConfigError
+
+from .address import PubSubAddress
 
 _Client = TypeVar("_Client")
 

@@ -13,9 +13,9 @@ import msgspec
 from google.api_core import exceptions
 from google.cloud.pubsub_v1 import SubscriberClient
 
-from transforms.streams.pubsub.address import PubSubAddress
-from transforms.streams.pubsub.clients import client_of, said_of
-from transforms.streams.unbounded import Finals
+from ..unbounded import Finals
+from .address import PubSubAddress
+from .clients import client_of, said_of
 
 LEASE_SECONDS = 60
 _RENEW_SECONDS = 4.0

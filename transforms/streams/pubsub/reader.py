@@ -20,13 +20,14 @@ from apache_beam.transforms.window import TimestampedValue
 from google.api_core import exceptions
 from google.cloud.pubsub_v1 import SubscriberClient
 
-from model_manager.wire.errors import ConfigError
-from transforms.streams.messages import Message, MessageSettings, ReadMessages
-from transforms.streams.pubsub.address import SCHEME, PubSubAddress, is_dataflow
-from transforms.streams.pubsub.clients import client_of, said_of
-from transforms.streams.pubsub.connection import LEASE_SECONDS, Session
-from transforms.streams.readers import Reader, ReaderDoFn, Reading, spread
-from transforms.streams.unbounded import SpanTracker, StreamTime, Turn
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..messages import Message, MessageSettings, ReadMessages
+from ..readers import Reader, ReaderDoFn, Reading, spread
+from ..unbounded import SpanTracker, StreamTime, Turn
+from .address import SCHEME, PubSubAddress, is_dataflow
+from .clients import client_of, said_of
+from .connection import LEASE_SECONDS, Session
 
 NUM_READERS = 4
 """So many that one can pull while another's bundle awaits its answers; fewer than Prism's eight bundles at a time."""

@@ -10,11 +10,12 @@ from apache_beam.io.gcp.pubsub import PubsubMessage, WriteToPubSub
 from google.cloud.pubsub_v1 import PublisherClient
 from google.cloud.pubsub_v1.types import LimitExceededBehavior, PublisherOptions, PublishFlowControl
 
-from model_manager.wire.errors import ConfigError
-from transforms.elements import DEAD_LETTERS, DeadLetter
-from transforms.streams.messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
-from transforms.streams.pubsub.address import PubSubAddress, PubSubFailed, is_dataflow
-from transforms.streams.pubsub.clients import client_of, said_of
+from millrace.model_manager.wire.errors import ConfigError
+
+from ...elements.completions import DEAD_LETTERS, DeadLetter
+from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
+from .address import PubSubAddress, PubSubFailed, is_dataflow
+from .clients import client_of, said_of
 
 _SEND_SECONDS = 300.0
 _MAX_BYTES = 9_500_000

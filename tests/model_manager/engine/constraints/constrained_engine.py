@@ -14,17 +14,17 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import model_manager.store
-from model_manager.client.generation import text_of
-from model_manager.client.tokenizing import Tokenizer as ClientsTokenizer
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.process import load_engine
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.errors import ErrorInfo
-from model_manager.wire.messages import Output, Request, StartEngine
-from model_manager.wire.sampling import SamplingParams
+import millrace.model_manager.store
+from millrace.model_manager.client.generation import text_of
+from millrace.model_manager.client.tokenizing import Tokenizer as ClientsTokenizer
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.process import load_engine
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.errors import ErrorInfo
+from millrace.model_manager.wire.messages import Output, Request, StartEngine
+from millrace.model_manager.wire.sampling import SamplingParams
 
-FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 PROMPT = "The order of Ann, 3 apples and 12 pears, was placed on 2026-01-31."
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.ends import Ends
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.guide import Guide
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConstraintNotMet, InvalidRequest
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.ends import Ends
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet, InvalidRequest
 
 FOLDER = Path(__file__).parents[4] / "model_manager" / "store" / "embedded" / "millrace-tiny"
 _LONGEST = 30.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from model_manager.engine.constraints.grammar import Grammar
+from millrace.model_manager.grammars.grammar import Grammar
 
 _MOST_TRIED = 20_000
 """Pieces of text: there are more orders of keys than can be tried, and one that fits is found soon."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
+from millrace.model_manager.grammars.compiling import GrammarCompiler
 from tests.model_manager.engine.history_runner import EOS, VOCAB_SIZE
 
 PIECES = ["</s>", *"abcdefghijklmnop", "ab", "bc", "abc", "de", "fg", "aa"]

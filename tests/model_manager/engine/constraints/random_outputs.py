@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from model_manager.engine.constraints.closing import _Work
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.ends import Ends
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.guide import Guide
+from millrace.model_manager.grammars.closing import _Work
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.ends import Ends
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.grammars.guide import Guide
 
 FOLDER = Path(__file__).parents[4] / "model_manager" / "store" / "embedded" / "millrace-tiny"
 COMPILER = GrammarCompiler(FOLDER, 2000, [1])

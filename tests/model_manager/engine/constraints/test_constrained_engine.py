@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.wire.messages import FinishReason, Request
 from tests.model_manager.engine.constraints.constrained_engine import (
     CONSTRAINTS,
     DATE,

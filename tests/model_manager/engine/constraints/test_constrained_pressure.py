@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.guide import Guide
-from model_manager.engine.speculation import speculation
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.messages import FinishReason, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.speculation import drafts as speculation
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.letters import grammars, text
 from tests.model_manager.engine.history_runner import EOS, VOCAB_SIZE, EngineUnderTest, HistoryRunner
 

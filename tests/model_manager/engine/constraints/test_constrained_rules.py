@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from model_manager.client.choices import choice_requests
-from model_manager.engine.constraints.ends import Ends
-from model_manager.engine.constraints.guide import Guide
-from model_manager.engine.engine import LLMEngine
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConstraintNotMet
-from model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.client.choices import choice_requests
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.grammars.ends import Ends
+from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet
+from millrace.model_manager.wire.messages import FinishReason, Request
 from tests.model_manager.engine.constraints.constrained_engine import (
     DATE,
     LARK,

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis_jsonschema import from_schema
 
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.engine.constraints.instances_written import takes
 from tests.model_manager.engine.constraints.random_outputs import COMPILER, random_output
 from tests.model_manager.engine.constraints.random_schemas import scalar_schemas, schemas, values

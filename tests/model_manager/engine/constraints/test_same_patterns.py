@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.wire.constraint import Constraint
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.wire.constraint import Constraint
 from tests.model_manager.engine.constraints.unsupported_schemas import FOLDER
 
 PATTERNS = {

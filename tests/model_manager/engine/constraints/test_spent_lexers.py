@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLParserLimits
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.engine.constraints.ends import Ends
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.guide import Guide
-from model_manager.engine.constraints.masks import Masks
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import ConstraintNotMet
+from millrace.model_manager.engine.constraints.masks import Masks
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.ends import Ends
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet
 from tests.model_manager.engine.constraints.random_outputs import FOLDER, generated
 
 ITEM = "a.{40}b.*c.{30}d$"

@@ -15,14 +15,14 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.constraints.grammar import Grammar
-from model_manager.engine.constraints.preparation import guide_alone
-from model_manager.engine.scheduling.acceptable import accepted
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.messages import FinishReason, Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.constraints.preparation import guide_alone
+from millrace.model_manager.engine.scheduling.acceptable import accepted
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.grammars.grammar import Grammar
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.random_outputs import COMPILER, FOLDER
 from tests.model_manager.engine.constraints.random_schemas import schemas
 from tests.model_manager.engine.constraints.schema_corpus import CORPUS, corpus

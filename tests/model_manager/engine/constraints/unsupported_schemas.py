@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_manager.engine.constraints.compiling import GrammarCompiler
-from model_manager.wire.constraint import Constraint
-from model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.engine.constraints.schema_corpus import CORPUS, corpus
 
 PAGE = Path(__file__).parents[4] / "docs" / "CONSTRAINTS.md"

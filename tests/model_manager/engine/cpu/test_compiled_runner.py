@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from model_manager.engine.cpu.compiled_runner import CompiledRunner
-from model_manager.engine.cpu.matrix_ops import Format
-from model_manager.engine.cpu.packed_matrix import can_multiply
-from model_manager.engine.loading import compiled_loader
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.model_runner import TorchModelRunner
-from model_manager.wire.config import ModelConfig
+from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
+from millrace.model_manager.engine.cpu.matrix_ops import Format
+from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
+from millrace.model_manager.engine.loading import compiled_loader
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.torch.model_runner import TorchModelRunner
+from millrace.model_manager.wire.config import ModelConfig
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.batches import deal_blocks, make_step
 

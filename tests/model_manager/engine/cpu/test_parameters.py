@@ -14,13 +14,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig
 
-from model_manager.engine.cpu.compiled_runner import CompiledRunner
-from model_manager.engine.cpu.decoder_plan import plan_decoder
-from model_manager.engine.cpu.matrix_ops import Format
-from model_manager.engine.cpu.packed_matrix import can_multiply
-from model_manager.engine.cpu.parameters import LoadedParameters, stored_parameters
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.wire.config import ModelConfig
+from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
+from millrace.model_manager.engine.cpu.decoder_plan import plan_decoder
+from millrace.model_manager.engine.cpu.matrix_ops import Format
+from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
+from millrace.model_manager.engine.cpu.parameters import LoadedParameters, stored_parameters
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.wire.config import ModelConfig
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
@@ -143,9 +143,9 @@ def test_a_start_of_a_model_that_was_checked_imports_no_model_code_of_transforme
     """It would take longer than all the rest. The first start compares the plan with that code."""
     random_checkpoints.write(tmp_path, random_checkpoints.qwen2())
     program = (
-        "import sys; from pathlib import Path; from model_manager.wire.config import ModelConfig\n"
-        "from model_manager.engine import engine\n"
-        "from model_manager.engine.loading.model_loader import load_model\n"
+        "import sys; from pathlib import Path; from millrace.model_manager.wire.config import ModelConfig\n"
+        "from millrace.model_manager.engine import engine\n"
+        "from millrace.model_manager.engine.loading.model_loader import load_model\n"
         "load_model(ModelConfig(model='small', kv_cache_gib=0.01), Path(sys.argv[1]))\n"
         "print({'transformers.modeling_utils', 'transformers.models.qwen2.modeling_qwen2'} & sys.modules.keys())"
     )

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from model_manager.engine.cpu.cpu_team import Team
-from model_manager.engine.cpu.matrix_ops import Epilogue, Format
-from model_manager.engine.cpu.packed_matrix import PackedMatrix, can_multiply
-from model_manager.engine.cpu.row_ops import Norm
-from model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rotation, Rows
-from model_manager.engine.cpu.step_program import Kernels
-from model_manager.engine.paged_attention import CacheShape
+from millrace.model_manager.engine.cpu.matrix_ops import Epilogue, Format
+from millrace.model_manager.engine.cpu.packed_matrix import PackedMatrix, can_multiply
+from millrace.model_manager.engine.cpu.row_ops import Norm
+from millrace.model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rotation, Rows
+from millrace.model_manager.engine.cpu.step_program import Kernels
+from millrace.model_manager.engine.cpu.team import Team
+from millrace.model_manager.engine.paged_attention import CacheShape
 
 _DTYPES = {Format.FLOAT32: torch.float32, Format.BFLOAT16: torch.bfloat16, Format.INT8: torch.uint8}
 _TOLERANCE = {Format.FLOAT32: 2e-6, Format.BFLOAT16: 1e-2, Format.INT8: 2e-2}
@@ -117,10 +117,10 @@ def test_bfloat16_results_are_rounded_to_nearest(emitter: Emitter) -> None:
 def test_a_runtime_that_gives_fewer_threads_than_asked_for_holds_nothing_up() -> None:
     code = """
 import torch
-from model_manager.engine.cpu.cpu_team import Team
-from model_manager.engine.cpu.matrix_ops import Format
-from model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rows
-from model_manager.engine.cpu.step_program import Kernels
+from millrace.model_manager.engine.cpu.team import Team
+from millrace.model_manager.engine.cpu.matrix_ops import Format
+from millrace.model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rows
+from millrace.model_manager.engine.cpu.step_program import Kernels
 
 source, target = Rows(5, 48, torch.float32, exact=True), Rows(5, 48, torch.uint8, exact=True)
 source.tensor.fill_(1.0)

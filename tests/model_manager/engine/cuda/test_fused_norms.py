@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from model_manager.engine.cuda.fused_norms import fuse_norms
+from millrace.model_manager.engine.cuda.fused_norms import fuse_norms
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,

@@ -17,10 +17,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from model_manager.engine.cuda import triton_kernels
-from model_manager.engine.cuda.step_buffer import StepBuffer
-from model_manager.engine.cuda.triton_attention import TritonAttention, supports
-from model_manager.engine.paged_attention import CacheShape
+from millrace.model_manager.engine.cuda import triton_kernels
+from millrace.model_manager.engine.cuda.step_buffer import StepBuffer
+from millrace.model_manager.engine.cuda.triton_attention import TritonAttention, supports
+from millrace.model_manager.engine.paged_attention import CacheShape
 from tests.model_manager.engine.triton_checks import CHECKS, QUICK
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

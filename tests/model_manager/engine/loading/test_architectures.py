@@ -11,15 +11,15 @@ import pytest
 import transformers
 from transformers import LlamaConfig, PreTrainedConfig, ViTConfig
 
-from model_manager.engine.loading.architectures import (
+from millrace.model_manager.engine.loading.architectures import (
     TESTED,
     feed_forward_size,
     longest_context,
     served_architecture,
     text_part,
 )
-from model_manager.engine.loading.checkpoint import read_checkpoint
-from model_manager.wire.errors import ConfigError, ModelUnsupported
+from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
+from millrace.model_manager.wire.errors import ConfigError, ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.tested_models import MODELS, TABLE_FILE, ModelCase, with_table
 

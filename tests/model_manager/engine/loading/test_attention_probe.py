@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
-from model_manager.engine.loading.attention_probe import probe_attention
-from model_manager.engine.modules import falcon
-from model_manager.engine.modules.attention_hook import IMPLEMENTATION, register
-from model_manager.engine.paged_attention import AttentionLayout
-from model_manager.wire.errors import ModelUnsupported
+from millrace.model_manager.engine.loading.attention_probe import probe_attention
+from millrace.model_manager.engine.paged_attention import AttentionLayout
+from millrace.model_manager.engine.torch import falcon
+from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION, register
+from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 
 _CPU = torch.device("cpu")

@@ -10,15 +10,15 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.loading.draft_loading import load_with_draft
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.engine.speculation.speculation import Policy
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError
-from model_manager.wire.messages import Output, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.loading.draft_loading import load_with_draft
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.engine.speculation.drafts import Policy
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 
 

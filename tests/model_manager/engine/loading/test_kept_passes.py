@@ -13,14 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model_manager.engine.loading import kept_passes, plan_check, transformers_loader
-from model_manager.engine.loading.checkpoint import read_checkpoint
-from model_manager.engine.loading.kept_passes import KeptPass
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.loading.placement import Placement
-from model_manager.engine.loading.refusing import not_served
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelUnsupported
+from millrace.model_manager.engine.loading import kept_passes, plan_check, transformers_loader
+from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
+from millrace.model_manager.engine.loading.kept_passes import KeptPass
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.loading.placement import Placement
+from millrace.model_manager.engine.loading.refusing import not_served
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 
 

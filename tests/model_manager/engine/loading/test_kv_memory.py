@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from model_manager.engine.loading.kv_memory import CachePlan, check_weights, plan_cache
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelDoesNotFit
+from millrace.model_manager.engine.loading.kv_memory import CachePlan, check_weights, plan_cache
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelDoesNotFit
 
 _MIB, _GIB = 2**20, 2**30
 

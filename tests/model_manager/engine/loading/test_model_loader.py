@@ -14,14 +14,20 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model_manager.engine.cpu.cpu_attention import CpuAttention
-from model_manager.engine.cpu.parameters import StoredParameters
-from model_manager.engine.interface import StepInput
-from model_manager.engine.loading import device
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.paged_attention import GatheringAttention
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ConfigError, ModelCorrupt, ModelDoesNotFit, ModelNotFound, ModelUnsupported
+from millrace.model_manager.engine.cpu.attention import CpuAttention
+from millrace.model_manager.engine.cpu.parameters import StoredParameters
+from millrace.model_manager.engine.interface import StepInput
+from millrace.model_manager.engine.loading import device
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.torch.gathering_attention import GatheringAttention
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import (
+    ConfigError,
+    ModelCorrupt,
+    ModelDoesNotFit,
+    ModelNotFound,
+    ModelUnsupported,
+)
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.random_checkpoints import POSITIONS, VOCAB
 
@@ -188,7 +194,7 @@ def test_the_cache_is_reserved_and_not_touched(folder: Path) -> None:
 def test_weights_beyond_the_memory_are_refused_before_they_are_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_manager.engine.loading.placement.free_memory", lambda: 1000)
+    monkeypatch.setattr("millrace.model_manager.engine.loading.placement.free_memory", lambda: 1000)
     with pytest.raises(ModelDoesNotFit, match="the weights take"):
         load_model(_config(), folder)
 

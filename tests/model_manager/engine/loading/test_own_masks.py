@@ -19,11 +19,11 @@ from transformers import (
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama import modeling_llama
 
-from model_manager.engine.loading.attention_probe import probe_attention
-from model_manager.engine.loading.own_masks import check_windows, own_windows
-from model_manager.engine.modules import falcon
-from model_manager.engine.modules.attention_hook import IMPLEMENTATION, register
-from model_manager.wire.errors import ModelUnsupported
+from millrace.model_manager.engine.loading.attention_probe import probe_attention
+from millrace.model_manager.engine.loading.own_masks import check_windows, own_windows
+from millrace.model_manager.engine.torch import falcon
+from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION, register
+from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.random_checkpoints import common
 from tests.model_manager.engine.tested_models import MODELS

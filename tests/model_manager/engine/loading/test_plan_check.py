@@ -12,15 +12,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, PreTrainedConfig
 
-from model_manager.engine.cpu.compiled_runner import CompiledRunner
-from model_manager.engine.cpu.decoder_plan import DecoderPlan, Rope, plan_decoder
-from model_manager.engine.cpu.matrix_ops import Format
-from model_manager.engine.cpu.packed_matrix import can_multiply
-from model_manager.engine.loading import architectures, compiled_loader, plan_check
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.loading.plan_check import narrowed
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelUnsupported
+from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
+from millrace.model_manager.engine.cpu.decoder_plan import DecoderPlan, Rope, plan_decoder
+from millrace.model_manager.engine.cpu.matrix_ops import Format
+from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
+from millrace.model_manager.engine.loading import architectures, compiled_loader, plan_check
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.loading.plan_check import narrowed
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.random_checkpoints import common
 

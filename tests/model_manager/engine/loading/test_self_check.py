@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers.models.llama import modeling_llama
 
-from model_manager.engine.loading import architectures, compiled_loader, self_check
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.errors import ModelUnsupported
+from millrace.model_manager.engine.loading import architectures, compiled_loader, self_check
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 
 

@@ -19,12 +19,12 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import ModelConfig
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.random_checkpoints import POSITIONS, VOCAB, common
 

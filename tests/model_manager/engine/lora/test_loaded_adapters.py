@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.engine.lora.loaded_adapters import LoadedAdapters
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.scheduling.stopping import StopConditions, StopRules
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.messages import Adapter, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.lora.loaded_adapters import LoadedAdapters
+from millrace.model_manager.engine.scheduling.sequence import Sequence
+from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.messages import Adapter, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 class Slots:

@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from model_manager.client.tokenizing import Tokenizer
-from model_manager.engine.engine import LLMEngine
-from model_manager.engine.loading.model_loader import load_model
-from model_manager.engine.quantization.quantization import INT4_GROUP
-from model_manager.engine.quantization.rounding import round_groups, round_rows
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.store import find_adapter, resolve
-from model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from model_manager.wire.messages import Adapter, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.engine.engine import LLMEngine
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.quantization.precision import INT4_GROUP
+from millrace.model_manager.engine.quantization.rounding import round_groups, round_rows
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.store import find_adapter, resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.messages import Adapter, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import adapters_made_here
 
 _TEXT = "What is the capital of France? Paris. What is 3 + 4? 7. The review is positive because the food was good."

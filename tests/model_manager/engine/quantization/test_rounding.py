@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model_manager.engine.quantization.rounding import RoundedGroups, round_groups, round_rows
+from millrace.model_manager.engine.quantization.rounding import RoundedGroups, round_groups, round_rows
 
 
 def _random(*shape: int) -> torch.Tensor:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from model_manager.engine.quantization.rounding import RoundedGroups, RoundedRows
-from model_manager.engine.quantization.stored_formats import FORMATS, OrderedGroups, Weight, refusal, worth
+from millrace.model_manager.engine.quantization.rounding import RoundedGroups, RoundedRows
+from millrace.model_manager.engine.quantization.stored_formats import FORMATS, OrderedGroups, Weight, refusal, worth
 
 _OUT, _IN, _GROUP = 48, 128, 32
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from model_manager.engine.sampling.random_numbers import uniforms
+from millrace.model_manager.engine.sampling.random_numbers import uniforms
 
 
 def draw(seeds: list[int], index: list[int]) -> list[float]:

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_manager.engine.sampling.random_numbers import uniforms
-from model_manager.engine.sampling.sampler import Sampler
-from model_manager.engine.sampling.sampling_rows import SamplingRows
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
+from millrace.model_manager.engine.sampling.random_numbers import uniforms
+from millrace.model_manager.engine.sampling.sampler import Sampler
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.sampling_cases import Case, case, indexed, rows_of
 
 NAN, INF = float("nan"), float("inf")

@@ -26,21 +26,21 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-import model_manager.store
-from model_manager.engine.sampling.sampler import Sampler, Samples, sample_by_torch
-from model_manager.engine.sampling.sampling_rows import SamplingRows, mask_words
-from model_manager.engine.sampling.token_rules import bad_word_tokens, token_rules
-from model_manager.engine.sampling.torch_sampling import kept_weights, processed
-from model_manager.engine.scheduling.stopping import StopRules
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import InvalidRequest
-from model_manager.wire.logprobs import Logprobs
-from model_manager.wire.messages import FinishReason, Request
-from model_manager.wire.sampling import SamplingParams
+import millrace.model_manager.store
+from millrace.model_manager.engine.sampling.logit_rows import SamplingRows, mask_words
+from millrace.model_manager.engine.sampling.sampler import Sampler, Samples, sample_by_torch
+from millrace.model_manager.engine.sampling.token_rules import bad_word_tokens, token_rules
+from millrace.model_manager.engine.sampling.torch_sampling import kept_weights, processed
+from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.logprobs import Logprobs
+from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.history_runner import EOS, EngineUnderTest, HistoryRunner, reference_tokens
 from tests.model_manager.engine.sampling_cases import Case, case, indexed, rows_of
 
-FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 VOCAB = 3000
 EITHER = pytest.mark.parametrize("sample", [Sampler().sample, sample_by_torch], ids=["compiled", "torch"])
 Sample = Callable[[torch.Tensor, SamplingRows], Samples]

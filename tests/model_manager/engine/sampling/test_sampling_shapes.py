@@ -17,10 +17,10 @@ import pytest
 import torch
 from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 
-from model_manager.engine.sampling.cpu_sampling import CpuSampling
-from model_manager.engine.sampling.sampler import Sampler, sample_by_torch
-from model_manager.engine.sampling.sampling_rows import SamplingRows
-from model_manager.engine.sampling.torch_sampling import kept_weights
+from millrace.model_manager.engine.sampling.cpu_sampling import CpuSampling
+from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
+from millrace.model_manager.engine.sampling.sampler import Sampler, sample_by_torch
+from millrace.model_manager.engine.sampling.torch_sampling import kept_weights
 from tests.model_manager.engine.sampling_cases import case, indexed, rows_of
 
 OPT, QWEN = 50_272, 151_936

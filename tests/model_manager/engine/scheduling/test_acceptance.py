@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from model_manager.engine.scheduling.acceptance import Acceptance
+from millrace.model_manager.engine.scheduling.acceptance import Acceptance
 
 LEAST = 0.25
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.scheduling.stopping import StopConditions
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.scheduling.batch_table import BatchTable, Scheduled
+from millrace.model_manager.engine.scheduling.sequence import Sequence
+from millrace.model_manager.engine.scheduling.stopping import StopConditions
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 def running(table: BatchTable, prompt: list[int], blocks: list[int], computed: int, **params: object) -> Sequence:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.engine.scheduling.block_manager import BlockManager
-from model_manager.engine.scheduling.prefix_cache import BEING_COMPUTED, Digest, chained_digest
-from model_manager.engine.scheduling.sequence import Sequence
-from model_manager.engine.scheduling.stopping import StopConditions
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.scheduling.block_manager import BlockManager
+from millrace.model_manager.engine.scheduling.prefix_cache import BEING_COMPUTED, Digest, chained_digest
+from millrace.model_manager.engine.scheduling.sequence import Sequence
+from millrace.model_manager.engine.scheduling.stopping import StopConditions
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 SIZE = 4
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from model_manager.engine.scheduling.block_manager import BlockManager
-from model_manager.engine.scheduling.prefix_cache import chained_digest
-from model_manager.engine.scheduling.scheduler import LOOK_AHEAD
+from millrace.model_manager.engine.scheduling.block_manager import BlockManager
+from millrace.model_manager.engine.scheduling.prefix_cache import chained_digest
+from millrace.model_manager.engine.scheduling.scheduler import LOOK_AHEAD
 from tests.model_manager.engine.scheduling.test_scheduler import SHARED, SIZE, Driver
 
 

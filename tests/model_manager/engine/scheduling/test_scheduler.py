@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.engine.scheduling.batch_table import BatchTable
-from model_manager.engine.scheduling.block_manager import BlockManager
-from model_manager.engine.scheduling.scheduler import MOST_OVERTAKES, Scheduler
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.stopping import StopConditions
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.scheduling.batch_table import BatchTable
+from millrace.model_manager.engine.scheduling.block_manager import BlockManager
+from millrace.model_manager.engine.scheduling.scheduler import MOST_OVERTAKES, Scheduler
+from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from millrace.model_manager.engine.scheduling.stopping import StopConditions
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 SIZE = 4
 

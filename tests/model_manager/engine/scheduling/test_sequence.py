@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from model_manager.engine.scheduling.acceptable import accepted
-from model_manager.engine.scheduling.sequence import Sequence, sampling_seed
-from model_manager.engine.scheduling.stopping import StopConditions, StopRules
-from model_manager.wire.errors import InvalidRequest, PromptTooLong
-from model_manager.wire.messages import FinishReason, Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.scheduling.acceptable import accepted
+from millrace.model_manager.engine.scheduling.sequence import Sequence, sampling_seed
+from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
+from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
+from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 def sequence(prompt: list[int], output: list[int] | None = None, max_tokens: int = 4, waited: float = 0.0) -> Sequence:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from model_manager.engine.scheduling.sequence import SequenceStatus
-from model_manager.engine.scheduling.sequence_heap import SequenceHeap
+from millrace.model_manager.engine.scheduling.sequence import SequenceStatus
+from millrace.model_manager.engine.scheduling.sequence_heap import SequenceHeap
 from tests.model_manager.engine.scheduling.test_waiting_queue import sequence
 
 

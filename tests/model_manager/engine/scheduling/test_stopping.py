@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
-import model_manager.store
-from model_manager.client.generation import text_of
-from model_manager.engine.scheduling.stopping import Ending, StopRules, StopText
-from model_manager.wire.config import EMBEDDED_MODEL
-from model_manager.wire.errors import ModelCorrupt
-from model_manager.wire.messages import FinishReason, Output, Timings
-from model_manager.wire.sampling import SamplingParams
+import millrace.model_manager.store
+from millrace.model_manager.client.generation import text_of
+from millrace.model_manager.engine.scheduling.stopping import Ending, StopRules, StopText
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import ModelCorrupt
+from millrace.model_manager.wire.messages import FinishReason, Output, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.stop_text_cases import (
     KINDS,
     REPLACEMENT,
@@ -26,7 +26,7 @@ from tests.model_manager.engine.scheduling.stop_text_cases import (
     tokenizer_of,
 )
 
-FOLDER = Path(model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
+FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 EOS = 1
 
 

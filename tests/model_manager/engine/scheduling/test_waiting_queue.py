@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from model_manager.engine.scheduling.stopping import StopConditions
-from model_manager.engine.scheduling.waiting_queue import WaitingQueue
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from millrace.model_manager.engine.scheduling.stopping import StopConditions
+from millrace.model_manager.engine.scheduling.waiting_queue import WaitingQueue
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 
 
 def sequence(name: str, place: int) -> Sequence:

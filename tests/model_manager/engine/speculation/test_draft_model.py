@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from model_manager.engine.speculation.draft_model import DraftModel
-from model_manager.engine.speculation.speculation import Policy
-from model_manager.wire.messages import Request
-from model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.engine.speculation.draft_model import DraftModel
+from millrace.model_manager.engine.speculation.drafts import Policy
+from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.drafting import speculate
 from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, HistoryRunner, reference_tokens
 

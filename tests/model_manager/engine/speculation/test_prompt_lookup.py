@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_manager.engine.speculation.prompt_lookup import look_up
+from millrace.model_manager.engine.speculation.prompt_lookup import look_up
 
 
 def guess(tokens: list[int], count: int = 3, shortest: int = 2, longest: int = 4) -> list[int]:

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from model_manager.wire.errors import ConfigError
-from transforms.streams.kafka import KafkaTopic
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.streams.kafka import KafkaTopic
 
 
 def test_an_address_names_brokers_topic_and_group() -> None:

@@ -1,10 +1,10 @@
 import pytest
 
-from model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.streams.kafka import KafkaTopic
+from millrace.transforms.streams.kafka import reader as kafka_reader
+from millrace.transforms.streams.kafka.reader import partitions_of
 from tests.servers.processes import free_port
-from transforms.streams.kafka import KafkaTopic
-from transforms.streams.kafka import reader as kafka_reader
-from transforms.streams.kafka.reader import partitions_of
 
 
 def test_a_broker_that_is_not_there_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-from transforms.streams.pubsub import PubSubAddress
+from millrace.transforms.streams.pubsub import PubSubAddress
 
 
 def test_addresses_are_paths() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import RetryError, ServiceUnavailable
 
-from transforms.streams.pubsub.address import PubSubAddress
-from transforms.streams.pubsub.connection import Leases, Session
+from millrace.transforms.streams.pubsub.address import PubSubAddress
+from millrace.transforms.streams.pubsub.connection import Leases, Session
 
 
 class Renewals:
@@ -69,7 +69,7 @@ def test_a_renewal_that_fails_is_tried_again() -> None:
 
 @pytest.mark.parametrize("error", [RetryError("too long", None), RuntimeError("a surprise")])  # type: ignore[no-untyped-call, unused-ignore]
 def test_a_renewal_that_fails_does_not_end_the_renewals(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transforms.streams.pubsub.connection._RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("millrace.transforms.streams.pubsub.connection._RENEW_SECONDS", 0.01)
     asked = queue.SimpleQueue[list[str]]()
 
     def renew(ids: list[str]) -> None:
@@ -106,7 +106,7 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     client = Client()
-    monkeypatch.setattr("transforms.streams.pubsub.connection.SubscriberClient", lambda: client)
+    monkeypatch.setattr("millrace.transforms.streams.pubsub.connection.SubscriberClient", lambda: client)
     return client
 
 

@@ -6,12 +6,12 @@ from typing import Any, Self
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound
 
-from model_manager.wire.errors import ConfigError
-from transforms.streams.pubsub import PubSubAddress
-from transforms.streams.pubsub import reader as pubsub_reader
-from transforms.streams.pubsub.reader import ReadPubSub, _readers
-from transforms.streams.pubsub.writer import _Publish
-from transforms.streams.readers import Reader
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.streams.pubsub import PubSubAddress
+from millrace.transforms.streams.pubsub import reader as pubsub_reader
+from millrace.transforms.streams.pubsub.reader import ReadPubSub, _readers
+from millrace.transforms.streams.pubsub.writer import _Publish
+from millrace.transforms.streams.readers import Reader
 
 SUBSCRIPTION = PubSubAddress("p", "subscriptions", "prompts")
 TOPIC = PubSubAddress("p", "topics", "prompts")

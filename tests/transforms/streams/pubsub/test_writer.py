@@ -1,9 +1,9 @@
 from apache_beam.io.gcp.pubsub import PubsubMessage
 
-from model_manager.wire.messages import FinishReason
-from transforms.elements import DEAD_LETTERS, Completion, DeadLetter
-from transforms.streams.messages import Outgoing
-from transforms.streams.pubsub.writer import _fitting, _ToBeam
+from millrace.model_manager.wire.messages import FinishReason
+from millrace.transforms.elements.completions import DEAD_LETTERS, Completion, DeadLetter
+from millrace.transforms.streams.messages import Outgoing
+from millrace.transforms.streams.pubsub.writer import _fitting, _ToBeam
 
 LARGE = Completion(id="a", text="x" * 10_000_000, finish_reason=FinishReason.STOP)
 

@@ -17,7 +17,7 @@ import org.apache.beam.sdk.values.Row;
  */
 public final class Generate extends PTransform<PCollection<Row>, PCollection<Row>> {
 
-  private static final String IN_PYTHON = "transforms.row_transforms.GenerateRows";
+  private static final String IN_PYTHON = "millrace.transforms.beam_rows.row_transforms.GenerateRows";
 
   private final String expansionService;
   private final Map<String, Object> settings = new LinkedHashMap<>();

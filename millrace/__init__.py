@@ -1,0 +1,99 @@
+"""The names that a user imports.
+
+    from millrace import Extract, Generate, ModelConfig, ReadPrompts, SamplingParams, WriteCompletions
+
+A name is loaded when it is first used, so `import millrace` costs nothing: the model manager and `millrace ps` never
+load Beam. The folders beside this file are links to the project's three layers, which stand at the top of a checkout.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .model_manager.wire.config import ManagerConfig, ModelConfig
+    from .model_manager.wire.sampling import SamplingParams
+    from .transforms.classify import Classify
+    from .transforms.elements.classification import Classification
+    from .transforms.elements.completions import Completion, DeadLetter, Prompt
+    from .transforms.elements.task_results import Embedded, Scored
+    from .transforms.embed import Embed
+    from .transforms.extract import Extract
+    from .transforms.generate import Generate
+    from .transforms.model_handler import ManagedModelHandler
+    from .transforms.models.updates import WatchedFile
+    from .transforms.reading.read_prompts import ReadPrompts
+    from .transforms.score import Score
+    from .transforms.streams.watch import WatchPrompts
+    from .transforms.streams.windowed_files import WriteWindowedFiles
+    from .transforms.typed.shapes import Ask, Span
+    from .transforms.writing.resume import SkipCompleted
+    from .transforms.writing.write_big_query import WriteBigQuery
+    from .transforms.writing.write_completions import WriteCompletions
+    from .transforms.writing.write_table import WriteTable
+
+__all__ = [
+    "Ask",
+    "Classification",
+    "Classify",
+    "Completion",
+    "DeadLetter",
+    "Embed",
+    "Embedded",
+    "Extract",
+    "Generate",
+    "ManagedModelHandler",
+    "ManagerConfig",
+    "ModelConfig",
+    "Prompt",
+    "ReadPrompts",
+    "SamplingParams",
+    "Score",
+    "Scored",
+    "SkipCompleted",
+    "Span",
+    "WatchPrompts",
+    "WatchedFile",
+    "WriteBigQuery",
+    "WriteCompletions",
+    "WriteTable",
+    "WriteWindowedFiles",
+]
+
+_MODULES = {
+    "model_manager.wire.config": ("ManagerConfig", "ModelConfig"),
+    "model_manager.wire.sampling": ("SamplingParams",),
+    "transforms.classify": ("Classify",),
+    "transforms.elements.classification": ("Classification",),
+    "transforms.elements.completions": ("Completion", "DeadLetter", "Prompt"),
+    "transforms.elements.task_results": ("Embedded", "Scored"),
+    "transforms.embed": ("Embed",),
+    "transforms.extract": ("Extract",),
+    "transforms.generate": ("Generate",),
+    "transforms.model_handler": ("ManagedModelHandler",),
+    "transforms.models.updates": ("WatchedFile",),
+    "transforms.reading.read_prompts": ("ReadPrompts",),
+    "transforms.score": ("Score",),
+    "transforms.streams.watch": ("WatchPrompts",),
+    "transforms.streams.windowed_files": ("WriteWindowedFiles",),
+    "transforms.typed.shapes": ("Ask", "Span"),
+    "transforms.writing.resume": ("SkipCompleted",),
+    "transforms.writing.write_big_query": ("WriteBigQuery",),
+    "transforms.writing.write_completions": ("WriteCompletions",),
+    "transforms.writing.write_table": ("WriteTable",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,158 @@
+"""A LoRA adapter as peft saves it: its settings and its weights, checked against the layers of a model.
+
+What would change the answer and is not computed here is refused by name. Which layers an adapter changes is what its
+weights say; `target_modules` is only compared with them.
+
+The format: https://huggingface.co/docs/peft/developer_guides/checkpoint
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from ...store.adapters import digest_of
+from ...store.contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ...wire.conversion import converted
+from ...wire.errors import InvalidRequest
+from ...wire.messages import Adapter
+
+_NO_EFFECT = ("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version",
+              "lora_dropout", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules",
+              "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "qalora_group_size",
+              "ensure_weight_tying")  # fmt: skip
+"""Settings of training, or that say what the names of the weights say too."""
+T = TypeVar("T")
+_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_PLAIN_PATTERN = re.compile(r"[\w.]+")
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """What is read of adapter_config.json, with what is served of it."""
+
+    peft_type: Literal["LORA"]
+    r: int
+    lora_alpha: float
+    use_rslora: bool = False
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    target_modules: list[str] | str | None = None
+    bias: Literal["none"] = "none"
+    init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = None
+    """The others change the model's own weights."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What an adapter adds to one layer: up (down x)."""
+
+    down: torch.Tensor
+    """[rank, in_features], peft's A."""
+    up: torch.Tensor
+    """[out_features, rank], peft's B times the scale."""
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Factors:
+        """The same, elsewhere."""
+        return Factors(self.down.to(device, dtype), self.up.to(device, dtype))
+
+
+def read_adapter(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], max_rank: int) -> dict[str, Factors]:
+    """An adapter's factors by layer, in float32; `sizes` are (out_features, in_features) of those that take any.
+
+    Raises InvalidRequest, saying what is wrong; the caller says with which adapter.
+    """
+    folder = Path(adapter.folder)
+    try:
+        config, weights = ((folder / name).read_bytes() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    except OSError as error:
+        raise InvalidRequest(f"cannot be read: {error}") from None
+    if digest_of(config, weights) != adapter.digest:
+        raise InvalidRequest("its files have changed since the request was sent")
+    settings = _settings(config)
+    factors = {name: _factors(name, pair, settings, sizes) for name, pair in _pairs(weights).items()}
+    highest = max((each.down.shape[0] for each in factors.values()), default=0)
+    if highest > max_rank:
+        raise InvalidRequest(f"has rank {highest}; takes at most max_lora_rank={max_rank}")
+    _check_targets(settings.target_modules, list(factors))
+    return factors
+
+
+def _settings(config: bytes) -> _Settings:
+    try:
+        given = msgspec.json.decode(config, type=dict[str, Any])
+        ours = {name: value for name, value in given.items() if name in _Settings.__struct_fields__}
+        settings = converted(ours, _Settings, InvalidRequest, what="setting")
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidRequest) as error:
+        raise InvalidRequest(f"{ADAPTER_CONFIG}: {error}") from None
+    for name in sorted(given.keys() - {*_Settings.__struct_fields__, *_NO_EFFECT}):
+        if given[name]:
+            raise InvalidRequest(f"{ADAPTER_CONFIG}: {name}={given[name]!r} is not supported")
+    return settings
+
+
+def _pairs(weights: bytes) -> dict[str, dict[str, torch.Tensor]]:
+    """A and B by layer."""
+    try:
+        tensors = safetensors.torch.load(weights)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InvalidRequest(f"{ADAPTER_WEIGHTS}: {error}") from None
+    pairs: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise InvalidRequest(f"{ADAPTER_WEIGHTS} has {name}, which is no factor of a linear layer")
+        pairs.setdefault(found[1], {})[found[2]] = tensor.float()
+    if not pairs:
+        raise InvalidRequest(f"{ADAPTER_WEIGHTS} has no weights")
+    return pairs
+
+
+def _factors(
+    name: str, pair: dict[str, torch.Tensor], settings: _Settings, sizes: Mapping[str, tuple[int, int]]
+) -> Factors:
+    if name not in sizes:
+        raise InvalidRequest(f"changes {name}, which is no linear layer of the model that takes adapters")
+    rank = _of("rank_pattern", settings.rank_pattern, name, settings.r)
+    alpha = _of("alpha_pattern", settings.alpha_pattern, name, settings.lora_alpha)
+    out_features, in_features = sizes[name]
+    shapes = {which: list(tensor.shape) for which, tensor in sorted(pair.items())}
+    wanted = {"A": [rank, in_features], "B": [out_features, rank]}
+    if shapes != wanted or rank < 1:
+        raise InvalidRequest(f"{name}: has factors of {shapes}; the model, and rank {rank}, take {wanted}")
+    scale = alpha / (math.sqrt(rank) if settings.use_rslora else rank)
+    return Factors(pair["A"], pair["B"] * scale)
+
+
+def _of(setting: str, pattern: Mapping[str, T] | None, name: str, otherwise: T) -> T:
+    """What a pattern says for a layer: the value of the first key that the layer's name ends with."""
+    for key, value in (pattern or {}).items():
+        if not _PLAIN_PATTERN.fullmatch(key):
+            raise InvalidRequest(f"{setting} has {key!r}; takes names of layers, or their ends")
+        if _ends(name, key):
+            return value
+    return otherwise
+
+
+def _check_targets(targets: list[str] | str | None, layers: list[str]) -> None:
+    """Of a list, each entry is one of the layers' names, or the end of one; a pattern is not looked at."""
+    if targets is None or isinstance(targets, str):
+        return
+    strange = [name for name in layers if not any(_ends(name, target) for target in targets)]
+    if strange:
+        raise InvalidRequest(f"{ADAPTER_WEIGHTS} has {strange[0]}, which target_modules={targets} do not name")
+    absent = [target for target in targets if not any(_ends(name, target) for name in layers)]
+    if absent:
+        raise InvalidRequest(f"target_modules names {absent[0]!r}, which {ADAPTER_WEIGHTS} has no weights of")
+
+
+def _ends(name: str, end: str) -> bool:
+    return name == end or name.endswith(f".{end}")

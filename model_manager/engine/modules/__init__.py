@@ -1,1 +1,0 @@
-"""Parts of transformers' models that are replaced or changed before they run."""

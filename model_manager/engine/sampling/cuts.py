@@ -1,0 +1,248 @@
+"""From a row of logits and its parameters to one token: what top_k, top_p, min_p and typical_p leave, and a draw.
+
+The vocabulary is never sorted. Thresholds are found by halving: an exact sum says on which side of a value the
+threshold lies, and only that side is kept. Among many tokens this begins between two values that a sample suggests,
+once exact sums have shown that the threshold does lie between them; where it does not, with all. Bounds that are cheap
+to find keep most tokens out from the start.
+Knows one row, in its thread's slots (`Slot`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ..cpu.vector_ops import load_int32, load_int64
+from .kernel_record import BLOCK, SLOTS_HEAD, Float, Int, Slot
+from .vector_passes import (
+    LANES,
+    SHARE,
+    drop_below,
+    fill,
+    gather,
+    keep,
+    load_double,
+    load_float,
+    rank_by_distance,
+    span,
+    sum_blocks,
+    sum_from,
+    sum_weights,
+    thin,
+    weigh,
+    weighted_sum,
+)
+
+CANDIDATES = 128
+"""Where top_p's threshold is no lower than this one of the maxima, few tokens are above it."""
+_MANY = 8192
+"""From so many tokens on a threshold is looked for in the neighbourhood that a sample shows."""
+_DOUBT = 0.5
+"""What the sample's share may be off by."""
+_RESOLUTION = np.float32(2.4e-7)
+"""More than there is between a float32 and the next, over its size."""
+_LOG2_E = 1.4426950408889634
+_LEAST, _INFINITY = np.float32(-3.4028234663852886e38), np.float32(np.inf)
+_MOST = 3e38
+_SMALL_ERROR = 1e-5
+"""More than a weight's logarithm, over the size of the numbers that it is made of, is off by."""
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def slot(slots: int, which: Any) -> Any:
+    """Address of a slot; `slots` is that of the thread's memory, which begins with how many bytes a slot has."""
+    return slots + SLOTS_HEAD + which * load_int64(slots, 0)
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _narrow(values: int, weights: int, count: int, above: float, target: float, slots: int) -> Any:
+    """The greatest value from which on weights, and what lies `above` these, sum to the target, or the least."""
+    few, few_weights = slot(slots, Slot.FEW), slot(slots, Slot.FEW_WEIGHTS)
+    while True:
+        low, high = span(values, count)
+        if not low < high:
+            return low
+        middle = np.float32(0.5) * low + np.float32(0.5) * high
+        if middle <= low:
+            middle = high
+        mass = sum_from(values, weights, count, middle)
+        if above + mass >= target:
+            low, high = middle, _INFINITY
+        else:
+            high, above = middle, above + mass
+        count = keep(values, weights, count, few, few_weights, low, high)
+        values, weights = few, few_weights
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _bracket(values: int, weights: int, count: int, total: float, target: float, slots: int) -> Any:
+    """Two values that probably have the threshold between them, not far apart: estimated from every 16th vector.
+
+    By the weights below it, which are many and small, so that a sample shows them well.
+    """
+    sample, of_sample = slot(slots, Slot.SAMPLE), slot(slots, Slot.SAMPLE_WEIGHTS)
+    size = thin(values, count, sample, np.float32(-np.inf))
+    thin(weights, count, of_sample, np.float32(0.0))
+    found, below = sum_blocks(of_sample, size, slot(slots, Slot.SUMS)), (total - target) / SHARE
+    doubt = _DOUBT * (below if below < target / SHARE else target / SHARE)
+    low = _narrow(sample, of_sample, size, 0.0, found - below + doubt, slots)
+    high = _narrow(sample, of_sample, size, 0.0, found - below - doubt, slots)
+    return low, high + abs(high) * _RESOLUTION
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _threshold(values: int, weights: int, count: int, total: float, target: float, most: Any, slots: int) -> Any:
+    """The greatest value from which on weights, which sum to `total`, sum to the target, or the least.
+
+    At least one must be finite. Few values are above `most`.
+    """
+    if count < _MANY:
+        return _narrow(values, weights, count, 0.0, target, slots)
+    low, high = _bracket(values, weights, count, total, target, slots)
+    low, high = low if low < most else most, high if high < most else _INFINITY
+    few, few_weights = slot(slots, Slot.FEW), slot(slots, Slot.FEW_WEIGHTS)
+    above = sum_from(values, weights, count, high) if high < _INFINITY else 0.0
+    found = keep(values, weights, count, few, few_weights, low, high)
+    inside = sum_blocks(few_weights, found, slot(slots, Slot.SUMS))
+    if above < target <= above + inside:
+        return _narrow(few, few_weights, found, above, target, slots)
+    return _narrow(values, weights, count, 0.0, target, slots)
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def bound_of(n: int, count: int, slots: int) -> Any:
+    """A value that at least n tokens reach, or all that are not ruled out: the nth of the maxima."""
+    maxima, ones, size = slot(slots, Slot.MAXIMA), slot(slots, Slot.ONES), count // BLOCK * LANES
+    fill(ones, size, np.float32(1.0))
+    if sum_from(maxima, ones, size, _LEAST) < n:
+        return _LEAST
+    return _narrow(maxima, ones, size, 0.0, float(n), slots)
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def factor_of(temperature: float) -> Any:
+    """What a logit is multiplied by to be a power of 2."""
+    factor = _LOG2_E / temperature
+    return np.float32(factor if factor < _MOST else _MOST)
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _bound(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
+    """What nothing that top_k and min_p keep is below."""
+    top_k, min_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.MIN_P)
+    if top_k > 0:
+        return bound_of(top_k, count, slots)
+    if min_p > 0:
+        temperature, far = load_double(floats, Float.TEMPERATURE), np.log(min_p)
+        error = _SMALL_ERROR * (abs(np.float64(best)) + temperature * (1.0 - far))
+        bound = np.float32(best + temperature * far - error)
+        return bound if bound > _LEAST else _LEAST
+    return _LEAST
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _keep_typical(found: int, share: float, slots: int) -> None:
+    """The tokens whose information is nearest to the entropy (Meister et al., arXiv:2202.00666).
+
+    Both hold the temperature and the log of all weights, which cancel. The logits are lost.
+    """
+    values, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
+    total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
+    rank_by_distance(values, found, weighted_sum(values, weights, found) / total)
+    drop_below(values, weights, found, _threshold(values, weights, found, total, share * total, _INFINITY, slots))
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _keep_top_k_and_p(found: int, top_k: int, top_p: float, slots: int) -> None:
+    """Of the tokens gathered, give weight 0 to those that top_k cuts, then to those that top_p does."""
+    values, weights, ones = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS), slot(slots, Slot.ONES)
+    if top_k < found:
+        fill(ones, found, np.float32(1.0))
+        least = _threshold(values, ones, found, float(found), float(top_k), _INFINITY, slots)
+        drop_below(values, weights, found, least)
+    if top_p < 1:
+        total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
+        drop_below(values, weights, found, _threshold(values, weights, found, total, top_p * total, _INFINITY, slots))
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def cuts(ints: int, floats: int) -> Any:
+    """Whether any parameter cuts something; top_k is 0 where it does not."""
+    min_p, typical_p = load_double(floats, Float.MIN_P), load_double(floats, Float.TYPICAL_P)
+    return load_int64(ints, Int.TOP_K) > 0 or load_double(floats, Float.TOP_P) < 1 or min_p > 0 or typical_p < 1
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def cut(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
+    """Gather what may be kept of a row in its slot, and give weight 0 to what is not; how many were gathered.
+
+    `count` elements fill the row, whose greatest is `best`; `ints` and `floats` are the addresses of its numbers.
+    """
+    top_k, top_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.TOP_P)
+    min_p, typical_p = load_double(floats, Float.MIN_P), load_double(floats, Float.TYPICAL_P)
+    row, all_weights, weights = slot(slots, Slot.ROW), slot(slots, Slot.ALL_WEIGHTS), slot(slots, Slot.WEIGHTS)
+    total = weigh(row, all_weights, count, best, factor_of(load_double(floats, Float.TEMPERATURE)))
+    bound = _bound(count, best, ints, floats, slots)
+    if top_k == 0 and top_p < 1:
+        most = bound_of(np.int64(CANDIDATES), count, slots)
+        least = _threshold(row, all_weights, count, total, top_p * total, most, slots)
+        bound = least if least > bound else bound
+    found = gather(row, all_weights, count, slot(slots, Slot.KEPT), weights, slot(slots, Slot.IDS), bound)
+    if top_k > 0:
+        _keep_top_k_and_p(found, top_k, top_p, slots)
+    if min_p > 0:
+        drop_below(weights, weights, found, np.float32(min_p))
+    if typical_p < 1:
+        _keep_typical(found, typical_p, slots)
+    return found
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _block_of(sums: int, count: int, aim: float) -> Any:
+    """(The block in which running sums exceed `aim`, or the last that has any; the sum before it)."""
+    block, before, reached = 0, 0.0, 0.0
+    for candidate in range((count + BLOCK - 1) // BLOCK):
+        in_block = load_double(sums, candidate)
+        if in_block > 0:
+            block, before = candidate, reached
+            reached += in_block
+            if reached > aim:
+                break
+    return block, before
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def _place_of(weights: int, aim: float) -> int:
+    """Where a block's running sums exceed `aim`, or the last that has a weight."""
+    reached, last = 0.0, 0
+    for i in range(BLOCK):
+        weight = load_float(weights, i)
+        if weight > 0:
+            reached, last = reached + np.float64(weight), i
+            if reached > aim:
+                break
+    return last
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def draw_from_all(count: int, best: Any, floats: int, slots: int) -> Any:
+    """A token of a row that nothing is cut from. By inverse transform, in order of token ids, as `draw`."""
+    factor, sums = factor_of(load_double(floats, Float.TEMPERATURE)), slot(slots, Slot.SUMS)
+    row, weights = slot(slots, Slot.ROW), slot(slots, Slot.WEIGHTS)
+    aim = load_double(floats, Float.UNIFORM) * sum_weights(row, count, sums, best, factor)
+    block, before = _block_of(sums, count, aim)
+    weigh(row + 4 * block * BLOCK, weights, BLOCK, best, factor)
+    return block * BLOCK + _place_of(weights, aim - before)
+
+
+@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
+def draw(found: int, floats: int, slots: int) -> Any:
+    """One of the tokens gathered."""
+    sums, weights = slot(slots, Slot.SUMS), slot(slots, Slot.WEIGHTS)
+    fill(weights + 4 * found, BLOCK, np.float32(0.0))  # the last block, too, is gone through to its end
+    aim = load_double(floats, Float.UNIFORM) * sum_blocks(weights, found, sums)
+    block, before = _block_of(sums, found, aim)
+    place = block * BLOCK + _place_of(weights + 4 * block * BLOCK, aim - before)
+    return load_int32(slot(slots, Slot.IDS), place)

@@ -1,0 +1,130 @@
+"""What is read off a prompt while it is computed: scores of its tokens, or its embedding. One of these a sequence.
+
+Knows one prompt and numbers; not the model they come from, nor in how many steps. Rows are counted as positions of the
+sequence: row i is the final hidden state of token i, from which token i + 1 is predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...wire.logprobs import Logprobs
+from ...wire.messages import Pooling, Request
+
+Floats = npt.NDArray[np.float32]
+
+
+class Reading:
+    """Rows `next` .. `stop` - 1 are still to be read, in order; they are computed even where the cache holds them.
+
+    What was read stays when the sequence is preempted.
+    """
+
+    def __init__(self, first: int, stop: int) -> None:
+        self.next = first
+        self.stop = stop
+        self.finite = True
+        """Whether all that was read is finite."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to read."""
+        return self.next >= self.stop
+
+    def rows(self, start: int, count: int) -> range:
+        """Which of the `count` tokens from position `start` on are read, counted from the first of them."""
+        return range(max(self.next - start, 0), max(min(self.stop - start, count), 0))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of N tokens, with K alternatives each."""
+
+    logprobs: Floats
+    """[N]"""
+    greedy: npt.NDArray[np.bool_]
+    """[N]"""
+    top_token_ids: npt.NDArray[np.int64]
+    """[N, K]"""
+    top_logprobs: Floats
+    """[N, K]"""
+
+    def part(self, start: int, stop: int, num_top: int) -> Scores:
+        """Tokens start .. stop - 1, with as many alternatives as were asked for there."""
+        part = slice(start, stop)
+        return Scores(
+            self.logprobs[part],
+            self.greedy[part],
+            self.top_token_ids[part, :num_top],
+            self.top_logprobs[part, :num_top],
+        )
+
+
+class ScoreReading(Reading):
+    """Log-probabilities of the tokens from index `first` on, `num_top` alternatives to each."""
+
+    def __init__(self, token_ids: list[int], first: int, num_top: int) -> None:
+        super().__init__(first - 1, len(token_ids) - 1)
+        self.num_top = num_top
+        self._token_ids = token_ids
+        self._parts: list[Scores] = []
+
+    def targets(self, count: int) -> list[int]:
+        """The tokens that the next `count` rows predict."""
+        return self._token_ids[self.next + 1 : self.next + 1 + count]
+
+    def add(self, scores: Scores) -> None:
+        """The next tokens' scores."""
+        self.next += len(scores.logprobs)
+        self.finite &= bool(np.isfinite(scores.logprobs).all())
+        self._parts.append(scores)
+
+    def result(self) -> Logprobs:
+        """Of all tokens read."""
+        return Logprobs(
+            logprobs=[value for part in self._parts for value in part.logprobs.tolist()],
+            greedy=[value for part in self._parts for value in part.greedy.tolist()],
+            top_token_ids=[ids for part in self._parts for ids in part.top_token_ids.tolist()] if self.num_top else [],
+            top_logprobs=[row for part in self._parts for row in part.top_logprobs.tolist()] if self.num_top else [],
+        )
+
+
+class EmbedReading(Reading):
+    """The last token's final hidden state, or the mean of all tokens'; of length 1 if `normalize`."""
+
+    def __init__(self, num_tokens: int, pooling: Pooling, normalize: bool) -> None:
+        super().__init__(num_tokens - 1 if pooling == "last" else 0, num_tokens)
+        self._count = num_tokens - self.next
+        self._normalize = normalize
+        self._total: npt.NDArray[np.float64] | None = None
+
+    def add(self, total: npt.NDArray[np.float64], count: int) -> None:
+        """The sum [hidden_size] of the next `count` rows."""
+        self.next += count
+        self.finite &= bool(np.isfinite(total).all())
+        self._total = total if self._total is None else self._total + total
+
+    def result(self) -> bytes:
+        """float32, little endian."""
+        assert self.done
+        assert self._total is not None
+        vector = self._total / self._count
+        length = float(np.linalg.norm(vector))
+        if self._normalize and length > 0:
+            vector = vector / length
+        return vector.astype("<f4").tobytes()
+
+
+def reading_of(request: Request) -> ScoreReading | EmbedReading | None:
+    """What a request wants read off its prompt."""
+    tokens = request.prompt_token_ids
+    if request.task == "score":
+        return ScoreReading(tokens, request.score_from, num_top=0)
+    if request.task == "embed":
+        return EmbedReading(len(tokens), request.pooling, request.normalize)
+    if request.params.prompt_logprobs is not None:
+        return ScoreReading(tokens, 1, num_top=request.params.prompt_logprobs)
+    return None

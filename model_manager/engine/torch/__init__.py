@@ -1,0 +1,1 @@
+"""Transformers' model code over the paged KV cache."""

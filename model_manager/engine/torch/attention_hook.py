@@ -1,0 +1,65 @@
+"""The hook by which transformers' model code reaches attention over the paged KV cache. Computes nothing itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ...wire.errors import ModelUnsupported
+from ..paged_attention import AttentionOptions, PagedAttention
+
+IMPLEMENTATION = "millrace_paged"
+"""The name under which transformers' models find `attend_paged`."""
+_WITHOUT_EFFECT = frozenset(
+    {"dropout", "is_causal", "position_ids", "cache_position", "output_attentions", "output_router_logits", "use_cache"}
+)
+"""Options that models pass on and that change nothing here: there is no training, and positions are in the tables."""
+
+
+def attend_paged(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """As transformers calls its attention functions: tensors [1, heads, T, dim] in, [1, T, heads, dim] out.
+
+    Raises ModelUnsupported for a mask or an option that it does not know; a first step shows whether a model has one.
+    """
+    if attention_mask is not None or others.get("is_causal") is False or others.keys() - _WITHOUT_EFFECT:
+        _refuse_options(module, attention_mask, others)
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    options = AttentionOptions(scale, sliding_window or None, softcap, s_aux)
+    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+    width = v.shape[-1]
+    if width < k.shape[-1]:  # of latent attention; a page holds both in the same width
+        v = torch.nn.functional.pad(v, (0, k.shape[-1] - width))
+    return module.paged.attend(module.layer_idx, q, k, v, options)[..., :width].unsqueeze(0), None
+
+
+def _refuse_options(module: Any, mask: torch.Tensor | None, others: dict[str, Any]) -> None:
+    unknown = [name for name in others.keys() - _WITHOUT_EFFECT if others[name] is not None]
+    unknown += ["a mask of its own"] * (mask is not None) + ["no causal order"] * (others.get("is_causal") is False)
+    if unknown:
+        raise ModelUnsupported(f"{type(module).__name__} asks attention for what it does not do: {', '.join(unknown)}")
+
+
+def connect(model: torch.nn.Module, paged: PagedAttention) -> None:
+    """Make `paged` what the attention layers of `model`, those that know their number, reach by `attend_paged`."""
+    for module in model.modules():
+        if hasattr(module, "layer_idx"):
+            module.paged = paged  # type: ignore[assignment]
+
+
+def register() -> None:
+    """Make `IMPLEMENTATION` known to transformers; no mask is registered, so that none is built."""
+    ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, attend_paged)

@@ -1,0 +1,214 @@
+"""Constraints of requests → grammars that say, token by token, what may come next; compiled once, then kept.
+
+llguidance compiles and matches. What it takes of time, memory and states is limited before and while it does, so that
+whatever a request says ends in a grammar or in InvalidRequest. Knows no sequence and no batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from ..wire.constraint import Constraint
+from ..wire.errors import InvalidRequest, ModelUnsupported
+from . import refusals
+from .closing import Closing
+from .compilations import LONGEST, Compilations
+from .grammar import Grammar
+from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
+from .lark import ascii_classes, prepared_lark
+from .regex_reasons import misread
+from .schemas import OPTIONS, prepared
+from .token_bytes import load_tokenizer
+
+_LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}|[^\x00-\x7f]")
+"""Runs of a regular expression that stand for themselves, and characters that few texts end with."""
+_STRINGS = re.compile(r'"([^"\\\n]{2,64}|[^\x00-\x7f])"')
+"""Those of a Lark grammar."""
+_MOST_LITERALS = 16
+
+
+def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
+    """Raises InvalidRequest as compiling it would. Needs no model: the tokens are single bytes here, and which others a
+    grammar names is the model's matter.
+    """
+    source = _source(constraint)
+    reason = Compilations(longest).result(
+        constraint.key(), lambda: _failure(_matcher(LLTokenizer("byte"), source), constraint) or ""
+    )
+    if isinstance(reason, str) and reason and not refusals.OF_A_MODEL.search(reason):
+        raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
+
+
+def allowed(constraint: Constraint, text: str) -> int:
+    """How many bytes of a text may be an output's, from its first on; all are fewer by one where it could not end
+    there. Raises InvalidRequest as `check` does, and needs no model either.
+    """
+    check(constraint)
+    tokenizer = LLTokenizer("byte")
+    matcher = _matcher(tokenizer, _source(constraint))
+    tokens = tokenizer.tokenize_bytes(text.encode())
+    taken = matcher.try_consume_tokens(tokens)
+    return taken if taken < len(tokens) or matcher.is_accepting() else taken - 1
+
+
+class GrammarCompiler:
+    """Grammars over one model's tokens; any thread may compile, and the interpreter's lock is free meanwhile."""
+
+    def __init__(
+        self,
+        folder: Path,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        *,
+        most_kept_bytes: int = MOST_KEPT_BYTES,
+        longest: float = LONGEST,
+    ) -> None:
+        """`folder` holds tokenizer.json, which the first constraint loads; `vocab_size` is that of the logits.
+        `most_kept_bytes` is the memory of grammars that nobody uses but the next request might, `longest` how many
+        seconds of processor time a constraint may take to compile.
+        """
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._eos_token_ids = list(eos_token_ids)
+        self._loaded: tuple[LLTokenizer, Closing] | InvalidRequest | None = None
+        self._cache = GrammarCache(most_kept_bytes)
+        self._compilations = Compilations(longest)
+        self._loading = threading.Lock()
+
+    def compile(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint; raises InvalidRequest, naming what in it is unsupported or impossible."""
+        key = constraint.key()
+        found = self._cache.get(key)
+        if found is None:
+            found = self._compiled(constraint, key)
+        if isinstance(found, str):
+            raise InvalidRequest(found)
+        return found
+
+    def kept(self, constraint: Constraint) -> Grammar | None:
+        """The grammar, if it need not be compiled."""
+        found = self._cache.get(constraint.key())
+        return found if isinstance(found, Grammar) else None
+
+    @property
+    def tokenizer(self) -> LLTokenizer:
+        """The model's tokenizer; raises InvalidRequest where it is of a kind that has no constraints."""
+        return self._vocabulary()[0]
+
+    def _vocabulary(self) -> tuple[LLTokenizer, Closing]:
+        with self._loading:
+            if self._loaded is None:
+                try:
+                    tokenizer = load_tokenizer(self._folder, self._vocab_size, self._eos_token_ids)
+                    self._loaded = tokenizer, Closing(tokenizer)
+                except ModelUnsupported as error:
+                    self._loaded = InvalidRequest(f"constraint: not with this model: {error}")
+            if isinstance(self._loaded, InvalidRequest):
+                raise InvalidRequest(str(self._loaded))
+            return self._loaded
+
+    def _compiled(self, constraint: Constraint, key: bytes) -> Grammar | str:
+        """The grammar, or what is wrong with the constraint; either is kept. That it takes too long is not."""
+        vocabulary = self._vocabulary()
+        try:
+            return self._compilations.result(key, lambda: self._keep(constraint, key, _built(*vocabulary, constraint)))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"constraint.{constraint.kind}: {error}") from None
+
+    def _keep(self, constraint: Constraint, key: bytes, found: Grammar | str) -> Grammar | str:
+        self._cache.put(
+            key, found, refusal_bytes(found) if isinstance(found, str) else estimated_bytes(constraint, key)
+        )
+        return found
+
+
+def _source(constraint: Constraint) -> str:
+    """The constraint in llguidance's own form."""
+    if constraint.regex is not None:
+        said = misread(constraint.regex)
+        if said is not None:
+            raise InvalidRequest(f"constraint.regex: {said}")
+        return LLMatcher.grammar_from_regex(ascii_classes(constraint.regex))
+    if constraint.choice is not None:
+        return LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choice)))
+    if constraint.grammar is not None:
+        return LLMatcher.grammar_from_lark(prepared_lark(constraint.grammar))
+    schema = {} if constraint.json else constraint.json_schema
+    if schema is False:
+        raise InvalidRequest("constraint.json_schema: takes a schema that something satisfies, got false")
+    return _schema_source(prepared(schema) if isinstance(schema, dict) else {})
+
+
+def _schema_source(schema: dict[str, Any]) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema | {"x-guidance": OPTIONS}))
+
+
+def _literal(text: str) -> str:
+    """A regular expression for this text alone."""
+    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
+
+
+def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> Grammar | str:
+    """The grammar of a constraint, or what is wrong with it."""
+    try:
+        source = _source(constraint)
+    except InvalidRequest as error:
+        return str(error)
+
+    def build() -> LLMatcher:
+        return _matcher(tokenizer, source)
+
+    start = build()
+    reason = _failure(start, constraint)
+    if reason is not None:
+        return f"constraint.{constraint.kind}: {reason}"
+    literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")
+    return Grammar(start, build, tokenizer, closing.towards(literals[:_MOST_LITERALS]))
+
+
+def _matcher(tokenizer: LLTokenizer, source: str) -> LLMatcher:
+    return LLMatcher(tokenizer, source, log_level=0, limits=_limits(len(source)))
+
+
+def _limits(size: int) -> LLParserLimits:
+    """What compiling and each step may take; `size` is the length of the source, which spans of a document make long.
+
+    A thousand units of fuel are some 20 to 70 µs, ten thousand items of a very ambiguous grammar 0.1 s. Public schemas
+    take under 300 of those in a step, an object of 1,900 properties that may be left out some 8,000.
+    """
+    items = min(50_000, max(10_000, size // 2))
+    return LLParserLimits(
+        initial_lexer_fuel=min(20_000_000, max(1_000_000, 100 * size)),
+        step_lexer_fuel=min(5_000_000, max(200_000, 50 * size)),
+        step_max_items=items,
+        max_items_in_row=items,
+        max_lexer_states=50_000,
+        verbose_errors=False,
+    )
+
+
+def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
+    """Why nothing can be generated: it did not compile, or its language is empty. Makes the first mask meanwhile."""
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return refusals.reason(constraint, matcher.get_error(), _message) if matcher.is_error() else None
+
+
+@functools.cache
+def _bytes() -> LLTokenizer:
+    """Of single bytes; what a schema's parts say is looked at many times."""
+    return LLTokenizer("byte")
+
+
+def _message(schema: dict[str, Any]) -> str | None:
+    """What llguidance says of a schema that it refuses."""
+    matcher = _matcher(_bytes(), _schema_source(schema))
+    return matcher.get_error() if matcher.is_error() else None

@@ -1,0 +1,231 @@
+"""A sequence's place in its grammar: what may come next, what must, and whether the output may end here.
+
+Knows one sequence's tokens; not logits, nor the batch. llguidance's matchers do not raise: what goes wrong in one stays
+in it, and every further use of it fails, which `take` tells. Where a lexer that others share has come to its limit, the
+tokens so far are taken once more with a new one: only what a lexer of its own does not do for is an output's failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as List
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+
+from ..wire.errors import ConstraintNotMet
+from .closing import Closed
+from .ends import Ends
+from .grammar import Grammar, LexerSpent
+from .refusals import of_a_step
+
+NO_ROW = -1
+_T = TypeVar("_T")
+
+
+class Mask(NamedTuple):
+    """Where the mask of what may come next is, if anywhere, and whether it leaves one token."""
+
+    row: int
+    is_single: bool
+
+
+class Guide:
+    """One output under one grammar, from its first token on."""
+
+    __slots__ = (
+        "_ends",
+        "_failure",
+        "_grammar",
+        "_start",
+        "_tokens",
+        "certain",
+        "forced",
+        "has_ended",
+        "mask",
+        "matcher",
+    )
+
+    def __init__(self, grammar: Grammar, ends: Ends) -> None:
+        """`ends` may come where the grammar lets the output end; elsewhere such tokens are text, if it has them."""
+        self._grammar = grammar
+        self._ends = ends
+        self._failure: ConstraintNotMet | None = None
+        """Why there is no mask, which the next token tells."""
+        self.mask: Mask | None = None
+        """Of what may come next, once it is made."""
+        self.has_ended = False
+        """Whether the last token ended the output; it is not text."""
+        self._begin(grammar.start())
+
+    def _begin(self, start: LLMatcher) -> None:
+        """Go to the start of an output, with the lexer of that matcher."""
+        self._start = start
+        self._tokens: list[int] = []
+        self.matcher = start.deep_copy()
+        self.forced: list[int] = []
+        """Positions in the output whose token was the only one that the grammar allowed."""
+        self.certain: list[int] = self.matcher.compute_ff_tokens()
+        """Tokens that the grammar forces next, in order; after others its masks say what may come."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has, the one that ended it not among them."""
+        return len(self._tokens)
+
+    @property
+    def only(self) -> int | None:
+        """The one token that may come next, where that is known without a mask."""
+        return self.certain[0] if self.certain else None
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the output is whole with its last token."""
+        return self.has_ended or self.matcher.is_accepting()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the output is whole and nothing may follow any more."""
+        return self.matcher.is_accepting() and self.matcher.is_stopped()
+
+    def take(self, token_id: int) -> None:
+        """Move on by a token. Raises ConstraintNotMet for one that is not allowed, and where the grammar has become too
+        complex.
+        """
+        self._lasting(lambda: self._take(token_id))
+
+    def take_again(self, token_id: int) -> None:
+        """Move on by a token that was taken before, in this engine or another; raises as `take` does."""
+        self._lasting(lambda: self._take_again(token_id))
+
+    def closed(self, max_tokens: int) -> Closed | None:
+        """How to bring the output to its end in so many tokens in all, some of the last given up; None if that is not
+        found. Nothing moves.
+        """
+        return self._grammar.closed(self.matcher, self._tokens, max_tokens)
+
+    def choose(self, number: int) -> int:
+        """One of the tokens that may come next, by any number from 0 on; raises ConstraintNotMet if there is none."""
+        if self.only is not None:
+            return self.only
+        allowed = np.flatnonzero(np.unpackbits(self._lasting(self._bits).view(np.uint8), bitorder="little"))
+        if not allowed.size:
+            raise ConstraintNotMet(f"after {self.length} tokens of output nothing may come")
+        return int(allowed[number % len(allowed)])
+
+    def valid(self, drafts: List[int]) -> list[int]:
+        """The drafts up to the first that may not come in its place."""
+        return list(drafts[: self.matcher.validate_tokens(list(drafts))])
+
+    def may_end_at(self, string: str, tokens: List[int], *, included: bool) -> bool:
+        """Whether the output up to a string that its last token has completed is whole, the string `included` or not.
+
+        `tokens` are the output's last ones: more than the string has bytes, or all.
+        """
+        pieces, sought = [self._grammar.tokenizer.decode_bytes([token]) for token in tokens], string.encode()
+        text = b"".join(pieces)
+        at = text.find(sought, max(0, len(text) - len(pieces[-1]) - len(sought) + 1))
+        if at < 0:  # as text it is what stands for broken characters
+            return False
+        end, kept, count = at + len(sought) * included, len(text), 0
+        while kept > end:
+            kept -= len(pieces.pop())
+            count += 1
+        rest = self._grammar.tokenizer.tokenize_bytes(text[kept:end])
+        return self._lasting(lambda: self._may_end_after(count, rest))
+
+    def check_end(self, why: str) -> None:
+        """Raises ConstraintNotMet where the output may not end after its last token; `why` it has to."""
+        if self._failure is not None:
+            raise self._failure
+        if not self.may_end:
+            raise ConstraintNotMet(f"the output is not complete after {self.length} tokens, and {why}")
+
+    def fill(self, bits: npt.NDArray[np.uint32]) -> None:
+        """Make a mask that was to be made in `bits`, and was not: the matcher has failed, or allows nothing."""
+        try:
+            bits[:] = self._lasting(self._bits)
+        except ConstraintNotMet as error:
+            self._failure = error
+
+    def complete(self, bits: npt.NDArray[np.uint32]) -> None:
+        """Add to a mask what llguidance does not know of: other tokens that end the output, and that some do not."""
+        self._ends.complete(bits, may_end=self.matcher.is_accepting())
+
+    def _lasting(self, job: Callable[[], _T]) -> _T:
+        """What a job comes to, if need be with a new lexer, and then with one that nobody else uses."""
+        error: LexerSpent | None = None
+        for start in (None, self._grammar.start, self._grammar.start_alone):
+            try:
+                if start is not None:
+                    self._begin_again(start())
+                return job()
+            except LexerSpent as spent:
+                error = spent
+        raise ConstraintNotMet(str(error))
+
+    def _begin_again(self, start: LLMatcher) -> None:
+        """Take all tokens so far with the lexer of that matcher, to where the last one failed."""
+        tokens, forced = self._tokens, self.forced
+        self._begin(start)
+        try:
+            for token_id in tokens:
+                self._take(token_id)
+            self._look()
+        finally:
+            self._tokens, self.forced = tokens, forced
+
+    def _take(self, token_id: int) -> None:
+        if self._failure is not None:
+            raise self._failure
+        mask, self.mask = self.mask, None
+        if token_id in self._ends and self.matcher.is_accepting():
+            self.has_ended = True
+            return
+        self._consume(token_id)
+        if self.certain or (mask is not None and mask.is_single):
+            self.forced.append(self.length)
+        self._tokens.append(token_id)
+        self.certain = (self.certain[1:] if self.certain[:1] == [token_id] else []) or self.matcher.compute_ff_tokens()
+
+    def _take_again(self, token_id: int) -> None:
+        self._look()
+        self._take(token_id)
+
+    def _look(self) -> None:
+        """See whether there is one token that may come next, where that is not known."""
+        if not self.certain:
+            self.mask = Mask(NO_ROW, int(np.bitwise_count(self._bits()).sum()) == 1)
+
+    def _bits(self) -> npt.NDArray[np.uint32]:
+        """The mask of what may come next."""
+        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint32).copy()
+        if self.matcher.is_error() or not bits.any():
+            self._check_lexer()
+            self._check_matcher()
+        self.complete(bits)
+        return bits
+
+    def _may_end_after(self, count: int, rest: list[int]) -> bool:
+        """Whether the output may end with the `rest` in the place of its last `count` tokens."""
+        matcher = self.matcher.deep_copy()
+        matcher.rollback(count)
+        if matcher.try_consume_tokens(rest) != len(rest):
+            self._check_lexer()
+            return False
+        return bool(matcher.is_accepting())
+
+    def _consume(self, token_id: int) -> None:
+        if not self.matcher.consume_token(token_id):
+            self._check_lexer()
+            self._check_matcher()
+
+    def _check_lexer(self) -> None:
+        if self._grammar.is_spent(self._start):
+            raise LexerSpent(f"after {self.length} tokens of output: the constraint takes too many states")
+
+    def _check_matcher(self) -> None:
+        if self.matcher.is_error():
+            raise ConstraintNotMet(f"after {self.length} tokens of output: {of_a_step(self.matcher.get_error())}")

@@ -1,0 +1,53 @@
+"""A model's tokenizer as llguidance reads it: which bytes each token id stands for, and which ids end an output.
+
+Byte-level and SentencePiece-style tokenizers. Ids of the logits that the tokenizer does not have are never allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLTokenizer
+from tokenizers import AddedToken, Tokenizer
+
+from ..store.plain_decoder import plain_decoder
+from ..wire.errors import ModelUnsupported
+
+
+def load_tokenizer(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
+    """Of the folder's tokenizer.json, for logits of `vocab_size`; raises ModelUnsupported, saying what is wrong."""
+    path = folder / "tokenizer.json"
+    try:
+        encoder = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelUnsupported(f"{path}: cannot be read: {error}") from None
+    ends = sorted({token for token in eos_token_ids if 0 <= token < vocab_size})
+    if not ends:
+        raise ModelUnsupported(f"{path}: the model names no token that ends an output")
+    _name_all(encoder, ends[-1])
+    description = _described(encoder, vocab_size)
+    try:
+        return LLTokenizer(json.dumps(description), n_vocab=vocab_size, eos_token=ends)
+    except BaseException as error:  # its panics are no Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise ModelUnsupported(f"{path}: is of a kind that constraints are not implemented for: {error}") from None
+
+
+def _name_all(encoder: Tokenizer, last: int) -> None:
+    """Gives ids up to `last` that only the model's settings know (an end-of-sequence token, often) a name here too."""
+    size = encoder.get_vocab_size(with_added_tokens=True)
+    encoder.add_special_tokens([AddedToken(f"<|token {token}|>", normalized=False) for token in range(size, last + 1)])
+
+
+def _described(encoder: Tokenizer, vocab_size: int) -> dict[str, Any]:
+    """tokenizer.json without added tokens that the logits do not have, its decoder in the form that is understood."""
+    encoder.no_padding()
+    encoder.no_truncation()
+    description: dict[str, Any] = json.loads(encoder.to_str())
+    description["added_tokens"] = [token for token in description["added_tokens"] if token["id"] < vocab_size]
+    description["decoder"] = plain_decoder(description.get("decoder"))
+    return description

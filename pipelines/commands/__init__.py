@@ -1,0 +1,1 @@
+"""The subcommands of `millrace`, a file each."""

@@ -1,0 +1,119 @@
+"""`millrace ps` and `millrace stop`: what the manager of this machine has running, and ending it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import ModelStatus
+
+from ..edge import at_the_edge
+from ..flags.parser import FlagParser
+
+_REVISION_SHOWN = 23
+"""Characters of a revision, for people; `--json` has all."""
+
+
+def ps(arguments: Sequence[str]) -> int:
+    """Print the status; returns the exit status."""
+    return at_the_edge(lambda: _ps(_parse_ps(arguments)))
+
+
+def stop(arguments: Sequence[str]) -> int:
+    """End a model's engine, or everything; returns the exit status."""
+    return at_the_edge(lambda: _stop(_parse_stop(arguments)))
+
+
+def _parse_ps(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = FlagParser(prog="millrace ps", description="What runs on this machine: models, jobs, processes.")
+    parser.add_argument("--json", action="store_true", help="As one JSON object; null where nothing runs.")
+    return parser.parse_args(list(arguments))
+
+
+def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = FlagParser(prog="millrace stop", description="End a model's engine, or everything and the manager too.")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="A model's name, with or without @revision, or its key, as millrace ps shows them.",
+    )
+    return parser.parse_args(list(arguments))
+
+
+def _ps(flags: argparse.Namespace) -> int:
+    status = read_status()
+    if flags.json:
+        print(msgspec.json.encode(status).decode())
+    else:
+        print("\n".join(status_lines(status)) if status else "nothing is running")
+    return 0
+
+
+def _stop(flags: argparse.Namespace) -> int:
+    status = read_status()
+    if status is None:
+        print("nothing is running")
+        return 0
+    keys: list[str | None] = [None]
+    if flags.model is not None:
+        keys = [model.key for model in status.models if flags.model in _names(model)]
+        if not keys:
+            loaded = ", ".join(map(_name, status.models)) or "none"
+            raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")
+    for key in keys:
+        stop_models(key=key)
+    print("stopped " + (flags.model or "everything"))
+    return 0
+
+
+def status_lines(status: Status) -> Iterator[str]:
+    """For people."""
+    yield f"manager  pid {status.pid}, up {status.uptime:.0f} s"
+    for model in status.models:
+        yield _model_line(model)
+    for job in status.jobs:
+        yield (
+            f"job      {job.job or '(unnamed)'}: {job.finished:,} finished, {job.failed:,} failed, "
+            f"{job.prompt_tokens:,} prompt tokens ({job.cached_tokens:,} from the cache), "
+            f"{job.generated_tokens:,} generated"
+        )
+    for process in status.processes:
+        yield f"process  {process.pid} {process.role} {process.model}".rstrip()
+
+
+def _model_line(model: ModelStatus) -> str:
+    stats = model.stats
+    pids = ", ".join(map(str, model.pids)) or "-"
+    return (
+        f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
+        f"{model.clients} clients, "
+        f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
+        f"cache {stats.blocks_used}/{stats.blocks_total} blocks, {stats.rss_mb:,.0f} MB, {model.restarts} restarts "
+        f"({model.key})"
+    )
+
+
+def _name(model: ModelStatus) -> str:
+    """With the beginning of its revision: two of one name may run side by side."""
+    return f"{model.model}@{model.revision[:_REVISION_SHOWN]}" if model.revision else model.model
+
+
+def _names(model: ModelStatus) -> tuple[str, ...]:
+    """All that it is called by."""
+    return model.model, _name(model), f"{model.model}@{model.revision}", model.key
+
+
+def _formats(model: ModelStatus) -> str:
+    """What weights and KV cache are held in, once the model is loaded."""
+    if model.info is None:
+        return ""
+    info = model.info
+    cache = f"KV {info.kv_cache_dtype}" if info.kv_cache_dtype not in ("", info.dtype) else ""
+    quantization = info.quantization if info.quantization != "none" else ""
+    return f" ({', '.join(filter(None, (info.dtype, quantization, cache)))})"

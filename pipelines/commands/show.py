@@ -1,0 +1,46 @@
+"""`millrace show prompts.jsonl@1234`: the row that an id, or a dead letter's source, names.
+
+What it prints is the row as it is in JSONL, the line of a text file, or an object that reads as the row does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import msgspec
+
+from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.files.formats import NamedFormat, input_format
+from millrace.transforms.reading.positions import Position, find_row
+
+from ..edge import at_the_edge
+from ..flags.parser import FlagParser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the rows; returns the exit status."""
+    return at_the_edge(lambda: _show(arguments))
+
+
+def _show(arguments: Sequence[str]) -> int:
+    parser = FlagParser(prog="millrace show", description="Print the rows at places that ids and dead letters name.")
+    parser.add_argument(
+        "places", nargs="+", metavar="PLACE", help="<path>@<first byte> of a line, <path>#<number> of a row."
+    )
+    parser.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the file's extension.")
+    flags = parser.parse_args(list(arguments))
+    for place in flags.places:
+        position = Position.parse(place)
+        row = find_row(position, RowShape(), flags.input_format)
+        print(_text(row, lines=input_format(position.path, flags.input_format) == "text"))
+    return 0
+
+
+def _text(row: Prompt | DeadLetter, *, lines: bool) -> str:
+    if isinstance(row, DeadLetter):
+        return row.row if isinstance(row.row, str) else msgspec.json.encode(row.row).decode()
+    if row.original is not None:
+        return row.original
+    return str(row.text) if lines else msgspec.json.encode(row.row()).decode()

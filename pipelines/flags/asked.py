@@ -1,0 +1,264 @@
+"""The flags that say what is asked about documents, read once: a schema or class, labels, examples, a template.
+
+A class comes from its module as Python imports it, the current folder first. It goes to workers by value, with what
+its module imports from that folder, so it need not be installed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import re
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from apache_beam.internal.cloudpickle import cloudpickle
+
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.classify import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD, Classify
+from millrace.transforms.extract import Extract
+from millrace.transforms.typed.checking import check_supported
+from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.shapes import Record
+from millrace.transforms.typed.template import DEFAULT_TEMPLATE, Template, checked_template
+
+from .named_files import read_text
+
+_OF_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_OURS = "millrace"
+_DOCUMENT, _ANSWER = ("text", "document", "prompt"), "answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentTask:
+    """What is asked about documents."""
+
+    examples: list[tuple[str, Any]]
+    """Documents with their answers."""
+    template: Template
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction(DocumentTask):
+    """What is to be found in documents."""
+
+    rows: Any
+    """A class, or a JSON Schema."""
+    record: Record
+    """The same, taken apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(DocumentTask):
+    """Which labels a document may have."""
+
+    labels: list[str] | dict[str, str]
+    """As they are, or each with what it means."""
+    multiple: bool = False
+    threshold: float | None = None
+
+
+def add_extraction(group: Any) -> None:
+    """The flags."""
+    group.add_argument(
+        "--schema",
+        metavar="FILE|MODULE:CLASS",
+        help="What is to be found: a file with a JSON Schema of an object, or a dataclass, NamedTuple or pydantic "
+        "model in a module.",
+    )
+    _add_prompt_files(group, "a row of the schema")
+
+
+def add_classification(group: Any) -> None:
+    """The flags."""
+    group.add_argument(
+        "--labels",
+        metavar="LABEL,LABEL,…",
+        help="The labels, with commas between them; or a .json file with a list of them, or with an object that says "
+        "of each what it means.",
+    )
+    group.add_argument("--multiple", action="store_true", help="Several labels may hold, or none.")
+    group.add_argument(
+        "--threshold",
+        type=float,
+        metavar="P",
+        help=f"Probability from which a label holds, with --multiple. Default: {DEFAULT_THRESHOLD}.",
+    )
+    _add_prompt_files(group, "the label, or with --multiple a list of labels")
+
+
+def _add_prompt_files(group: Any, answer: str) -> None:
+    """What may be put before a document."""
+    group.add_argument(
+        "--examples",
+        metavar="FILE",
+        help=f"JSONL of documents with their answers, shown before each document: objects of `text` and `{_ANSWER}`, "
+        f"{answer}.",
+    )
+    group.add_argument(
+        "--template",
+        metavar="FILE",
+        help="The prompt, a text with {document}, {fields} and {examples} in it; or in a .json file chat messages.",
+    )
+
+
+def extraction(given: argparse.Namespace) -> Extraction:
+    """What the flags say. Raises ConfigError, one sentence that names the flag and its value."""
+    if not given.schema:
+        raise ConfigError("--schema is missing: takes a file with a JSON Schema, or module:Class")
+    flag = f"--schema {given.schema}"
+    rows = _rows_of(given.schema)
+    record = _told(flag, lambda: record_of(rows))
+    _told(flag, lambda: check_supported(record))
+    asked = Extraction(rows=rows, record=record, **_prompt_files(given, DEFAULT_TEMPLATE))
+    if asked.examples:
+        make = partial(Extract, rows, EMBEDDED_MODEL, examples=asked.examples)
+        _told(f"--examples {given.examples}", make)
+    return asked
+
+
+def classification(given: argparse.Namespace) -> Classification:
+    """What the flags say. Raises ConfigError, one sentence that names the flag and its value."""
+    if not given.labels:
+        raise ConfigError("--labels is missing: takes labels with commas between them, or a .json file")
+    if given.threshold is not None and not given.multiple:
+        raise ConfigError("--threshold: is of --multiple; without that the likeliest label holds")
+    asked = Classification(
+        labels=_labels_of(given.labels),
+        multiple=given.multiple,
+        threshold=given.threshold,
+        **_prompt_files(given, CLASSIFY_TEMPLATE),
+    )
+    make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple)
+    _told(f"--labels {given.labels}", make)
+    if given.threshold is not None:
+        _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold))
+    if asked.examples:
+        with_examples = partial(make, examples=asked.examples)
+        _told(f"--examples {given.examples}", with_examples)
+    return asked
+
+
+def _prompt_files(given: argparse.Namespace, template: Template) -> dict[str, Any]:
+    """What is put before a document; `template` by default."""
+    return {"examples": _examples_of(given.examples), "template": _template_of(given.template, template)}
+
+
+def _labels_of(given: str) -> list[str] | dict[str, str]:
+    is_list = given.endswith(".txt") and Path(given).is_file()
+    if is_list or given.lstrip().startswith(("[", "{")):
+        raise ConfigError(f"--labels {given}: takes labels with commas between them, or a file of JSON named ….json")
+    if not given.endswith(".json"):
+        return [label.strip() for label in given.split(",")]
+    found = _json(read_text("--labels", given), f"--labels {given}")
+    said = found.values() if isinstance(found, dict) else found
+    if not isinstance(found, list | dict) or not all(isinstance(each, str) for each in said):
+        raise ConfigError(f"--labels {given}: takes a list of strings, or an object of strings")
+    return found
+
+
+def _told(flag: str, check: Callable[[], Any]) -> Any:
+    """What it gives."""
+    try:
+        return check()
+    except ConfigError as error:
+        raise ConfigError(f"{flag}: {error}") from None
+    except (UnicodeError, RecursionError) as error:  # of a prompt with half a character, of examples that are too deep
+        raise ConfigError(f"{flag}: {type(error).__name__}: {error}") from None
+
+
+def _rows_of(schema: str) -> Any:
+    if _OF_MODULE.fullmatch(schema) and not Path(schema).exists():
+        return _class_of(schema)
+    found = _json(read_text("--schema", schema, "; a class is named as module:Class"), f"--schema {schema}")
+    if not isinstance(found, dict):
+        raise ConfigError(f"--schema {schema}: takes a JSON Schema that is an object")
+    return found
+
+
+def _class_of(address: str) -> Any:
+    name, _, path = address.partition(":")
+    before = set(sys.modules)
+    module = _imported(name, address)
+    for each in (module, *(sys.modules[new] for new in sys.modules.keys() - before)):
+        if _is_here(each) or (each is module and not _is_installed(each)):
+            cloudpickle.register_pickle_by_value(each)
+    try:
+        return reduce(getattr, path.split("."), module)
+    except AttributeError:
+        near = difflib.get_close_matches(path, vars(module), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it is {getattr(module, '__file__', None) or 'built in'}"
+        raise ConfigError(f"--schema {address}: {name} has no {path}: {hint}") from None
+
+
+def _imported(name: str, address: str) -> ModuleType:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        hint = f"; a module is named without its .py: {name[:-3]}" if name.endswith(".py") else ""
+        raise ConfigError(
+            f"--schema {address}: {name} is not imported: {type(error).__name__}: {error}{hint}"
+        ) from None
+    finally:
+        sys.path.remove(here)
+
+
+def _is_here(module: ModuleType) -> bool:
+    """Whether it is of the current folder, and not installed."""
+    return _file(module).is_relative_to(Path.cwd()) and not _is_installed(module)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether workers have it too: Python's own, a package's, or millrace's wherever that is."""
+    if module.__name__.partition(".")[0] == _OURS or getattr(module, "__file__", None) is None:
+        return True
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(_file(module).is_relative_to(place) for place in places)
+
+
+def _file(module: ModuleType) -> Path:
+    return Path(getattr(module, "__file__", None) or "/")
+
+
+def _examples_of(path: str | None) -> list[tuple[str, Any]]:
+    """Documents with their answers. Raises ConfigError that names the line."""
+    if path is None:
+        return []
+    lines = read_text("--examples", path).split("\n")  # a string may have other ends of lines in it
+    return [_example(line, f"--examples {path}: line {at}") for at, line in enumerate(lines, 1) if line.strip()]
+
+
+def _example(line: str, where: str) -> tuple[str, Any]:
+    row = _json(line, where)
+    texts = [row[name] for name in _DOCUMENT if isinstance(row.get(name), str)] if isinstance(row, dict) else []
+    if len(texts) != 1 or _ANSWER not in row:
+        raise ConfigError(f"{where}: takes an object of `text` and `{_ANSWER}`")
+    return texts[0], row[_ANSWER]
+
+
+def _template_of(path: str | None, default: Template) -> Template:
+    if path is None:
+        return default
+    text = read_text("--template", path)
+    try:
+        return checked_template(json.loads(text) if path.endswith(".json") else text)
+    except (ConfigError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"--template {path}: {error}") from None
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: is not JSON: {error}") from None

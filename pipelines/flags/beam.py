@@ -1,0 +1,106 @@
+"""Flags that are not ours go on to Beam, which drops with a warning what it does not know; here that is an error."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Collection, Iterator
+
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
+
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.requests.flink_options import FlinkOptions
+
+from .parser import FlagParser
+
+PRISM = "PrismRunner"
+"""Where a stream runs that names no runner."""
+_PORTABLE = "--job_endpoint"
+_FLINK = "FlinkRunner"
+"""With a job server, which Beam starts for Flink itself, there may be options that only it knows."""
+_RUNNERS = ("DirectRunner", PRISM, _FLINK, "PortableRunner", "DataflowRunner")
+"""On which jobs are tried."""
+_LOCAL = ("", "directrunner", "fnapirunner", "switchingdirectrunner")
+_BEAMS_RUNNERS = {name.lower(): name for name in StandardOptions.KNOWN_RUNNER_NAMES}
+
+
+class _BeamFlagParser(_BeamArgumentParser, FlagParser):
+    pass
+
+
+def runner_name(options: PipelineOptions) -> str:
+    """As Beam reads it: without its module, in small letters, `flink` as `flinkrunner`; empty where none is named."""
+    name = (options.view_as(StandardOptions).runner or "").rsplit(".", 1)[-1].lower()
+    return f"{name}runner" if f"{name}runner" in _BEAMS_RUNNERS else name
+
+
+def runs_here(options: PipelineOptions) -> bool:
+    """Whether the job runs on this machine, in this process or those that it starts."""
+    return runner_name(options) in _LOCAL
+
+
+def check_runner(options: PipelineOptions) -> None:
+    """Raises ConfigError for a `--runner` that there is not."""
+    given = options.view_as(StandardOptions).runner or ""
+    if "." in given:
+        _check_class(given)
+    elif given and runner_name(options) not in _BEAMS_RUNNERS:
+        raise ConfigError(
+            f"--runner {given}: there is no such runner{_nearest(given)}; takes {', '.join(_RUNNERS)}, or the full "
+            "name of another's class"
+        )
+
+
+def _check_class(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    try:
+        getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--runner {path}: there is no such class: {error}") from None
+
+
+def _nearest(given: str) -> str:
+    """That all names end alike makes none near."""
+    names = {name.removesuffix("runner"): known for name, known in _BEAMS_RUNNERS.items()}
+    near = difflib.get_close_matches(given.lower().removesuffix("runner"), names, n=1)
+    return f" (did you mean {names[near[0]]}?)" if near else ""
+
+
+def beam_options(flags: list[str], own_flags: Collection[str]) -> PipelineOptions:
+    """Beam's options from the flags that are left; ConfigError for a flag or runner that Beam does not know either."""
+    parser = _BeamFlagParser(allow_abbrev=False, conflict_handler="resolve", add_help=False)
+    has_job_server = any(map(_names_job_server, flags))
+    for options in _all_options(PipelineOptions):
+        if has_job_server or options is not FlinkOptions:
+            options._add_argparse_args(parser)
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    _, unknown = parser.parse_known_args(flags)
+    for flag in unknown:
+        _check(flag, [*own_flags, *known], has_job_server)
+    options = PipelineOptions(flags)
+    check_runner(options)
+    return options
+
+
+def _names_job_server(flag: str) -> bool:
+    return flag.split("=")[0] == _PORTABLE or flag.endswith(_FLINK)
+
+
+def _all_options(options: type[PipelineOptions]) -> Iterator[type[PipelineOptions]]:
+    for child in options.__subclasses__():
+        of_beam = child.__module__.startswith("apache_beam.") or child is FlinkOptions
+        if of_beam and "_add_argparse_args" in child.__dict__:
+            yield child
+        yield from _all_options(child)
+
+
+def _check(flag: str, known: list[str], has_job_server: bool) -> None:
+    name = flag.split("=")[0]
+    if not name.startswith("--"):
+        if has_job_server:
+            return
+        raise ConfigError(f"unexpected argument {flag!r}: flags begin with --")
+    near = difflib.get_close_matches(name.replace("-", "_").replace("__", "--", 1), known, n=1, cutoff=0.7)
+    if near or not has_job_server:
+        hint = f"did you mean {near[0]}?" if near else "--help lists all"
+        raise ConfigError(f"unknown flag {name}: {hint}")

@@ -1,0 +1,46 @@
+"""The few flags of ours that concern Dataflow alone; all else about workers are Beam's own flags."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..machines import GPUS
+from .beam import runner_name
+
+
+def add_dataflow(group: Any) -> None:
+    """`--gpu` and `--dry_run`."""
+    add_gpu(group)
+    group.add_argument(
+        "--dry_run", action="store_true", help="Show what would be submitted, without the network, and end."
+    )
+
+
+def add_gpu(group: Any) -> None:
+    """`--gpu` alone."""
+    group.add_argument(
+        "--gpu",
+        default="none",
+        metavar="TYPE[:COUNT]",
+        help=f"GPUs of each worker that runs the model: none, {', '.join(GPUS)}, or several as l4:2. Default: none.",
+    )
+
+
+def is_dataflow(options: PipelineOptions) -> bool:
+    """Whether `--runner` names it."""
+    return runner_name(options) == "dataflowrunner"
+
+
+def check_dataflow(known: argparse.Namespace, options: PipelineOptions) -> None:
+    """Raises ConfigError where they are given to another runner."""
+    if is_dataflow(options):
+        return
+    if known.gpu != "none":
+        raise ConfigError("--gpu: takes --runner DataflowRunner; elsewhere --device cuda uses the GPUs that are there")
+    if known.dry_run:
+        raise ConfigError("--dry_run: takes --runner DataflowRunner")

@@ -1,0 +1,382 @@
+"""The flags of the commands that run jobs, parsed once into frozen settings; what is not ours is Beam's."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from millrace.model_manager.grammars.compiling import check as check_constraint
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.extract import MAX_TOKENS
+from millrace.transforms.files.formats import NamedFormat, OutputFormat
+from millrace.transforms.models.updates import WatchedFile
+from millrace.transforms.requests.retries import manager_config
+from millrace.transforms.writing.output_files import IfExists
+
+from ..machines import GpuRequest
+from .asked import Classification, Extraction, add_classification, add_extraction, classification, extraction
+from .beam import beam_options, runs_here
+from .constraint import HELP, METAVAR, constraint_fields, told
+from .dataflow import add_dataflow, check_dataflow
+from .from_settings import add_settings, given
+from .parser import FlagParser
+
+_MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+Task = Literal["generate", "score", "embed", "extract", "classify"]
+COMMANDS: dict[Task, tuple[str, str]] = {
+    "generate": ("run", "Complete every prompt of the input files, and write the completions."),
+    "score": ("score", "Give the log-probabilities of every prompt's continuations."),
+    "embed": ("embed", "Give every prompt as a vector."),
+    "extract": ("extract", "Give what a schema asks for of every document, as a row of its types."),
+    "classify": ("classify", "Give the label of every document, and how likely each label is."),
+}
+"""Each task's command, and what it does."""
+_OUTPUTS: dict[Task, str] = {
+    "generate": "out/completions",
+    "score": "out/scores",
+    "embed": "out/embeddings",
+    "extract": "out/rows",
+    "classify": "out/labels",
+}
+"""Where each task writes by default; apart, since --resume tells by ids alone what is done."""
+_OWN_FLAGS: dict[Task, tuple[str, ...]] = {
+    "generate": ("stateful",),
+    "score": ("continuations_column",),
+    "embed": ("pooling", "normalize"),
+    "extract": ("stateful",),
+    "classify": (),
+}
+_DOCUMENTS: dict[Task, Callable[[argparse.Namespace], Extraction | Classification]] = {
+    "extract": extraction,
+    "classify": classification,
+}
+"""The tasks on documents, and what is asked about these."""
+_DEFAULTS: dict[Task, dict[str, Any]] = {"extract": {"max_tokens": MAX_TOKENS}}
+"""Parameters that have another default than elsewhere."""
+_OF_EVERY_TASK = ("priority", "deadline", "cache_salt", "adapter")
+"""Parameters that are not of sampling."""
+_NOT_OF_ROWS = (
+    *("n", "constraint", "logprobs", "prompt_logprobs", "min_tokens", "stop", "stop_token_ids"),
+    *("include_stop_str_in_output", "ignore_eos", "allowed_token_ids", "bad_words"),
+)
+"""Parameters that a row's grammar takes the place of."""
+_DATAFLOWS = "--labels"
+"""Of the labels of classify, and Beam's, of the job on Dataflow."""
+_SCHEME = re.compile(r"\w{2,}:")
+_CHAT = {"auto": None, "always": True, "never": False}
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Everything that a job is told."""
+
+    input: list[str]
+    input_format: str | None
+    prompt_column: str | None
+    id_column: str | None
+    row_params: bool
+    output: str
+    output_format: str | None
+    num_shards: int | None
+    window: float | None
+    """Seconds, of the files of a stream."""
+    lateness: float | None
+    """Seconds after a window's end in which its rows may still come."""
+    dead_letters: str | None
+    if_exists: IfExists
+    model: ModelConfig
+    chat: bool | None
+    sampling: SamplingParams
+    manager: ManagerConfig
+    fail_fast: bool
+    quiet: bool
+    verbose: bool
+    log_level: str
+    beam: PipelineOptions
+    task: Task = "generate"
+    continuations_column: str = "continuations"
+    """Of scores."""
+    pooling: Pooling = "last"
+    """Of embeddings."""
+    normalize: bool = True
+    """Of embeddings."""
+    stateful: bool = False
+    """Of generations: what is in flight is kept in the runner's state."""
+    updates: WatchedFile | None = None
+    """What names the model while the job runs."""
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names the job's requests in the manager."""
+    gpu: GpuRequest | None = None
+    """Of a worker on Dataflow."""
+    dry_run: bool = False
+    """Show what would be submitted, and no more."""
+    resource_hints: dict[str, str] = field(default_factory=dict)
+    """Of the step that runs the model, by Beam's names."""
+    typed: Extraction | Classification | None = None
+    """What is asked about documents."""
+
+    @property
+    def documents(self) -> bool:
+        """Whether the input is documents, text files read whole, and no prompts."""
+        return self.typed is not None
+
+
+def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
+    """Raises ConfigError, one sentence, for anything wrong; `--help` prints and exits 0."""
+    parser, names = _parser(task)
+    known, rest = parser.parse_known_args(list(arguments))
+    _check_commands(rest, task)
+    own_flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    beam = beam_options(rest, own_flags)
+    if not known.input:
+        raise ConfigError("--input is missing: takes one or more files or globs, or a stream")
+    if known.overwrite and known.resume:
+        raise ConfigError("--overwrite and --resume exclude each other")
+    check_dataflow(known, beam)
+    documents = task in _DOCUMENTS
+    return JobOptions(
+        input=[_for_workers(pattern, beam) for patterns in known.input for pattern in patterns],
+        input_format=known.input_format,
+        prompt_column=known.text_column if documents else known.prompt_column,
+        id_column=known.id_column,
+        row_params=known.row_params,
+        output=_for_workers(known.output, beam),
+        output_format=known.output_format,
+        num_shards=known.num_shards,
+        window=known.window,
+        lateness=known.lateness,
+        dead_letters=known.dead_letters,
+        if_exists="overwrite" if known.overwrite else "resume" if known.resume else "refuse",
+        model=ModelConfig.parse(given(known, names["model"])),
+        chat=_CHAT[known.chat],
+        sampling=_sampling(_DEFAULTS.get(task, {}) | given(known, names["sampling"])),
+        manager=manager_config(beam.view_as(StandardOptions).runner, given(known, names["manager"])),
+        fail_fast=known.fail_fast,
+        quiet=known.quiet,
+        verbose=known.verbose,
+        log_level="info" if known.verbose and known.log_level == "warning" else known.log_level,
+        beam=beam,
+        task=task,
+        updates=WatchedFile.parse(known.model_updates, known.model_updates_every) if known.model_updates else None,
+        gpu=GpuRequest.parse(known.gpu),
+        dry_run=known.dry_run,
+        typed=_DOCUMENTS[task](known) if documents else None,
+        **{name: getattr(known, name) for name in _OWN_FLAGS[task]},
+    )
+
+
+def _check_commands(flags: Sequence[str], task: Task) -> None:
+    """Raises ConfigError for a flag that is not of this command and is of others."""
+    names = dict.fromkeys(flag.split("=")[0] for flag in flags if flag.startswith("--"))
+    if any("dataflow" in flag.lower() for flag in flags):
+        names.pop(_DATAFLOWS, None)
+    for name in names:
+        commands = [command for each, (command, _) in COMMANDS.items() if each != task and name in _flags(each)]
+        if commands:
+            raise ConfigError(f"{name} is of {', '.join(commands)}")
+
+
+@functools.cache
+def _flags(task: Task) -> frozenset[str]:
+    return frozenset(flag for action in make_parser(task)._actions for flag in action.option_strings)
+
+
+def make_parser(task: Task) -> FlagParser:
+    """All flags of ours that a command takes."""
+    return _parser(task)[0]
+
+
+def _for_workers(path: str, beam: PipelineOptions) -> str:
+    """A path as workers elsewhere find it, which start in other folders than this process."""
+    return path if runs_here(beam) or _SCHEME.match(path) else str(Path.cwd() / path)
+
+
+def _sampling(fields: dict[str, Any]) -> SamplingParams:
+    """Raises ConfigError also for a constraint that the engine would refuse with every row."""
+    constraint = fields.get("constraint")
+    if constraint is not None:
+        fields = fields | {"constraint": constraint_fields(constraint)}
+    try:
+        sampling = SamplingParams.parse(fields)
+        if sampling.constraint is not None:
+            check_constraint(sampling.constraint)
+    except InvalidRequest as error:
+        if constraint is None or not str(error).startswith("constraint"):
+            raise ConfigError(str(error)) from None
+        raise ConfigError(told(constraint, str(error))) from None
+    return sampling
+
+
+def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
+    command, description = COMMANDS[task]
+    parser = FlagParser(
+        prog=f"millrace {command}",
+        usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",
+        description=description,
+        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
+        allow_abbrev=False,
+    )
+    _add_input(parser.add_argument_group("input"), documents=task in _DOCUMENTS)
+    _add_task(parser.add_argument_group("task"), task)
+    _add_output(parser.add_argument_group("output"), _OUTPUTS[task])
+    model = parser.add_argument_group("model")
+    names = {"model": add_settings(model, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))}
+    model.add_argument(
+        "--chat",
+        choices=list(_CHAT),
+        default="never" if task == "embed" else "auto",
+        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
+    )
+    _add_updates(model)
+    sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
+    left_out = _parameters_left_out(task)
+    names["sampling"] = add_settings(
+        sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=_DEFAULTS.get(task, {})
+    )
+    if "constraint" not in left_out:
+        sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
+        names["sampling"].append("constraint")
+    engine = parser.add_argument_group("engine")
+    names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, "backend"})
+    engine.add_argument("--backend", default=None, help=argparse.SUPPRESS)
+    names["model"].append("backend")
+    names["manager"] = add_settings(parser.add_argument_group("manager (times in seconds)"), ManagerConfig)
+    _add_run(parser.add_argument_group("run"))
+    add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs/DATAFLOW.md)"))
+    return parser, names
+
+
+def _parameters_left_out(task: Task) -> set[str]:
+    if task == "generate":
+        return set()
+    return set(_NOT_OF_ROWS) if task == "extract" else set(SamplingParams.__struct_fields__) - set(_OF_EVERY_TASK)
+
+
+def _add_updates(group: Any) -> None:
+    group.add_argument(
+        "--model_updates",
+        metavar="watch:FILE",
+        help="A file, local or gs://, that names the model from then on, by its name or a JSON object of settings.",
+    )
+    group.add_argument(
+        "--model_updates_every",
+        type=float,
+        default=WatchedFile.every,
+        metavar="SECONDS",
+        help=f"How often each worker process looks at it. Default: {WatchedFile.every:g}.",
+    )
+
+
+def _add_task(group: Any, task: Task) -> None:
+    if task == "extract":
+        add_extraction(group)
+    if task == "classify":
+        add_classification(group)
+    if task in ("generate", "extract"):
+        group.add_argument(
+            "--stateful",
+            action="store_true",
+            help="Keep what is in flight in the runner's state: for long generations on streams; not of a broker's "
+            "messages on Prism (docs/STREAMS.md).",
+        )
+    if task == "score":
+        group.add_argument(
+            "--continuations_column",
+            default=JobOptions.continuations_column,
+            metavar="NAME",
+            help="A string, or a list of strings or of lists of token ids. Default: continuations.",
+        )
+    if task == "embed":
+        poolings = list(get_args(Pooling))
+        group.add_argument(
+            "--pooling", choices=poolings, default="last", help="The last token's state, or the mean. Default: last."
+        )
+        group.add_argument(
+            "--normalize", action=argparse.BooleanOptionalAction, default=True, help="To length 1. Default: True."
+        )
+
+
+def _add_input(group: Any, *, documents: bool) -> None:
+    what = "documents, text files read whole" if documents else "prompts"
+    group.add_argument(
+        "--input",
+        nargs="+",
+        action="append",
+        metavar="PLACE",
+        help=f"Files of {what}: paths or globs, local or gs:// (or another file system of Beam's), compressed or not. "
+        "Or a stream: pubsub:projects/P/subscriptions/S (or topics/T), kafka:HOST:PORT/TOPIC, watch:GLOB.",
+    )
+    group.add_argument(
+        "--input_format",
+        choices=list(get_args(NamedFormat)),
+        help="text: a line a row; file: each file whole; documents: JSONL, CSV and Parquet by their extensions, every "
+        f"other file whole. Default: {'documents' if documents else 'by the extension'}; of messages, jsonl.",
+    )
+    if documents:
+        group.add_argument("--text_column", metavar="NAME", help="Of documents. Default: text, document or prompt.")
+    else:
+        group.add_argument("--prompt_column", metavar="NAME", help="Of prompts. Default: prompt, else messages.")
+    group.add_argument("--id_column", metavar="NAME", help="Default: id, else custom_id, else the row's position.")
+    group.add_argument(
+        "--row_params",
+        action=argparse.BooleanOptionalAction,
+        default=not documents,
+        help=f"Take sampling parameters from columns of their names. Default: {not documents}.",
+    )
+
+
+def _add_output(group: Any, default: str) -> None:
+    group.add_argument(
+        "--output",
+        default=default,
+        metavar="PLACE",
+        help="The beginning of the files' paths, or pubsub:projects/P/topics/T, or kafka:HOST:PORT/TOPIC. "
+        f"Default: {default}.",
+    )
+    group.add_argument("--dead_letters", metavar="PLACE", help="Likewise. Default: where the results go.")
+    group.add_argument("--output_format", choices=list(get_args(OutputFormat)), help="Default: jsonl.")
+    group.add_argument(
+        "--num_shards",
+        type=int,
+        metavar="N",
+        help="Most files to write, of a stream for each window. Default: as many as 256 MiB each need; of a stream, 1.",
+    )
+    group.add_argument(
+        "--window",
+        type=float,
+        metavar="SECONDS",
+        help="The time that a stream's files are about. Default: 60. On Prism, of a broker's messages, kill -9 or a "
+        "failed job loses as much (docs/STREAMS.md).",
+    )
+    group.add_argument(
+        "--lateness",
+        type=float,
+        metavar="SECONDS",
+        help="For so long after the end of a window of a stream its rows are still written, to further files; what "
+        "comes later is dropped. Default: 86400, a day.",
+    )
+    group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="Keep output that is there, and complete only the prompts it lacks; of a stream, add to it.",
+    )
+
+
+def _add_run(group: Any) -> None:
+    group.add_argument("--fail_fast", action="store_true", help="End the job at the first bad row or failed request.")
+    group.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    group.add_argument("--verbose", action="store_true", help="Log what happens, and show whole stack traces.")
+    group.add_argument("--log_level", choices=_LOG_LEVELS, default="warning", help="Default: warning.")

@@ -1,0 +1,1 @@
+"""One job, from its graph to its summary."""

@@ -1,0 +1,175 @@
+"""A live line while a job runs: done / total, prompts/s, tokens/s, time left. Plain lines where there is no terminal.
+
+Counts come from the manager, polled from a thread; the job itself knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import JobStatus
+from millrace.transforms.reading.count import RowCount
+
+POLL_SECONDS = 0.5
+_PLAIN_EVERY = 10.0
+_SPEED_OVER = 10.0
+"""Seconds that speeds are averaged over."""
+
+_READING = "reading "
+
+ReadStatus = Callable[[], Status | None]
+Clock = Callable[[], float]
+
+
+class Sample(NamedTuple):
+    """What was done at a time."""
+
+    at: float
+    done: int
+    tokens: int
+
+
+class Speed:
+    """Prompts and tokens a second, lately, and the seconds that are left at this speed."""
+
+    def __init__(self, total: RowCount | None, reading: Callable[[], str] = str) -> None:
+        """`reading`: what a stream reads, once it does."""
+        self.total = total
+        self.reading = reading
+        self._samples: deque[Sample] = deque()
+        self._counted = self._before = (0, 0)
+
+    def add(self, sample: Sample) -> None:
+        """The latest sample, as the manager counts; those that are too old go.
+
+        A manager that took the place of one that died counts from 0 again: what was done before is added.
+        """
+        if sample.done < self._counted[0]:
+            self._before = (self._before[0] + self._counted[0], self._before[1] + self._counted[1])
+        self._counted = (sample.done, sample.tokens)
+        sample = Sample(sample.at, sample.done + self._before[0], sample.tokens + self._before[1])
+        self._samples.append(sample)
+        while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:
+            self._samples.popleft()
+
+    def line(self, *, waits: bool = False) -> str:
+        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`; or, of a stream, that it waits."""
+        last = self._samples[-1]
+        prompts, tokens = self._per_second()
+        if waits and self.total is None and not prompts and not tokens:
+            return f"{last.done:,} done, waiting for more"
+        of = f" / {self.total}" if self.total else ""
+        return f"{last.done:,}{of}   {prompts:,.1f} prompts/s   {tokens:,.0f} tokens/s   {self._left(prompts)}".rstrip()
+
+    def fraction(self) -> float:
+        """Of the total, 0 to 1."""
+        known = self._samples and self.total and self.total.rows
+        return min(self._samples[-1].done / self.total.rows, 1.0) if known and self.total else 0.0
+
+    def _per_second(self) -> tuple[float, float]:
+        first, last = self._samples[0], self._samples[-1]
+        seconds = last.at - first.at
+        if seconds <= 0:
+            return 0.0, 0.0
+        return (last.done - first.done) / seconds, (last.tokens - first.tokens) / seconds
+
+    def _left(self, prompts_per_s: float) -> str:
+        if not self.total or prompts_per_s <= 0:
+            return ""
+        return f"{duration(max(self.total.rows - self._samples[-1].done, 0) / prompts_per_s)} left"
+
+
+def duration(seconds: float) -> str:
+    """h:mm:ss, or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
+    """The line for what the manager says now."""
+    found = job_status(status, job)
+    loading = [model.model for model in status.models if model.state == "loading"] if status else []
+    if loading and (found is None or not found.finished + found.failed):
+        return f"loading {loading[0]}"
+    if found is None:
+        return f"{_READING}{source}" if (source := speed.reading()) else "starting"
+    speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
+    return speed.line(waits=status is not None and not any(model.outstanding for model in status.models))
+
+
+class _Ear(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        self.heard.set()
+
+
+@contextmanager
+def heard(logger: str) -> Iterator[Callable[[], bool]]:
+    """Tells whether anybody in this process has logged there, at whatever level, since the block began."""
+    place, ear = logging.getLogger(logger), _Ear()
+    before = place.level, place.propagate
+    place.addHandler(ear)
+    place.setLevel(logging.DEBUG)
+    place.propagate = False
+    try:
+        yield ear.heard.is_set
+    finally:
+        place.removeHandler(ear)
+        place.setLevel(before[0])
+        place.propagate = before[1]
+
+
+@contextmanager
+def shown_progress(
+    read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock = time.monotonic
+) -> Iterator[None]:
+    """Show progress on the console while the block runs."""
+    stop = threading.Event()
+    show = _show_live if console.is_terminal else _show_plain
+    thread = threading.Thread(target=show, args=(read, job, speed, console, clock, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _show_live(read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock, stop: threading.Event) -> None:
+    columns = (SpinnerColumn(), BarColumn(bar_width=30), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task: TaskID = progress.add_task("starting", total=1.0 if speed.total else None)
+        while not stop.wait(POLL_SECONDS):
+            line = describe(read(), job, speed, clock())
+            progress.update(task, description=line, completed=speed.fraction())
+
+
+def _show_plain(
+    read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock, stop: threading.Event
+) -> None:
+    printed_at, printed = clock(), ""
+    while not stop.wait(POLL_SECONDS):
+        line = describe(read(), job, speed, clock())
+        is_due = clock() - printed_at >= _PLAIN_EVERY or line.startswith(_READING)
+        if is_due and line != printed:
+            console.print(line, highlight=False, soft_wrap=True)
+            printed_at, printed = clock(), line
+
+
+def job_status(status: Status | None, job: str) -> JobStatus | None:
+    """The counts of one job."""
+    return next((each for each in status.jobs if each.job == job), None) if status else None

@@ -1,0 +1,285 @@
+"""Running a job: what can be known to be wrong is found before it starts; progress while it runs; then a summary.
+
+Without --runner a job of files runs here on Beam's local runner, and a stream, until it is stopped, on Prism.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import apache_beam as beam
+import grpc
+from apache_beam.options.pipeline_options import StandardOptions
+from apache_beam.runners.portability.portable_runner import PipelineResult as PortableResult
+from apache_beam.runners.runner import PipelineState
+from rich.console import Console
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
+from millrace.model_manager.wire.messages import Status
+from millrace.transforms.reading.count import RowCount, count_rows
+from millrace.transforms.streams.readers import READING
+from millrace.transforms.writing.output_files import OutputFiles
+from millrace.transforms.writing.resume import count_completed
+
+from ..dataflow.submission import run_on_dataflow
+from ..edge import interruptible
+from ..flags.beam import PRISM, runs_here
+from ..flags.dataflow import is_dataflow
+from ..flags.options import JobOptions
+from ..places.endpoints import (
+    check,
+    check_checkpoints,
+    clear_temporary,
+    drain_file,
+    drains,
+    files_of,
+    input_format_of,
+    is_stream,
+    is_topic,
+    on_prism,
+)
+from ..places.provenance import unnoted_if_refused
+from ..runners.job_server import hint_at_workers, runs_on_flink
+from ..runners.local_runner import FnApiRunner
+from ..runners.named_runner import named_runner
+from ..runners.prism import OwnPrism
+from .logs import logs_at
+from .progress import Speed, heard, shown_progress
+from .summary import count_lines, outcome_of, print_summary
+
+_LOOK_SECONDS = 0.2
+_END_SECONDS = 10.0
+"""For workers to give back what they hold."""
+_log = logging.getLogger(__name__)
+
+Build = Callable[[beam.Pipeline, JobOptions], Any]
+
+
+def run_job(options: JobOptions, build: Build) -> int:
+    """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
+    streams = is_stream(options.input)
+    if streams:
+        options.beam.view_as(StandardOptions).streaming = True
+    with logs_at(options.log_level) as stderr:
+        if is_dataflow(options.beam):
+            return run_on_dataflow(options, build, stderr)
+        check(options)
+        if runs_on_flink(options.beam):
+            check_checkpoints(options)
+        with unnoted_if_refused(files_of(options), options):
+            if streams:
+                return _run_stream(options, build, stderr)
+            if not runs_here(options.beam):
+                return _run_elsewhere(options, build)
+            resolve(options.model.model, options.model.revision)
+            if options.if_exists == "overwrite":
+                _check_model(options)
+            return _run_here(_built(FnApiRunner(), options, build), options, stderr)
+
+
+def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
+    pipeline = beam.Pipeline(runner=runner, options=options.beam)
+    try:
+        build(pipeline, options)
+    except BaseException:
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # running it would have removed it
+        raise
+    return pipeline
+
+
+def _check_model(options: JobOptions) -> None:
+    """Load the model first where earlier output is to be replaced: one that cannot be loaded must not cost that.
+
+    It stays loaded for the job, as between any two jobs.
+    """
+    files = files_of(options)
+    if files is not None and (files.existing("completions") or files.interrupted("completions")):
+        EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
+
+
+def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> int:
+    files = files_of(options)
+    kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
+    with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, stderr):
+        result = pipeline.run()
+        result.wait_until_finish()
+    outcome = outcome_of(result, files, kept, sent_to=options.output, letters_to=options.dead_letters)
+    print_summary(outcome, quiet=options.quiet)
+    return outcome.status
+
+
+def _run_elsewhere(options: JobOptions, build: Build) -> int:
+    """A remote runner shows the job in its own way; here, how it ended, and what its job server counted."""
+    with interruptible(lambda: "nothing was submitted", also=(signal.SIGTERM,)), named_runner(options.beam) as runner:
+        return _await_elsewhere(_built(runner, options, build), options)
+
+
+def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions) -> int:
+    files = files_of(options)
+    kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
+    result = None
+    ends = interruptible(lambda: _what_goes_on(options, files, known=result is not None), also=(signal.SIGTERM,))
+    with ends, hint_at_workers(options.beam):
+        result = pipeline.run()
+        state = result.wait_until_finish()
+    print(f"the job's state: {state}")
+    if is_stream(options.input):
+        clear_temporary(options, may_go_on=True)
+    if state == PipelineState.DONE and isinstance(result, PortableResult):
+        outcome = outcome_of(result, files, kept, sent_to=options.output, letters_to=options.dead_letters)
+        if not options.quiet:
+            print("as its runner counted:")
+        print_summary(outcome, quiet=options.quiet)
+        return outcome.status
+    return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
+
+
+def _what_goes_on(options: JobOptions, files: OutputFiles | None, *, known: bool) -> str:
+    """Nothing of a job on Prism, which ends with this process. `known`: whether the runner has said that it has it."""
+    if on_prism(options):
+        return _what_is_kept(files)
+    if not known:
+        return "the job was being submitted: if its runner has it, cancel it there"
+    return "the job is its runner's, and may go on there: cancel it there"
+
+
+def _what_is_kept(files: OutputFiles | None) -> str:
+    if files is None:
+        return "what was answered is sent"
+    if not files.interrupted("completions"):
+        return "nothing was written"
+    return f"--resume goes on from what is in {files.temporary}"
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _run_stream(options: JobOptions, build: Build, stderr: TextIO) -> int:
+    standard = options.beam.view_as(StandardOptions)
+    if standard.runner is not None and runs_here(options.beam):
+        raise ConfigError(
+            f"--runner {standard.runner}: is for input that ends, and {options.input[0]} does not: takes {PRISM} (the "
+            "default), FlinkRunner, PortableRunner, DataflowRunner"
+        )
+    if not on_prism(options):
+        return _run_elsewhere(options, build)
+    resolve(options.model.model, options.model.revision)
+    return _run_on_prism(options, build, stderr)
+
+
+def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
+    if drains(options):
+        _log.warning(
+            "what is read of %s is written when its window is over, and until then in Prism's memory alone: Ctrl-C and "
+            "SIGTERM wait for it, kill -9 or a failure of the job lose it",
+            options.input[0],
+        )
+    with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
+        pipeline = _built(prism, options, build)  # from here on what is beside the files is of this job
+        at_end.callback(clear_temporary, options)
+        ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
+        told: list[str] = []
+        with ends, _printed(told, stderr), _progress(options, lambda _: None, stderr):
+            result = pipeline.run()
+            with _ended_at_interruption(result, options, told):
+                result.wait_until_finish()
+    return 0
+
+
+@contextlib.contextmanager
+def _printed(lines: list[str], stderr: TextIO) -> Iterator[None]:
+    """What there is to print once the progress line is gone."""
+    try:
+        yield
+    finally:
+        for line in lines:
+            print(line, file=stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _ended_at_interruption(result: Any, options: JobOptions, told: list[str]) -> Iterator[None]:
+    """`told` gets what the job came to."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            if drains(options):
+                _drain(result, drain_file(options))
+        with contextlib.suppress(Exception):  # whatever is wrong with a job that ends, it is to end
+            result.cancel()
+            _wait_for_workers()
+        with contextlib.suppress(Exception):  # as above
+            told += [] if options.quiet else count_lines(outcome_of(result, None, []))
+        raise
+
+
+def _drain(result: Any, file: Path) -> None:
+    """Have what was read done, and the windows of its files closed: it is acknowledged, and would be nowhere else."""
+    _log.warning("ending: what was read is answered and written first; a second Ctrl-C would lose it")
+    file.touch()
+    try:
+        while not PipelineState.is_terminal(result.state):
+            time.sleep(_LOOK_SECONDS)
+    except grpc.RpcError as error:
+        _log.warning("Prism is gone, and with it what was read and not written yet: %s", error)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _wait_for_workers() -> None:
+    """Until Prism's workers, threads of this process, have put down what they held, or do not seem to."""
+    end = time.monotonic() + _END_SECONDS
+    for thread in threading.enumerate():
+        if thread.name.startswith("run_worker"):
+            thread.join(max(end - time.monotonic(), 0))
+
+
+def _what_comes_again(options: JobOptions) -> str:
+    source = options.input[0]
+    if not is_topic(source):
+        again = "" if is_topic(options.output) else "; with --resume, what is answered stays and is not asked again"
+        return f"the next job on {source} reads all files again{again}"
+    if "/topics/" in source:
+        return f"the next job on {source} gets what is published from its start on"
+    return f"the next job on {source} gets what this one did not finish"
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None], stderr: TextIO) -> Iterator[None]:
+    if options.quiet:
+        yield
+        return
+    with heard(READING) as is_read:
+        speed = Speed(total(options), lambda: options.input[0] if is_read() else "")
+        with shown_progress(_read_status, options.job, speed, Console(file=stderr)):
+            yield
+
+
+def _total(options: JobOptions) -> RowCount:
+    total = count_rows(options.input, input_format_of(options))
+    files = files_of(options)
+    if files is None or options.if_exists != "resume":
+        return total
+    return RowCount(max(total.rows - count_completed(files.prefix), 0), total.exact)
+
+
+def _read_status() -> Status | None:
+    """None also while a manager, just starting or busy, does not answer: progress is for the eye."""
+    try:
+        return read_status()
+    except MillraceError:
+        return None

@@ -1,0 +1,246 @@
+"""What a job came to: where its output is, a few completions, counts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+from apache_beam.metrics.metric import MetricsFilter
+
+from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
+from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE
+from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
+from millrace.transforms.files.object_reads import open_file
+from millrace.transforms.models.changes import failed_changes
+from millrace.transforms.models.unmet_settings import counted_unmet
+from millrace.transforms.writing.output_files import OutputFiles, output_and_format
+from millrace.transforms.writing.typed_rows import fields_of
+
+from ..places.endpoints import are_same_files, is_topic
+from .progress import duration
+
+_EXAMPLES = 3
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished job."""
+
+    completions: int
+    failed_requests: int
+    unreadable_rows: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    seconds: float
+    """From the first request to the end of the last."""
+    startup: float = 0.0
+    """Seconds before the first request; the model was loaded in them."""
+    files: list[str] = field(default_factory=list)
+    earlier_files: list[str] = field(default_factory=list)
+    """Of the output that this job resumed."""
+    dead_letter_files: list[str] = field(default_factory=list)
+    sent_to: str = ""
+    """The topic of the completions, if they went to one."""
+    letters_to: str = ""
+    """The topic of the dead letters, if they went to one."""
+    near_misses: dict[NearMiss, int] = field(default_factory=dict)
+    """Rows by what may be a misspelt parameter of theirs."""
+
+    unmet_settings: list[UnmetSetting] = field(default_factory=list)
+    """Of engine or manager: asked for, and not in force."""
+    failed_changes: list[str] = field(default_factory=list)
+    """Why updates of the model were not made, a sentence for each class of errors."""
+
+    @property
+    def dead_letters(self) -> int:
+        """Rows without a completion."""
+        return self.failed_requests + self.unreadable_rows
+
+    @property
+    def status(self) -> int:
+        """1 where there were rows and the whole output, with what it had before, holds a completion of none."""
+        none = not (self.completions or self.files or self.earlier_files)
+        return 1 if self.dead_letters and none else 0
+
+
+def outcome_of(
+    result: Any, files: OutputFiles | None, kept: list[str], *, sent_to: str = "", letters_to: str | None = None
+) -> Outcome:
+    """From the result of a pipeline that is done; `kept` are the files of earlier runs.
+
+    Without files all was `sent_to` a topic. `letters_to` is where dead letters went, if not with the completions.
+    """
+    metrics = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
+    active = [_value(each) for each in metrics["distributions"] if each.key.metric.name == ACTIVE]
+    first = min((each.min for each in active), default=0)
+    last = max((each.max for each in active), default=0)
+    counts: dict[str, int] = {}
+    for counter in metrics["counters"]:
+        name = counter.key.metric.name
+        counts[name] = counts.get(name, 0) + _value(counter)
+    return Outcome(
+        completions=counts.get("requests", 0) - counts.get("failures", 0),
+        failed_requests=counts.get("failures", 0),
+        unreadable_rows=counts.get("unreadable_rows", 0),
+        prompt_tokens=counts.get("prompt_tokens", 0),
+        cached_tokens=counts.get("cached_tokens", 0),
+        generated_tokens=counts.get("generated_tokens", 0),
+        seconds=(last - first) / 1000,
+        startup=first / 1000,
+        files=[path for path in files.existing("completions") if path not in kept] if files else [],
+        earlier_files=kept,
+        dead_letter_files=_letter_files(files, letters_to),
+        sent_to="" if files else sent_to,
+        letters_to=_letters_topic(files, letters_to, sent_to),
+        near_misses=counted_near_misses(counts),
+        unmet_settings=counted_unmet(counts),
+        failed_changes=failed_changes(counts),
+    )
+
+
+def _letter_files(files: OutputFiles | None, letters_to: str | None) -> list[str]:
+    if files is not None and (not letters_to or are_same_files(files.prefix, letters_to)):
+        return files.existing("dead_letters")
+    if not letters_to or is_topic(letters_to):
+        return []
+    return OutputFiles(output_and_format(letters_to, None)[0]).existing("completions")
+
+
+def _letters_topic(files: OutputFiles | None, letters_to: str | None, sent_to: str) -> str:
+    if letters_to:
+        return letters_to if is_topic(letters_to) else ""
+    return "" if files else sent_to
+
+
+def _value(metric: Any) -> Any:
+    """What was committed, or, on runners that do not tell, attempted."""
+    return metric.committed if metric.committed is not None else metric.attempted
+
+
+def print_summary(outcome: Outcome, *, quiet: bool = False) -> None:
+    """On stdout; `quiet`: only that every row failed, in one line on stderr."""
+    if not quiet:
+        print("\n".join(summary_lines(outcome)))
+    elif outcome.status:
+        told = f"every row failed; dead letters: {_dead_letters(outcome)}"
+        print(f"millrace: {' '.join(told.split())}", file=sys.stderr, flush=True)
+
+
+def summary_lines(outcome: Outcome) -> list[str]:
+    """Counts and speeds, places, a few completions."""
+    if not outcome.completions and not outcome.dead_letters:
+        return _nothing_done(outcome)
+    if not outcome.completions:
+        kept = " beside the earlier ones" if outcome.earlier_files else ""
+        return [f"no completions{kept}: every row failed", *_output(outcome)]
+    seconds = max(outcome.seconds, 1e-3)
+    return [
+        f"{outcome.completions:,} completions in {span(seconds)}, first request to last result: "
+        f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
+        _tokens(outcome),
+        *([f"before:       {span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
+        *_output(outcome),
+        *_examples(outcome.files),
+    ]
+
+
+def count_lines(outcome: Outcome) -> list[str]:
+    """Rows and tokens of what has no end or no files of its own; none where no model was asked."""
+    if not outcome.completions and not outcome.dead_letters:
+        return []
+    return [f"{outcome.completions:,} rows answered, {outcome.dead_letters:,} failed", _tokens(outcome)]
+
+
+def _tokens(outcome: Outcome) -> str:
+    return (
+        f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
+        f"{outcome.generated_tokens:,} generated"
+    )
+
+
+def _output(outcome: Outcome) -> list[str]:
+    return [
+        f"completions:  {outcome.sent_to or places(outcome.files or outcome.earlier_files)}",
+        f"dead letters: {_dead_letters(outcome)}",
+        *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
+        *(f"warning:      {change}" for change in outcome.failed_changes),
+        *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
+    ]
+
+
+def span(seconds: float) -> str:
+    """A time, with tenths where it is short."""
+    return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def _nothing_done(outcome: Outcome) -> list[str]:
+    if not outcome.earlier_files:
+        return ["nothing to do: the input has no rows"]
+    return [
+        "nothing to do: the input has no row that is not completed already",
+        f"completions:  {places(outcome.earlier_files)}",
+    ]
+
+
+def places(files: list[str]) -> str:
+    """Files of one beginning, as they are shown."""
+    if not files:
+        return "none"
+    return files[0] if len(files) == 1 else f"{files[0]} … {files[-1].rsplit('/', 1)[-1]} ({len(files)} files)"
+
+
+def _dead_letters(outcome: Outcome) -> str:
+    if not outcome.dead_letters:
+        return "none"
+    if outcome.letters_to:
+        return f"{outcome.dead_letters:,} rows in {outcome.letters_to}"
+    first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
+    return (
+        f"{outcome.dead_letters:,} rows in {places(outcome.dead_letter_files)}, "
+        f"the first: {first['error']}: {first['reason']}"
+    )
+
+
+def _examples(files: list[str]) -> list[str]:
+    shown = [(row["id"], _shown(row)) for row in _rows(files, _EXAMPLES)]
+    return [f"  {identity}: {_short(text)}" for identity, text in shown if text is not None]
+
+
+def _shown(row: dict[str, Any]) -> str | None:
+    if "confidences" in row:
+        return json.dumps(fields_of(row), ensure_ascii=False, default=str)
+    if "probabilities" in row:
+        likeliest = max(dict(row["probabilities"]).values(), default=0.0)
+        return f"{', '.join(row['labels']) or 'none'} ({likeliest:.2f})"
+    return row.get("text")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
+    """The first rows of the first file."""
+    if not files:
+        return []
+    with open_file(files[0]) as stream:
+        if files[0].endswith(".parquet"):
+            file = pq.ParquetFile(stream)
+            batch = next(file.iter_batches(batch_size=count, columns=_columns(file.schema_arrow.names)), None)
+            return list(batch.to_pylist()) if batch is not None else []
+        return [msgspec.json.decode(line) for line in islice(stream, count)]
+
+
+def _columns(names: list[str]) -> list[str] | None:
+    """Those that are shown; None is all."""
+    if {"confidences", "probabilities"} & {*names}:
+        return None
+    return [name for name in ("id", "text") if name in names]

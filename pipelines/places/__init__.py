@@ -1,0 +1,1 @@
+"""What `--input`, `--output` and `--dead_letters` name."""

@@ -1,0 +1,50 @@
+"""How many bytes of weights a model has, wherever it is, without fetching them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import HfApi
+from huggingface_hub.hf_api import RepoFile
+
+from millrace.model_manager.store import resolve
+from millrace.model_manager.store.contents import is_wanted
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import ModelError, ModelNotFound
+from millrace.transforms.files.file_systems import match
+
+_WEIGHTS = ".safetensors"
+
+
+def is_remote(model: str) -> bool:
+    """Whether its files are not on this machine: on the hub or in a bucket."""
+    if model.startswith("gs://"):
+        return True
+    return model.count("/") == 1 and not model.startswith(("/", ".", "~")) and not Path(model).is_dir()
+
+
+def weights_bytes(model: str, revision: str | None = None) -> int:
+    """Of all files of weights together. Raises ModelError, in one sentence, where they cannot be listed."""
+    sizes = _sizes(model, revision)
+    total = sum(size for name, size in sizes.items() if is_wanted(name) and name.endswith(_WEIGHTS))
+    if not total:
+        raise ModelNotFound(f"--model {model}: there are no {_WEIGHTS} files")
+    return total
+
+
+def _sizes(model: str, revision: str | None) -> dict[str, int]:
+    """Bytes by the names of the files."""
+    if model.startswith("gs://"):
+        return {str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{model.rstrip('/')}/*")}
+    if model == EMBEDDED_MODEL or not is_remote(model):
+        return {path.name: path.stat().st_size for path in resolve(model).iterdir()}
+    return _on_hub(model, revision)
+
+
+def _on_hub(model: str, revision: str | None) -> dict[str, int]:
+    try:
+        entries = list(HfApi().list_repo_tree(model, revision=revision))
+    except Exception as error:  # what its transport raises depends on the HTTP library that its version uses
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"--model {model}: the hub does not say how large it is: {why}") from None
+    return {entry.path: entry.size for entry in entries if isinstance(entry, RepoFile)}

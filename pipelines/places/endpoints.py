@@ -1,0 +1,330 @@
+"""What `--input`, `--output` and `--dead_letters` name: files, or a stream; and the transforms that read and write it.
+
+    --input         pubsub:projects/P/subscriptions/S   pubsub:projects/P/topics/T   kafka:HOST:PORT/TOPIC
+                    watch:folder/*.jsonl                files and globs
+    --output        pubsub:projects/P/topics/T          kafka:HOST:PORT/TOPIC        the beginning of files' paths
+    --dead_letters  likewise; by default they go where the results go
+
+Each input becomes a PTransform with what ReadPrompts.with_exception_handling() gives, `(prompts, dead_letters)`; each
+output one that takes `(results, failed, unreadable)`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
+
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.files.file_systems import match, remove
+from millrace.transforms.reading.read_prompts import ReadPrompts
+from millrace.transforms.requests.flink_options import has_checkpoints
+from millrace.transforms.writing.arrow_schema import extracted_schema
+from millrace.transforms.writing.output_files import OutputFiles, output_and_format
+from millrace.transforms.writing.write_completions import WriteCompletions
+
+from ..flags.asked import Extraction
+from ..flags.beam import PRISM, runner_name
+from ..flags.options import JobOptions
+from .columns import check_column
+from .loops import check_apart, topics_written
+from .provenance import check_settings
+from .watched import WATCH, check_place
+
+_PUBSUB, _KAFKA = "pubsub:", "kafka:"
+_TOPICS = (_PUBSUB, _KAFKA)
+_STREAMS = (*_TOPICS, WATCH)
+
+
+def is_stream(inputs: Sequence[str]) -> bool:
+    """Whether a job of these inputs goes on until it is stopped."""
+    return any(address.startswith(_STREAMS) for address in inputs)
+
+
+def is_topic(address: str) -> bool:
+    """Whether it names a broker's topic, or subscription, and no files."""
+    return address.startswith(_TOPICS)
+
+
+def on_prism(options: JobOptions) -> bool:
+    """Whether the runner is Prism, of this process's own."""
+    return runner_name(options.beam) in ("", PRISM.lower())
+
+
+def drains(options: JobOptions) -> bool:
+    """Whether the job's end is to wait for its files.
+
+    Prism has a bundle committed, and its messages acknowledged, once it has what came of them in memory.
+    """
+    return on_prism(options) and is_topic(options.input[0]) and any(map(_is_file, _outputs(options)))
+
+
+def _outputs(options: JobOptions) -> tuple[str, str]:
+    return options.output, options.dead_letters or options.output
+
+
+def _is_file(address: str) -> bool:
+    return not is_topic(address)
+
+
+def drain_file(options: JobOptions) -> Path:
+    """Once it is there, the workers of this machine read no more of a broker's stream."""
+    return Path(tempfile.gettempdir()) / f"millrace-drain-{options.job}"
+
+
+def files_of(options: JobOptions) -> OutputFiles | None:
+    """Those of the results, if they go to files."""
+    if is_topic(options.output):
+        return None
+    return OutputFiles(output_and_format(options.output, options.output_format)[0])
+
+
+def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
+    """When a stream is over: remove what it left beside its files, unless a broker has forgotten what that holds.
+
+    What an interrupted job of files has there stays. `may_go_on`: a checkpoint or savepoint of its runner's may name
+    what is there, and a job that goes on from it places it; so only a folder without anything goes.
+    """
+    for address in {options.output, options.dead_letters or options.output}:
+        if not is_topic(address):
+            files = OutputFiles(output_and_format(address, None)[0])
+            if not may_go_on and not is_topic(options.input[0]):
+                remove([str(file.path) for file in match(f"{files.temporary}/building-*")])
+            if not match(f"{files.temporary}/**"):
+                files.clear()
+
+
+def check(options: JobOptions) -> None:
+    """Raises ConfigError for what cannot be, or cannot go together; then warns of what may be wrong."""
+    _check_inputs(options.input)
+    _check_output("--output", options.output)
+    _check_output("--dead_letters", options.dead_letters or "")
+    streams = is_stream(options.input)
+    if streams and options.if_exists == "overwrite":
+        raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
+    _check_runner(options)
+    if is_topic(options.output):
+        _check_no_flags_of_files(options)
+    if any(map(_is_file, _outputs(options))) and not streams:
+        for name, value in _of_windows(options).items():
+            raise ConfigError(f"--{name} {value:g}: is of the files of a stream, and {options.input[0]} is none")
+    reader(options), writer(options)  # their constructors check the addresses
+    if options.prompt_column and not streams:
+        flag = "--text_column" if options.documents else "--prompt_column"
+        check_column(flag, options.prompt_column, options.input, input_format_of(options))
+    if streams:
+        check_apart(options.input, options.output, letters_apart(options), options.output_format)
+        _check_places(options)
+    files = files_of(options)
+    if files is not None and options.if_exists == "resume":
+        check_settings(files, options)
+
+
+def _check_inputs(inputs: Sequence[str]) -> None:
+    streams = [address for address in inputs if address.startswith(_STREAMS)]
+    if streams and len(inputs) > 1 and not all(address.startswith(WATCH) for address in inputs):
+        raise ConfigError(f"--input {streams[0]}: a stream is the only input of its job")
+
+
+def _check_output(flag: str, address: str) -> None:
+    if address.startswith(WATCH):
+        raise ConfigError(f"{flag} {address}: takes a topic (pubsub:…, kafka:…) or the beginning of files' paths")
+
+
+def _check_runner(options: JobOptions) -> None:
+    if not is_topic(options.input[0]):
+        return
+    if options.stateful and on_prism(options):
+        raise ConfigError(
+            f"--stateful: {PRISM} keeps its state in memory only, and what is read of {options.input[0]} would be lost "
+            "with it: leave it out, or name a runner that keeps state, as Flink and Dataflow do"
+        )
+    if runner_name(options.beam) == "flinkrunner":
+        check_checkpoints(options)
+
+
+def check_checkpoints(options: JobOptions) -> None:
+    """Of a job on Flink; raises ConfigError where a broker would wait for them in vain."""
+    if is_topic(options.input[0]) and not has_checkpoints(options.beam):
+        raise ConfigError(
+            "--checkpointing_interval: is missing: Flink has a message acknowledged with a checkpoint, and by default "
+            "makes none; takes milliseconds, such as 10000"
+        )
+
+
+def _check_places(options: JobOptions) -> None:
+    if on_prism(options):  # elsewhere other machines look
+        FileSystems.set_options(options.beam)  # as building the pipeline will
+        for address in options.input:
+            if address.startswith(WATCH):
+                check_place(address.removeprefix(WATCH))
+
+
+def _check_no_flags_of_files(options: JobOptions) -> None:
+    """Of results that go to a topic. Where the dead letters go to files, what says how to write those is of use."""
+    given = {"--output_format": options.output_format is not None}
+    if not _is_file(_outputs(options)[1]):
+        given |= {
+            "--overwrite": options.if_exists == "overwrite",
+            "--num_shards": options.num_shards is not None,
+            **{f"--{name}": True for name in _of_windows(options)},
+        }
+    if not is_stream(options.input) or not _is_file(_outputs(options)[1]):
+        given["--resume"] = options.if_exists == "resume"
+    for flag in (flag for flag, is_given in given.items() if is_given):
+        raise ConfigError(f"{flag}: is of files, and --output {options.output} is a topic")
+
+
+def reader(options: JobOptions) -> beam.PTransform:
+    """The input's `(prompts, dead_letters)`; its constructor checked the address."""
+    rows: dict[str, Any] = {
+        "input_format": input_format_of(options),
+        "prompt_column": options.prompt_column,
+        "id_column": options.id_column,
+        "row_params": options.row_params,
+        "documents": options.documents,
+        "fail_fast": options.fail_fast,
+    }
+    if drains(options):
+        rows["drain"] = str(drain_file(options))
+    if options.input[0].startswith(_PUBSUB):
+        rows["outputs"] = topics_written(options.output, options.dead_letters)
+    return _reader(options.input, rows).with_exception_handling()
+
+
+def input_format_of(options: JobOptions) -> str | None:
+    """What is named, or follows from what is read: documents are files, unless they are messages."""
+    by_default = "documents" if options.documents and not is_topic(options.input[0]) else None
+    return options.input_format or by_default
+
+
+def schema_of(options: JobOptions) -> pa.Schema | None:
+    """Of the results' rows in Parquet, where their type is the user's."""
+    if isinstance(options.typed, Extraction):
+        return extracted_schema(options.typed.record)
+    return None
+
+
+def _reader(inputs: Sequence[str], rows: dict[str, Any]) -> Any:
+    address = inputs[0]
+    if address.startswith(_PUBSUB):
+        from millrace.transforms.streams.pubsub import ReadPubSub
+
+        return ReadPubSub(address, **rows)
+    if address.startswith(_KAFKA):
+        from millrace.transforms.streams.kafka import ReadKafka
+
+        return ReadKafka(address, **rows)
+    if address.startswith(WATCH):
+        from millrace.transforms.streams.watch import WatchPrompts
+
+        return WatchPrompts([each.removeprefix(WATCH) for each in inputs], **rows)
+    return ReadPrompts(inputs, **rows)
+
+
+def writer(options: JobOptions) -> beam.PTransform:
+    """What takes `(results, failed, unreadable)`; its constructor checked the addresses."""
+    letters = _outputs(options)[1]
+    if are_same_files(options.output, letters):
+        return _file_writer(options.output, options, options.output_format)
+    results: Any = _writer(options.output, options, options.output_format)
+    returns = is_topic(options.output) and letters != options.output
+    if returns:
+        results = results.with_exception_handling()
+    return _Apart(results, _letters_writer(letters, options), flatten=not is_topic(letters), returns=returns)
+
+
+def _letters_writer(address: str, options: JobOptions) -> beam.PTransform:
+    if options.if_exists == "resume" and not is_stream(options.input):
+        options = replace(options, if_exists="overwrite")  # the rows of earlier letters are tried again
+    return _writer(address, options, "jsonl")
+
+
+def letters_apart(options: JobOptions) -> str | None:
+    """Where dead letters go, if that is said, and is not the files of the results, which have some beside them."""
+    same = options.dead_letters and are_same_files(options.output, options.dead_letters)
+    return None if same else options.dead_letters
+
+
+def are_same_files(results: str, letters: str) -> bool:
+    """Whether both are one prefix, of one writer: two would remove each other's temporary files."""
+    if is_topic(results) or is_topic(letters):
+        return False
+    return _prefix(results) == _prefix(letters)
+
+
+def _prefix(output: str) -> str:
+    prefix = OutputFiles(output_and_format(output, None)[0]).prefix
+    return prefix if "://" in prefix else os.path.normpath(prefix)
+
+
+def _writer(address: str, options: JobOptions, output_format: str | None) -> beam.PTransform:
+    if address.startswith(_PUBSUB):
+        from millrace.transforms.streams.pubsub import WritePubSub
+
+        return WritePubSub(address)
+    if address.startswith(_KAFKA):
+        from millrace.transforms.streams.kafka import WriteKafka
+
+        return WriteKafka(address)
+    return _file_writer(address, options, output_format)
+
+
+def _file_writer(prefix: str, options: JobOptions, output_format: str | None) -> beam.PTransform:
+    if is_stream(options.input):
+        from millrace.transforms.streams.windowed_files import WriteWindowedFiles
+
+        return WriteWindowedFiles(
+            prefix,
+            **_of_windows(options),
+            num_shards=options.num_shards or 1,
+            output_format=output_format,
+            if_exists=options.if_exists,
+            schema=schema_of(options),
+        )
+    return WriteCompletions(
+        prefix,
+        output_format=output_format,
+        if_exists=options.if_exists,
+        num_shards=options.num_shards,
+        schema=schema_of(options),
+    )
+
+
+def _of_windows(options: JobOptions) -> dict[str, float]:
+    """What is given of what only a stream's files have."""
+    settings = {"window": options.window, "lateness": options.lateness}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+class _Apart(beam.PTransform):
+    """Results to one place, dead letters to another, or to the same topic. Gives what the first gives.
+
+    To topics nothing is flattened: so all steps of a stream stay in one stage, and a source waits for its sink.
+    """
+
+    def __init__(self, results: beam.PTransform, letters: beam.PTransform, *, flatten: bool, returns: bool) -> None:
+        """`returns`: what the first gives are the dead letters of what it cannot take."""
+        super().__init__()
+        self._results = results
+        self._letters = letters
+        self._flatten = flatten
+        self._returns = returns
+
+    def expand(self, inputs: Any) -> Any:
+        results, *letters = inputs
+        written = results | "Write results" >> self._results
+        if self._returns:
+            letters.append(written)
+        if self._flatten:
+            letters = [letters | "Dead letters" >> beam.Flatten()]
+        for number, each in enumerate(letters):
+            each | f"Write dead letters {number}" >> self._letters
+        return written

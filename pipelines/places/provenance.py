@@ -1,0 +1,201 @@
+"""What the rows of an output were made with, in a file beside theirs, so that `--resume` adds none of another kind.
+
+.millrace/<name>.settings.json      {"command": "extract", "model": "org/name", "schema": {…}, …}
+
+What decides what a row is counts, and no more: with other sampling parameters, examples or a better template what
+failed may be tried again. The file's place is one that `folder/*` does not match, which a job may read and write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from apache_beam.io.filesystems import FileSystems
+
+from millrace.model_manager.wire.errors import ConfigError, ModelError
+from millrace.transforms.classify import DEFAULT_THRESHOLD
+from millrace.transforms.files.file_systems import create, exists, remove
+from millrace.transforms.files.object_reads import open_file
+from millrace.transforms.files.object_stores import is_local
+from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Piece, Shape
+from millrace.transforms.writing.output_files import OutputFiles, output_and_format
+
+from ..edge import unwrapped
+from ..flags.asked import Classification, Extraction
+from ..flags.options import COMMANDS, JobOptions, Task
+
+_WORDS = ("title", "description", "examples", "default", "$comment")
+"""Of a JSON Schema: what a value may be does not depend on them."""
+_BY_NAME = ("properties", "$defs", "definitions")
+"""Of a JSON Schema: objects whose keys are names."""
+_FLAGS = {"kinds": "schema"}
+"""Flags of settings that have another name."""
+_SHOWN = 60
+"""Characters of a setting that is told."""
+_log = logging.getLogger(__name__)
+
+
+def check_settings(files: OutputFiles, options: JobOptions) -> None:
+    """Of a job that is resumed; raises ConfigError where the rows that are there were made with other settings."""
+    FileSystems.set_options(options.beam)  # as building the pipeline will
+    if not _has_rows(files):
+        return
+    if not exists(files.settings):
+        _log.warning("there is no %s: what the rows of %s were made with is not known", files.settings, files.prefix)
+        return
+    with open_file(files.settings) as stream:
+        earlier = msgspec.json.decode(stream.read(), type=dict[str, Any])
+    for name, value in _settings(options).items():
+        if name in earlier and not _is_same(value, earlier[name]):
+            raise ConfigError(_refusal(name, value, earlier[name], files))
+
+
+def note_settings(files: OutputFiles, options: JobOptions) -> None:
+    """Write them down, before the job writes rows; what a resumed job found there holds."""
+    if options.if_exists == "resume" and _has_rows(files):
+        return
+    with create(files.settings) as stream:
+        stream.write(msgspec.json.encode(_settings(options)) + b"\n")
+
+
+@contextlib.contextmanager
+def unnoted_if_refused(files: OutputFiles | None, options: JobOptions) -> Iterator[None]:
+    """Of a job that is refused while it starts, and so has written no row, the settings file is what it was before."""
+    if files is None:
+        yield
+        return
+    FileSystems.set_options(options.beam)
+    before = _noted(files)
+    made = _missing_folders(files)
+    try:
+        yield
+    except Exception as error:
+        if isinstance(unwrapped(error), ConfigError | ModelError) and not files.interrupted("completions"):
+            _note_again(files, before)
+            for folder in made:
+                with contextlib.suppress(OSError):  # none was made, or something is in it
+                    folder.rmdir()
+        raise
+
+
+def _noted(files: OutputFiles) -> bytes | None:
+    if not exists(files.settings):
+        return None
+    with open_file(files.settings) as stream:
+        return stream.read()
+
+
+def _note_again(files: OutputFiles, noted: bytes | None) -> None:
+    if noted is None:
+        remove([files.settings])
+    elif noted != _noted(files):
+        with create(files.settings) as stream:
+            stream.write(noted)
+
+
+def _missing_folders(files: OutputFiles) -> list[Path]:
+    """Those that writing the file will make, the innermost first; an object store has none."""
+    return [each for each in Path(files.settings).parents if not each.exists()] if is_local(files.settings) else []
+
+
+def _is_same(now: Any, earlier: Any) -> bool:
+    """The order of labels makes no other rows."""
+    are_lists = isinstance(now, list) and isinstance(earlier, list)
+    return sorted(now) == sorted(earlier) if are_lists else bool(now == earlier)
+
+
+def _has_rows(files: OutputFiles) -> bool:
+    return bool(files.current("completions") or files.interrupted("completions"))
+
+
+def _refusal(name: str, now: Any, earlier: Any, files: OutputFiles) -> str:
+    if name == "command":
+        return f"--resume: the rows of {files.prefix} are of millrace {earlier}, not of {now}: name another --output"
+    told = [_shown(name, value) for value in (now, earlier)]
+    given = "" if "another" in told else f" {told[0]}"
+    return (
+        f"--{_FLAGS.get(name, name)}{given}: the rows of {files.prefix}, to which --resume would add, were made with "
+        f"{told[1]}: takes what {files.settings} says, or another --output"
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    text = _text(value)
+    return text if len(text) <= _SHOWN and name not in _FLAGS else "another"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "none" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _settings(options: JobOptions) -> dict[str, Any]:
+    """By the names of their flags, as JSON has them."""
+    updated = options.updates is not None
+    settings: dict[str, Any] = {
+        "command": COMMANDS[options.task][0],
+        **({} if updated else {"model": _model(options.model.model), "revision": options.model.revision}),
+        "adapter": options.sampling.adapter,
+        **_OF_TASK[options.task](options),
+        "output_format": output_and_format(options.output, options.output_format)[1],
+    }
+    return dict(msgspec.to_builtins(settings))
+
+
+def _model(name: str) -> str:
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def _of_extraction(options: JobOptions) -> dict[str, Any]:
+    assert isinstance(options.typed, Extraction)
+    record = options.typed.record
+    return {"schema": _types(schema_of(record)), "kinds": _kinds(record)}
+
+
+def _of_classification(options: JobOptions) -> dict[str, Any]:
+    asked = options.typed
+    assert isinstance(asked, Classification)
+    threshold = DEFAULT_THRESHOLD if asked.threshold is None else asked.threshold
+    return {"labels": list(asked.labels), "multiple": asked.multiple, "threshold": threshold}
+
+
+_OF_TASK: dict[Task, Callable[[JobOptions], dict[str, Any]]] = {
+    "generate": lambda options: {"constraint": options.sampling.constraint},
+    "score": lambda options: {"continuations_column": options.continuations_column},
+    "embed": lambda options: {"pooling": options.pooling, "normalize": options.normalize},
+    "extract": _of_extraction,
+    "classify": _of_classification,
+}
+
+
+def _kinds(shape: Shape) -> Any:
+    """What columns are, and which texts a document's pieces: no JSON Schema says it."""
+    if isinstance(shape, Leaf):
+        return [shape.kind, shape.digits, shape.places] if shape.kind == "decimal" else shape.kind
+    if isinstance(shape, Piece):
+        return f"span of {shape.span.by}"
+    if isinstance(shape, Maybe):
+        return _kinds(shape.shape)
+    if isinstance(shape, Items):
+        return [_kinds(shape.item)]
+    return {member.key: _kinds(member.shape) for member in shape.members}
+
+
+def _types(schema: Any) -> Any:
+    """A JSON Schema without the words that only explain it."""
+    if isinstance(schema, list):
+        return [_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _types(each) for name, each in value.items()} if key in _BY_NAME else _types(value)
+        for key, value in schema.items()
+        if key not in _WORDS
+    }

@@ -1,0 +1,75 @@
+"""The job server that `--job_endpoint` names: whether it is there, and whether it is Flink's, before a job is built.
+
+Beam's own runners wait for it, and say nothing, for a minute or more. Of the workers that it is to use, only what a
+failure may mean is said: they are where the runner's machines see them, and not always where this process does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import grpc
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..flags.beam import runner_name
+
+_CONNECT_MS = 10_000
+_EMBEDDED = "embed"
+"""Beam's name for a job server in this process."""
+_OF_FLINK = "checkpointing_interval"
+_NOT_REACHED = re.compile(
+    "(Connect|UnknownHost|UnresolvedAddress|NoRouteToHost)Exception|RuntimeException: UNAVAILABLE"
+)
+"""In the failure of a job, by Java's names, where a machine of the runner's did not reach another."""
+
+
+def runs_on_flink(options: PipelineOptions) -> bool:
+    """Whether the runner is Flink. Raises ConfigError where the job server is missing, or does not answer."""
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if runner_name(options) == "portablerunner" and not endpoint:
+        raise ConfigError(
+            "--job_endpoint: is missing: --runner PortableRunner takes a job to a job server; takes the HOST:PORT of "
+            "one, such as localhost:8099"
+        )
+    described = _options_of(endpoint, options) if endpoint and endpoint != _EMBEDDED else []
+    return runner_name(options) == "flinkrunner" or _OF_FLINK in described
+
+
+def _options_of(endpoint: str, options: PipelineOptions) -> list[str]:
+    """The names of those that the job server has of its own."""
+    timeout = options.view_as(PortableOptions).job_server_timeout
+    with grpc.insecure_channel(endpoint, [("grpc.min_reconnect_backoff_ms", _CONNECT_MS)]) as channel:
+        stub = beam_job_api_pb2_grpc.JobServiceStub(channel)
+        try:
+            answer = stub.DescribePipelineOptions(
+                beam_job_api_pb2.DescribePipelineOptionsRequest(), timeout=timeout, wait_for_ready=False
+            )
+        except grpc.RpcError as error:
+            raise ConfigError(f"--job_endpoint {endpoint}: no job server at {endpoint} ({_why(error)})") from None
+    return [option.name for option in answer.options]
+
+
+def _why(error: grpc.RpcError) -> str:
+    """The innermost of gRPC's reasons."""
+    details: str = error.details() or ""
+    return details.rsplit(": ", 1)[-1].rstrip("])")
+
+
+@contextlib.contextmanager
+def hint_at_workers(options: PipelineOptions) -> Iterator[None]:
+    """A failure that looks as if the job's worker pool was not there gets a note on where it was looked for."""
+    try:
+        yield
+    except Exception as error:
+        portable = options.view_as(PortableOptions)
+        if portable.environment_type == "EXTERNAL" and _NOT_REACHED.search(str(error)):
+            error.add_note(
+                f"if that was the worker pool, --environment_config {portable.environment_config} does not name one as "
+                "the runner's machines see it: see that `millrace worker-pool` runs there"
+            )
+        raise

@@ -1,0 +1,42 @@
+"""What `millrace ps` says of a status."""
+
+import pytest
+
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import EngineStats, ModelInfo, ModelStatus
+from millrace.pipelines.commands import processes
+from millrace.pipelines.commands.processes import status_lines, stop
+
+
+@pytest.mark.parametrize(("pids", "shown"), [([], "pid -, "), ([7], "pid 7, "), ([7, 8, 9], "pids 7, 8, 9, ")])
+def test_all_engines_of_a_model_are_shown(pids: list[int], shown: str) -> None:
+    model = ModelStatus("key", "org/m", "ready", pids, 1, 0, 0, None, EngineStats())
+    lines = [*status_lines(Status(1, 60.0, [model], [], []))]
+    assert lines[1].startswith(f"model    org/m: ready, {shown}1 clients, ")
+
+
+def test_revisions_and_formats_of_a_model_are_told_apart() -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    info = ModelInfo("org/m", "", "", "bfloat16", "cpu", 1, 1, 1, 1, 1, [], 0.0, "int8", "int8", commit)
+    exact = ModelInfo("org/m", "", "", "float32", "cpu", 1, 1, 1, 1, 1, [], 0.0)
+    models = [
+        ModelStatus("a", "org/m", "ready", [1], 1, 0, 0, info, EngineStats(), commit),
+        ModelStatus("b", "org/m", "ready", [2], 1, 0, 0, exact, EngineStats(), "folder-0123456789abcdef"),
+    ]
+    lines = [*status_lines(Status(1, 60.0, models, [], []))]
+    assert lines[1].startswith("model    org/m@0123456789abcdef0123456 (bfloat16, int8, KV int8): ready, ")
+    assert lines[2].startswith("model    org/m@folder-0123456789abcdef (float32): ready, ")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("name", ["org/m", f"org/m@{COMMIT}", f"org/m@{COMMIT[:23]}", "a"])
+def test_a_model_is_stopped_by_each_of_its_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelStatus("a", "org/m", "ready", [1], 1, 0, 0, None, EngineStats(), COMMIT)
+    other = ModelStatus("b", "org/other", "ready", [2], 1, 0, 0, None, EngineStats(), COMMIT)
+    stopped: list[str | None] = []
+    monkeypatch.setattr(processes, "read_status", lambda: Status(1, 60.0, [model, other], [], []))
+    monkeypatch.setattr(processes, "stop_models", lambda *, key: stopped.append(key))
+    assert stop([name]) == 0
+    assert stopped == ["a"]

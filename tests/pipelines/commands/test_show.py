@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from millrace.pipelines.cli import dispatch
+
+
+def test_rows_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('"one"\n{"prompt": 3 }\n{"prompt":  "two"}\n')
+    (tmp_path / "b.txt").write_text("some text\n")
+    (tmp_path / "c.csv").write_text("id,prompt\n7,hello\n")
+    places = [f"{tmp_path}/{place}" for place in ("a.jsonl@21", "a.jsonl@6", "b.txt@0", "c.csv#1")]
+    assert dispatch(["show", *places]) == 0
+    printed = ['{"prompt":  "two"}', '{"prompt":3}', "some text", '{"id":"7","prompt":"hello"}']
+    assert capsys.readouterr().out.splitlines() == printed
+
+
+def test_a_place_without_a_row_is_one_sentence_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('"one"\n')
+    assert dispatch(["show", f"{tmp_path}/a.jsonl@1"]) == 2
+    assert capsys.readouterr().err == f"millrace: no row begins at {tmp_path}/a.jsonl@1\n"

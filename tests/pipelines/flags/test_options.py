@@ -1,0 +1,188 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.pipelines.flags.options import parse
+from millrace.transforms.requests.flink_options import has_checkpoints
+
+INPUT = ["--input", "a.jsonl"]
+
+
+def test_without_flags_the_defaults_hold() -> None:
+    options = parse(INPUT)
+    assert options.model == ModelConfig(model=EMBEDDED_MODEL)
+    assert options.sampling == SamplingParams(max_tokens=128)
+    assert options.manager == ManagerConfig()
+    assert (options.input, options.output, options.if_exists) == (["a.jsonl"], "out/completions", "refuse")
+
+
+def test_flags_become_settings() -> None:
+    flags = "--model org/m --dtype bfloat16 --quantization int4 --kv_cache_dtype int8 --max_num_seqs 8"
+    flags += " --no-prefix_caching --max_tokens 7 --temperature 0.5"
+    flags += ' --logit_bias {"5":-100} --allowed_token_ids 5 6 --bad_words x --logprobs 2 --min_p 0.1 --min_tokens 3'
+    flags += " --include_stop_str_in_output --repetition_penalty 1.5 --typical_p 0.5"
+    flags += " --stop a b --stop_token_ids 1 2 --ignore_eos --linger 2 --chat never --backend fake --no-row_params"
+    options = parse([*INPUT, *flags.split()])
+    assert options.model == ModelConfig(
+        model="org/m",
+        dtype="bfloat16",
+        quantization="int4",
+        kv_cache_dtype="int8",
+        max_num_seqs=8,
+        prefix_caching=False,
+        backend="fake",
+    )
+    assert options.sampling == SamplingParams(
+        max_tokens=7,
+        temperature=0.5,
+        stop=("a", "b"),
+        stop_token_ids=(1, 2),
+        ignore_eos=True,
+        logit_bias={5: -100.0},
+        allowed_token_ids=(5, 6),
+        bad_words=("x",),
+        logprobs=2,
+        min_p=0.1,
+        min_tokens=3,
+        include_stop_str_in_output=True,
+        repetition_penalty=1.5,
+        typical_p=0.5,
+    )
+    assert (options.manager.linger, options.chat, options.row_params) == (2.0, False, False)
+
+
+def test_inputs_add_up() -> None:
+    assert parse(["--input", "a", "b", "--input", "c"]).input == ["a", "b", "c"]
+
+
+def test_other_flags_are_beams() -> None:
+    options = parse([*INPUT, "--runner=FnApiRunner", "--direct_num_workers", "3", "--experiments=x"])
+    assert options.beam.view_as(StandardOptions).runner == "FnApiRunner"
+    assert options.beam.view_as(DirectOptions).direct_num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "--input is missing"),
+        ([*INPUT, "--max_token", "3"], "unknown flag --max_token: did you mean --max_tokens?"),
+        ([*INPUT, "--max-tokens=3"], "unknown flag --max-tokens: did you mean --max_tokens?"),
+        ([*INPUT, "--runer=x"], "unknown flag --runer: did you mean --runner?"),
+        ([*INPUT, "--frobnicate"], "unknown flag --frobnicate: --help lists all"),
+        ([*INPUT, "--max_tokens", "many"], "argument --max_tokens: invalid int value: 'many'"),
+        ([*INPUT, "--logit_bias", "5=1"], "argument --logit_bias: invalid JSON object: '5=1'"),
+        ([*INPUT, "--max_tokens", "0"], "max_tokens=0: takes at least 1"),
+        ([*INPUT, "--block_size", "7"], "block_size=7: takes 8, 16, 32, 64 or 128"),
+        ([*INPUT, "--linger", "-1"], "linger=-1.0: takes a finite number of 0 or more"),
+        ([*INPUT, "--dtype", "int3"], "argument --dtype: invalid choice: 'int3'"),
+        ([*INPUT, "--direct_num_workers", "x"], "argument --direct_num_workers: invalid int value: 'x'"),
+        ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
+        ([*INPUT, "--backend", "gpu"], "backend"),
+        (["stray", *INPUT], "unexpected argument 'stray'"),
+        ([*INPUT, "--schema", "s.json"], "--schema is of extract"),
+        ([*INPUT, "--labels=a,b"], "--labels is of classify"),
+        ([*INPUT, "--constraint", '{"regex": "(a"}'], "--constraint.regex: "),
+        ([*INPUT, "--constraint", '{"json_schema": {"type": "strin"}}'], "--constraint.json_schema: "),
+        ([*INPUT, "--constraint", '{"grammar": "begin: A"}'], "--constraint.grammar: "),
+        ([*INPUT, "--constraint", "{}"], "--constraint: takes one of regex, json_schema, "),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_that_names_the_flag(flags: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(flags)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_constraint_that_compiles_is_taken() -> None:
+    constraint = parse([*INPUT, "--constraint", '{"regex": "(a|b)+"}']).sampling.constraint
+    assert constraint is not None
+    assert constraint.regex == "(a|b)+"
+
+
+def test_labels_are_the_jobs_on_dataflow() -> None:
+    beam = parse([*INPUT, "--labels", "team=a", "--runner=DataflowRunner"]).beam
+    assert beam.get_all_options()["labels"] == ["team=a"]
+
+
+@pytest.mark.parametrize(
+    ("runner", "told"),
+    [
+        ("FooRunner", "there is no such runner; takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
+        ("Flnik", "there is no such runner (did you mean FlinkRunner?); takes "),
+        ("prsmrunner", "did you mean PrismRunner?"),
+        ("pipelines.nothing.FlinkRunner", "there is no such class: No module named 'pipelines.nothing'"),
+        ("millrace.pipelines.runners.prism.NoPrism", "there is no such class: "),
+    ],
+)
+def test_a_runner_that_there_is_not_is_told(runner: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse([*INPUT, "--runner", runner])
+    assert str(caught.value).startswith(f"--runner {runner}: ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "runner", ["directrunner", "Flink", "millrace.pipelines.runners.prism.OwnPrism", "DataflowRunner"]
+)
+def test_runners_are_known_as_beam_knows_them(runner: str) -> None:
+    parse([*INPUT, "--runner", runner])
+
+
+def test_options_that_only_a_job_server_knows_are_left_to_it() -> None:
+    remote = ["--runner=PortableRunner", "--job_endpoint=localhost:8099"]
+    parse([*INPUT, *remote, "--parallelism=2"])
+    with pytest.raises(ConfigError, match="did you mean --max_tokens"):
+        parse([*INPUT, *remote, "--max_token=2"])
+
+
+def test_options_of_flink_are_known_where_flink_may_be() -> None:
+    remote = ["--runner=PortableRunner", "--job_endpoint=localhost:8099"]
+    assert has_checkpoints(parse([*INPUT, *remote, "--checkpointing_interval", "500"]).beam)
+    with pytest.raises(ConfigError, match="did you mean --checkpointing_interval"):
+        parse([*INPUT, *remote, "--checkpoint_interval=500"])
+    with pytest.raises(ConfigError, match="unknown flag --checkpointing_interval"):
+        parse([*INPUT, "--checkpointing_interval=500"])
+
+
+def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--help"])
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for expected in ("input:", "output:", "model:", "engine:", "manager (times in seconds):", "run:"):
+        assert expected in shown
+    for field in (*SamplingParams.__struct_fields__, *ManagerConfig.__struct_fields__, "kv_cache_gib"):
+        assert f"--{field}" in shown
+    assert "Default: 128." in shown
+    assert "GiB of KV cache" in shown
+    assert "--backend" not in shown
+
+
+def test_every_setting_has_a_help_text() -> None:
+    from millrace.pipelines.flags.from_settings import _field_docs
+
+    settings: list[Any] = [ModelConfig, ManagerConfig, SamplingParams]
+    for each in settings:
+        assert all(_field_docs(each)[name] for name in each.__struct_fields__)
+
+
+def test_generations_may_be_kept_in_the_runners_state_and_nothing_else() -> None:
+    assert parse([*INPUT, "--stateful"]).stateful
+    assert not parse(INPUT).stateful
+    with pytest.raises(ConfigError, match=r"^--stateful is of run, extract$"):
+        parse([*INPUT, "--stateful"], "score")
+
+
+def test_workers_elsewhere_are_given_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--input", "in/*.jsonl", "gs://bucket/a.jsonl", "--output", "out/c"]
+    assert parse(flags).input == ["in/*.jsonl", "gs://bucket/a.jsonl"]
+    elsewhere = parse([*flags, "--runner=FlinkRunner"])
+    assert elsewhere.input == [f"{tmp_path}/in/*.jsonl", "gs://bucket/a.jsonl"]
+    assert elsewhere.output == f"{tmp_path}/out/c"

@@ -1,0 +1,260 @@
+"""Whole jobs whose model changes in the middle, with a real manager and its engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from millrace import Generate, Prompt, SamplingParams, WatchedFile, WriteCompletions
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import MillraceError
+from millrace.model_manager.wire.messages import Status
+from millrace.pipelines.commands.generate import main
+from tests.model_manager.engine import random_checkpoints
+from tests.transforms.running import pipeline
+
+PROMPTS = 200
+STEP = "MILLRACE_FAKE_STEP_SECONDS"
+PATIENCE = 300.0
+QUICK = ["--linger=0.5", "--log_level=info", "--chat=never"]
+MAX_TOKENS = 12
+FAKE = ["--backend=fake", f"--max_tokens={MAX_TOKENS}", "--max_num_seqs=8"]
+
+
+class Job:
+    """A job over the prompts, and what happens beside it."""
+
+    def __init__(self, folder: Path, runtime: Path) -> None:
+        self.engine = FAKE
+        self.folder = folder
+        self.runtime = runtime
+        self.file = folder / "current"
+        self.pids: set[frozenset[int]] = set()
+        """Engines that were seen at the same time."""
+        self.models: list[set[str]] = []
+        """Models that had an engine, by name of their folder, look after look."""
+        lines = [json.dumps({"id": f"p{n}", "prompt": f"question {n}"}) + "\n" for n in range(PROMPTS)]
+        (folder / "prompts.jsonl").write_text("".join(lines))
+        for index, name in enumerate("abc"):  # what the fake engine answers depends on the size of the vocabulary
+            shutil.copytree(resolve(EMBEDDED_MODEL), folder / name)
+            config = json.loads((folder / name / "config.json").read_bytes())
+            config["vocab_size"] -= index
+            (folder / name / "config.json").write_text(json.dumps(config))
+
+    def run(self, output: str, *flags: str, model: str = "a") -> int:
+        places = ["--input", str(self.folder / "prompts.jsonl"), "--output", str(self.folder / output / "c")]
+        return main([*places, "--model", str(self.folder / model), *QUICK, *self.engine, *flags])
+
+    def run_with_updates(self, output: str, *flags: str) -> int:
+        return self.run(output, f"--model_updates=watch:{self.file}", "--model_updates_every=0.05", *flags)
+
+    def run_with_a_change(self, output: str, **settings: Any) -> None:
+        """The prompts come as they are read, those of the second half once the next model is loaded."""
+        manager = {name: settings.pop(name) for name in ("memory_gib",) if name in settings}
+        model = ModelConfig.parse({"model": str(self.folder / "a")} | settings)
+        with pipeline() as p:
+            numbers = p | beam.Create(range(PROMPTS), reshuffle=False)
+            prompts = numbers | beam.Map(_paced, self).with_output_types(Prompt)
+            generate = Generate(
+                model,
+                SamplingParams(max_tokens=MAX_TOKENS, min_tokens=MAX_TOKENS, temperature=0),
+                manager=ManagerConfig(linger=0.5, **manager),
+                chat=False,
+                updates=WatchedFile(str(self.file), every=0.05),
+            )
+            results, failed = prompts | generate.with_exception_handling()
+            _ = (results, failed) | WriteCompletions(str(self.folder / output / "c"))
+
+    def name(self, model: str) -> None:
+        """As one should write a file that others read."""
+        (self.folder / "next").write_text(str(self.folder / model))
+        (self.folder / "next").rename(self.file)
+
+    def rows(self, output: str) -> dict[str, dict[str, Any]]:
+        """By id; no id twice."""
+        lines = [line for path in (self.folder / output).glob("c-*.jsonl") for line in path.read_text().splitlines()]
+        found = {row["id"]: row for row in map(json.loads, lines)}
+        assert len(found) == len(lines)
+        return found
+
+    def status(self) -> Status | None:
+        with suppress(MillraceError):
+            return read_status(self.runtime)
+        return None
+
+    def finished(self) -> int:
+        status = self.status()
+        return sum(job.finished for job in status.jobs) if status else 0
+
+    def ready(self) -> set[str]:
+        status = self.status()
+        return {Path(model.model).name for model in status.models if model.state == "ready"} if status else set()
+
+    def engines(self) -> dict[str, list[int]]:
+        status = self.status()
+        models = status.models if status else []
+        running = {Path(model.model).name: model.pids for model in models if model.pids}
+        self.pids.add(frozenset(pid for pids in running.values() for pid in pids))
+        if running:
+            self.models.append(set(running))
+        return running
+
+    @contextmanager
+    def beside(self, work: Callable[[], None]) -> Iterator[None]:
+        """Do something while a job runs, and look at its engines until it ends."""
+        over = threading.Event()
+
+        def look() -> None:
+            work()
+            while not over.is_set():
+                self.engines()
+                time.sleep(0.02)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        yield
+        over.set()
+        thread.join()
+
+    def until(self, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def expect(self, output: str, *models: str) -> None:
+        """All prompts are completed, once, each by the model that its row names; all models have taken part."""
+        rows = self.rows(output)
+        assert sorted(rows) == sorted(f"p{n}" for n in range(PROMPTS))
+        makers = {(Path(row["model"]).name, row["revision"]) for row in rows.values()}
+        assert len(makers) == len(models), makers
+        assert {name for name, _ in makers} == set(models)
+        os.environ.pop(STEP)
+        for model in models:
+            assert self.run(f"alone-{model}", "--quiet", model=model) == 0
+            alone = self.rows(f"alone-{model}")
+            mine = {name: row for name, row in rows.items() if Path(row["model"]).name == model}
+            assert {name: row["text"] for name, row in mine.items()} == {name: alone[name]["text"] for name in mine}
+            assert {row["revision"] for row in mine.values()} == {row["revision"] for row in alone.values()}
+
+
+def _paced(number: int, job: Job) -> Prompt:
+    """In the middle another model is named, and waited for."""
+    if number == PROMPTS // 2:
+        job.name("b")
+        job.until(lambda: "b" in job.ready())
+    return Prompt(id=f"p{number}", text=f"question {number}")
+
+
+@pytest.fixture
+def job(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv(STEP, "0.03")
+    return Job(tmp_path, runtime)
+
+
+@pytest.mark.parametrize("room", ["beside", "after"])
+def test_a_job_goes_over_to_another_model_in_the_middle(job: Job, room: str) -> None:
+    with job.beside(lambda: None):
+        job.run_with_a_change("out", backend="fake", max_num_seqs=8, **({"memory_gib": 0.5} if room == "after" else {}))
+    job.expect("out", "a", "b")
+    assert job.models[-1] == {"b"}, "the old process is gone"
+    together = max(len(pids) for pids in job.pids)
+    assert together == (1 if room == "after" else 2)
+
+
+def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    def update() -> None:
+        job.until(lambda: job.finished() > PROMPTS // 10)
+        job.name("absent")
+        job.until(lambda: job.finished() > PROMPTS // 3)
+        job.name("b")
+
+    with job.beside(update):
+        assert job.run_with_updates("out") == 0
+    job.expect("out", "a", "b")
+    shown = capsys.readouterr()
+    assert f"the update to {job.folder}/absent failed: --model" in shown.err
+    assert "warning:      the model was not changed (ModelNotFound): the log says to which, and why" in shown.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["beside", "after"])
+def test_of_two_quick_updates_the_later_one_holds(job: Job, room: str) -> None:
+    def update() -> None:
+        job.until(lambda: job.finished() > PROMPTS // 6)
+        job.name("b")
+        time.sleep(0.1)
+        job.name("c")
+
+    with job.beside(update):
+        assert job.run_with_updates("out", *(["--memory_gib=0.5"] if room == "after" else [])) == 0
+    models = {Path(row["model"]).name for row in job.rows("out").values()}
+    assert {"a", "c"} <= models
+    job.expect("out", *models)
+    assert job.models[-1] == {"c"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["beside", "after"])
+@pytest.mark.parametrize("role", ["engine", "manager"])
+def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, room: str, role: str) -> None:
+    def update() -> None:
+        job.until(lambda: job.finished() > PROMPTS // 6)
+        status = job.status()
+        assert status is not None
+        victims = [process.pid for process in status.processes if process.role == role]
+        job.name("b")
+        time.sleep(0.07)
+        os.kill(victims[0], signal.SIGKILL)
+
+    with job.beside(update):
+        assert job.run_with_updates("out", *(["--memory_gib=0.5"] if room == "after" else [])) == 0
+    job.expect("out", "a", "b")
+    assert job.models[-1] == {"b"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["beside", "after"])
+def test_several_worker_processes_change_together(job: Job, room: str) -> None:
+    def update() -> None:
+        job.until(lambda: job.finished() > PROMPTS // 6)
+        job.name("b")
+
+    flags = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    with job.beside(update):
+        assert job.run_with_updates("out", *flags, *(["--memory_gib=0.5"] if room == "after" else [])) == 0
+    job.expect("out", "a", "b")
+    assert job.models[-1] == {"b"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["beside", "after"])
+def test_a_job_goes_over_to_other_weights_of_real_engines(job: Job, room: str) -> None:
+    config = random_checkpoints.llama_gqa()
+    config.vocab_size = 1536  # of the tokenizer that stays
+    config.eos_token_id = None
+    for path in (job.folder / "b").glob("*config.json"):
+        path.unlink()
+    random_checkpoints.write(job.folder / "b", config)
+    shutil.copy(job.folder / "a" / "tokenizer_config.json", job.folder / "b")
+    shutil.rmtree(job.folder / "a")
+    shutil.copytree(resolve(EMBEDDED_MODEL), job.folder / "a")
+    job.engine = ["--temperature=0", f"--max_tokens={MAX_TOKENS}", f"--min_tokens={MAX_TOKENS}", "--kv_cache_gib=0.05"]
+    with job.beside(lambda: None):
+        job.run_with_a_change("out", kv_cache_gib=0.05, **({"memory_gib": 0.6} if room == "after" else {}))
+    job.expect("out", "a", "b")
+    assert job.models[-1] == {"b"}
+    assert max(len(pids) for pids in job.pids) == (1 if room == "after" else 2)

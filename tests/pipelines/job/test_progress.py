@@ -1,0 +1,138 @@
+import io
+import itertools
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
+from millrace.pipelines.job.progress import Speed, describe, duration, heard, shown_progress
+from millrace.transforms.reading.count import RowCount
+from millrace.transforms.streams.readers import READING, ReaderDoFn
+from millrace.transforms.streams.watch import Look
+
+
+def status(*jobs: JobStatus, state: str = "ready", outstanding: int = 0) -> Status:
+    model = ModelStatus("k", "org/m", state, [1], 1, 0, outstanding, None, EngineStats())
+    return Status(pid=1, uptime=1.0, models=[model], jobs=list(jobs), processes=[])
+
+
+def job(finished: int, failed: int = 0, tokens: int = 0) -> JobStatus:
+    return JobStatus("j", finished=finished, failed=failed, generated_tokens=tokens)
+
+
+def test_before_the_first_request_it_says_what_is_waited_for() -> None:
+    assert describe(None, "j", Speed(None), 0.0) == "starting"
+    assert describe(status(state="loading"), "j", Speed(None), 0.0) == "loading org/m"
+    assert describe(status(job(0), state="loading"), "j", Speed(None), 0.0) == "loading org/m"
+    assert describe(status(JobStatus("other", finished=3)), "j", Speed(None), 0.0) == "starting"
+
+
+def test_a_stream_says_when_it_is_read() -> None:
+    with heard(READING) as is_read:
+        speed = Speed(None, lambda: "kafka:one:9092/prompts" if is_read() else "")
+        assert describe(None, "j", speed, 0.0) == "starting"
+        logging.getLogger(READING).debug("reading")
+        assert describe(None, "j", speed, 0.0) == "reading kafka:one:9092/prompts"
+        assert describe(status(state="loading"), "j", speed, 0.0) == "loading org/m"
+        assert describe(status(job(1)), "j", speed, 0.0).startswith("1 ")
+    with heard(READING) as is_read:
+        assert not is_read()
+
+
+def test_a_watch_tells_that_it_looks(tmp_path: Path) -> None:
+    with heard(READING) as is_read:
+        Look(interval=1.0, settle=1.0)(([f"{tmp_path}/*"], 0.0))
+        assert is_read()
+
+
+def test_a_reader_tells_that_it_reads() -> None:
+    reader: ReaderDoFn[str, threading.Event] = ReaderDoFn("source", None, late=False)
+    reader.connect = threading.Event  # type: ignore[method-assign]
+    with heard(READING) as is_read:
+        reader.setup()
+        assert is_read()
+
+
+def test_that_a_stream_is_read_is_told_at_once_and_once_where_there_is_no_terminal() -> None:
+    polls = threading.Semaphore(0)
+
+    def read() -> Status:
+        polls.release()
+        return status()
+
+    out = io.StringIO()
+    with shown_progress(read, "j", Speed(None, lambda: "watch:in/*"), Console(file=out), clock=lambda: 0.0):
+        for _ in range(3):
+            assert polls.acquire(timeout=30)
+    assert out.getvalue() == "reading watch:in/*\n"
+
+
+def test_the_line_has_done_and_total_speeds_and_time_left() -> None:
+    speed = Speed(RowCount(500, True))
+    describe(status(job(0)), "j", speed, 10.0)
+    line = describe(status(job(19, 1, tokens=3000)), "j", speed, 12.0)
+    assert line == "20 / 500   10.0 prompts/s   1,500 tokens/s   0:48 left"
+    assert speed.fraction() == 0.04
+
+
+def test_an_estimated_total_says_so() -> None:
+    speed = Speed(RowCount(5000, False))
+    assert describe(status(job(1)), "j", speed, 0.0).startswith("1 / ≈ 5,000")
+
+
+def test_speeds_are_those_of_the_last_seconds() -> None:
+    speed = Speed(RowCount(1000, True))
+    for second in range(100):
+        line = describe(status(job(min(second, 50) * 2)), "j", speed, float(second))
+    assert "0.0 prompts/s" in line
+    assert "left" not in line
+
+
+def test_counts_go_on_where_another_manager_begins_at_none() -> None:
+    speed = Speed(RowCount(100, True))
+    describe(status(job(20, tokens=40)), "j", speed, 0.0)
+    line = describe(status(job(5, tokens=10)), "j", speed, 1.0)
+    assert line.startswith("25 / 100   5.0 prompts/s   10 tokens/s")
+
+
+def test_nothing_is_assumed_without_a_total() -> None:
+    speed = Speed(None)
+    assert describe(status(job(3), outstanding=1), "j", speed, 0.0) == "3   0.0 prompts/s   0 tokens/s"
+    assert speed.fraction() == 0.0
+
+
+def test_a_stream_that_has_done_all_there_is_says_that_it_waits() -> None:
+    speed = Speed(None)
+    lines = [describe(status(job(min(second, 3))), "j", speed, float(second)) for second in range(60)]
+    assert lines[5].startswith("3   0.6 prompts/s")
+    assert set(lines[20:]) == {"3 done, waiting for more"}
+    busy = describe(status(job(3), outstanding=1), "j", speed, 60.0)
+    assert busy == "3   0.0 prompts/s   0 tokens/s"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_live_on_a_terminal_and_in_lines_elsewhere(terminal: bool) -> None:
+    ticks: Iterator[float] = itertools.count(0.0, 6.0)
+    polls = threading.Semaphore(0)
+
+    def read() -> Status:
+        polls.release()
+        return status(job(1))
+
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100)
+    with shown_progress(read, "j", Speed(RowCount(2, True)), console, clock=lambda: next(ticks)):
+        for _ in range(3):
+            assert polls.acquire(timeout=30)
+    assert "1 / 2" in out.getvalue()
+    assert ("\x1b[" in out.getvalue()) == terminal

@@ -1,0 +1,139 @@
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millrace.model_manager.wire.shared_settings import UnmetSetting
+from millrace.pipelines.job.summary import Outcome, outcome_of, print_summary, summary_lines
+from millrace.transforms.elements.near_misses import NearMiss
+from millrace.transforms.writing.output_files import OutputFiles
+
+
+def outcome(
+    completions: int = 10, failed: int = 0, files: list[str] | None = None, dead: list[str] | None = None
+) -> Outcome:
+    return Outcome(
+        completions=completions,
+        failed_requests=failed,
+        unreadable_rows=0,
+        prompt_tokens=2000,
+        cached_tokens=500,
+        generated_tokens=1000,
+        seconds=10.0,
+        startup=5.0,
+        files=files or [],
+        dead_letter_files=dead or [],
+    )
+
+
+def test_counts_and_speeds_leave_the_loading_out() -> None:
+    first, second, third, *_ = summary_lines(outcome())
+    assert first == "10 completions in 10.0 s, first request to last result: 1.0 prompts/s, 100 tokens/s"
+    assert second == "2,000 prompt tokens (500 from the cache), 1,000 generated"
+    assert third == "before:       5.0 s to start and to load the model"
+
+
+def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
+    rows = [{"id": str(number), "text": "line\nbreak " + "x" * 200} for number in range(9)]
+    path = tmp_path / "out-00000-of-00001.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = summary_lines(outcome(files=[str(path)]))
+    assert lines[3] == f"completions:  {path}"
+    assert lines[4] == "dead letters: none"
+    assert [line.split(":")[0].strip() for line in lines[5:]] == ["0", "1", "2"]
+    assert all("line break" in line and len(line) < 120 for line in lines[5:])
+
+
+def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
+    path.write_text(json.dumps({"id": "a", "error": "PromptTooLong", "reason": "1,200 tokens"}) + "\n")
+    lines = summary_lines(outcome(failed=2, dead=[str(path)]))
+    assert lines[4] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
+
+
+class Counted:
+    """The result of a pipeline in which two rows were not to be read."""
+
+    def metrics(self) -> Any:
+        return self
+
+    def query(self, _: Any) -> Any:
+        counter = SimpleNamespace(key=SimpleNamespace(metric=SimpleNamespace(name="unreadable_rows")), committed=2)
+        return {"distributions": [], "counters": [counter]}
+
+
+@pytest.mark.parametrize(
+    ("letters_to", "name"),
+    [
+        (None, "out.dead_letters-00000-of-00001.jsonl"),
+        ("out", "out.dead_letters-00000-of-00001.jsonl"),
+        ("./out.jsonl", "out.dead_letters-00000-of-00001.jsonl"),
+        ("apart", "apart-00000-of-00001.jsonl"),
+        ("kafka:one:9092/letters", "kafka:one:9092/letters"),
+    ],
+)
+def test_it_names_the_place_that_dead_letters_are_really_in(letters_to: str | None, name: str, tmp_path: Path) -> None:
+    for each in ("out", "out.dead_letters", "apart"):
+        (tmp_path / f"{each}-00000-of-00001.jsonl").write_text('{"id": "a", "error": "E", "reason": "r"}\n')
+    to_files = letters_to is not None and not letters_to.startswith("kafka:")
+    place = f"{tmp_path}/{letters_to}" if to_files else letters_to
+    found = outcome_of(Counted(), OutputFiles(f"{tmp_path}/out"), [], letters_to=place)
+    expected = name if name.startswith("kafka:") else f"{tmp_path}/{name}, the first: E: r"
+    assert f"dead letters: 2 rows in {expected}" in summary_lines(found)
+
+
+def test_it_warns_of_columns_that_look_like_misspelt_parameters() -> None:
+    found = dataclasses.replace(outcome(), near_misses={NearMiss("max_token", "max_tokens"): 1200})
+    assert any(
+        line.startswith("warning:      column 'max_token' of 1,200 rows is no parameter and rides along: is max_tokens")
+        for line in summary_lines(found)
+    )
+
+
+def test_it_warns_of_settings_of_the_engine_that_did_not_hold() -> None:
+    unmet = [UnmetSetting("max_num_seqs", 16, 8), UnmetSetting("num_engines", 2, 1)]
+    (warning,) = [
+        line
+        for line in summary_lines(dataclasses.replace(outcome(), unmet_settings=unmet))
+        if line.startswith("warning:      ")
+    ]
+    assert "max_num_seqs=8 (asked for: 16), num_engines=1 (asked for: 2)" in warning
+
+
+@pytest.mark.parametrize(("completions", "failed", "status"), [(1, 5, 0), (0, 5, 1), (0, 0, 0)])
+def test_a_job_in_which_every_row_failed_has_failed(completions: int, failed: int, status: int) -> None:
+    assert outcome(completions, failed).status == status
+
+
+def test_a_resumed_job_that_is_left_with_bad_rows_alone_has_not() -> None:
+    assert dataclasses.replace(outcome(0, 5), earlier_files=["c-0.jsonl"]).status == 0
+
+
+def test_it_says_that_every_row_failed() -> None:
+    failed = outcome(0, 5, dead=[])
+    assert summary_lines(failed)[:2] == ["no completions: every row failed", "completions:  none"]
+    resumed = dataclasses.replace(failed, earlier_files=["c-0.jsonl"])
+    told = ["no completions beside the earlier ones: every row failed", "completions:  c-0.jsonl"]
+    assert summary_lines(resumed)[:2] == told
+
+
+def test_it_says_that_there_was_nothing_to_do() -> None:
+    assert summary_lines(outcome(0)) == ["nothing to do: the input has no rows"]
+    resumed = dataclasses.replace(outcome(0), earlier_files=["c-0.jsonl"])
+    assert summary_lines(resumed) == [
+        "nothing to do: the input has no row that is not completed already",
+        "completions:  c-0.jsonl",
+    ]
+
+
+def test_of_a_quiet_job_only_that_every_row_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
+    path.write_text(json.dumps({"id": "a", "error": "InvalidRequest", "reason": "no prompt"}) + "\n")
+    print_summary(outcome(), quiet=True)
+    assert capsys.readouterr() == ("", "")
+    print_summary(outcome(0, failed=2, dead=[str(path)]), quiet=True)
+    said = f"every row failed; dead letters: 2 rows in {path}, the first: InvalidRequest: no prompt"
+    assert capsys.readouterr() == ("", f"millrace: {said}\n")

@@ -1,0 +1,71 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.model_manager.wire.errors import ModelNotFound
+from millrace.pipelines.places.checkpoint_size import is_remote, weights_bytes
+from tests.model_manager.store.checkpoints import write_checkpoint
+from tests.model_manager.store.model_hub import ModelHub, serve
+
+ASKS = """
+import sys
+from millrace.model_manager.wire.errors import MillraceError
+from millrace.pipelines.places.checkpoint_size import weights_bytes
+try:
+    print(weights_bytes(sys.argv[1]))
+except MillraceError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[ModelHub]:
+    with serve(tmp_path / "hf") as hub:
+        yield hub
+
+
+def asked(hub: ModelHub, model: str) -> str:
+    """In a process of its own: the hub's client reads its environment when it is imported."""
+    command = [sys.executable, "-c", ASKS, model]
+    ended = subprocess.run(command, env=os.environ | hub.environment, capture_output=True, text=True, check=True)
+    return ended.stdout.strip()
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def test_the_hub_says_how_large_the_weights_are_and_none_is_fetched(hub: ModelHub, tmp_path: Path) -> None:
+    source = hub.models["org/small"] = write_checkpoint(tmp_path / "source", shards=3)
+    wanted = size(source)
+    (source / "consolidated.safetensors").write_bytes(b"left out")
+    (source / "pytorch_model.bin").write_bytes(b"left out")
+    assert asked(hub, "org/small") == str(wanted)
+    assert hub.downloads == []
+
+
+def test_a_model_that_the_hub_does_not_have_is_one_sentence(hub: ModelHub) -> None:
+    told = asked(hub, "org/none")
+    assert told.startswith("ModelError --model org/none: the hub does not say how large it is: RepositoryNotFoundError")
+    assert "\n" not in told
+
+
+def test_a_folder_and_the_embedded_model_are_measured_here(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    assert weights_bytes(str(folder)) == size(folder)
+    assert weights_bytes("millrace-tiny") > 5_000_000
+    with pytest.raises(ModelNotFound):
+        weights_bytes(str(tmp_path / "none"))
+
+
+def test_what_is_remote_is_told_by_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert [name for name in ("gs://b/m", "org/m", "org/here", "/a/b", "./a", "millrace-tiny") if is_remote(name)] == [
+        "gs://b/m",
+        "org/m",
+    ]

@@ -1,0 +1,42 @@
+"""Jobs on Prism, and on other job servers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.commands.generate import main
+from millrace.pipelines.runners.prism import OwnPrism
+from tests.servers.prism import prism, prism_server
+
+
+def test_a_prism_that_could_not_be_started_can_be_closed(tmp_path: Path) -> None:
+    own = OwnPrism()
+    server = own.default_job_server(PipelineOptions(["--prism_location", str(tmp_path / "none")]))
+    with pytest.raises(ConfigError, match="build one with"):
+        server.start()
+    own.close()
+
+
+@pytest.mark.runners
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_job_of_files_lasts_as_long_as_it_takes(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not only for the seconds that Beam gives the job server for an answer."""
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1.0")
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}')
+    job = ["--input", str(tmp_path / "p.jsonl"), "--output", str(tmp_path / "c"), "--backend=fake", "--max_tokens=12"]
+    job += ["--linger=0.1", "--orphan_grace=0.1", "--job_server_timeout=8"]
+    if is_own:
+        assert main([*job, "--runner=PrismRunner", f"--prism_location={prism()}"]) == 0
+    else:
+        with prism_server(tmp_path) as endpoint:
+            elsewhere = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
+            assert main([*job, *elsewhere]) == 0
+    (written,) = tmp_path.glob("c-*.jsonl")
+    assert json.loads(written.read_text())["usage"]["completion_tokens"] == 12
+    assert "the job's state: DONE" in capsys.readouterr().out

@@ -1,0 +1,101 @@
+"""The pool of an EXTERNAL environment: what a runner asks for over gRPC, with a stand-in for the workers."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
+
+from millrace.pipelines.runners.sdk_worker import _end_with
+from millrace.pipelines.runners.worker_pool import Workers, main, serving
+from tests.servers.processes import free_port
+
+IDLE = (sys.executable, "-c", "import sys, time; open(sys.argv[-1], 'x').write(' '.join(sys.argv)); time.sleep(600)")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.chdir(tmp_path)
+    found = Workers(IDLE)
+    yield found
+    found.stop_all()
+
+
+def test_a_worker_is_started_with_the_endpoints_of_the_runner_and_stopped(workers: Workers, tmp_path: Path) -> None:
+    address = f"localhost:{free_port()}"
+    endpoints = dict.fromkeys(
+        ("provision_endpoint", "control_endpoint"), endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+    )
+    with serving(address, workers), grpc.insecure_channel(address) as channel:
+        pool = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        asked = beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", **endpoints)
+        assert pool.StartWorker(asked).error == ""
+        (pid,) = workers.pids()
+        until(lambda: bool(list(tmp_path.iterdir())))
+        (said,) = tmp_path.iterdir()
+        assert "--id=1-1 " in said.read_text()
+        assert "--provision_endpoint=localhost:1" in said.read_text()
+        stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
+        assert [pool.StopWorker(stop).error for _ in range(2)] == ["", ""]
+    assert workers.pids() == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_worker_of_a_runner_that_was_killed_makes_room_for_its_successor(workers: Workers) -> None:
+    workers.start("1-1", {"control": "a"})
+    (before,) = workers.pids()
+    workers.start("1-1", {"control": "b"})
+    (after,) = workers.pids()
+    assert before != after
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+def test_a_worker_that_cannot_be_started_is_told_to_the_runner() -> None:
+    address = f"localhost:{free_port()}"
+    with serving(address, Workers(["/no/such/program"])), grpc.insecure_channel(address) as channel:
+        pool = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        assert "/no/such/program" in pool.StartWorker(beam_fn_api_pb2.StartWorkerRequest(worker_id="1")).error
+
+
+def test_an_address_that_is_taken_is_one_sentence_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["--address", f"127.0.0.1:{taken.getsockname()[1]}"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "--address" in shown
+
+
+def test_a_worker_ends_when_who_started_it_was_killed(tmp_path: Path) -> None:
+    worker = f"import os, time; from {_end_with.__module__} import _end_with; _end_with(os.getppid())"
+    worker += f"; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {worker!r}]); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", parent]) as process:
+        until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+        process.send_signal(signal.SIGKILL)
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

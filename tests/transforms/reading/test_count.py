@@ -1,0 +1,50 @@
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.transforms.reading.count import count_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("a.jsonl", b'"a"\n"b"\n', 2),
+        ("a.jsonl", b'\n"a"\r\n\r\n\n"b"', 2),
+        ("a.txt", b"", 0),
+        ("a.csv", b'prompt\n"a\nb"\nc\n', 2),
+        ("a.csv", b"prompt\n", 0),
+        ("a.jsonl.gz", gzip.compress(b'"a"\n"b"\n', mtime=0), 2),
+    ],
+)
+def test_rows_are_counted(tmp_path: Path, name: str, content: bytes, rows: int) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert count_rows([str(tmp_path / name)]) == (rows, True)
+
+
+def test_parquet_says_how_many_it_has(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["a"] * 7}), tmp_path / "a.parquet")
+    assert str(count_rows([f"{tmp_path}/*"])) == "7"
+
+
+def test_beyond_the_budget_the_count_is_an_estimate(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_bytes(b"123456789\n" * 300_000)
+    counted = count_rows([f"{tmp_path}/*"], budget=2 * 2**20)
+    assert not counted.exact
+    assert counted.rows == pytest.approx(900_000, rel=0.01)
+    assert str(counted).startswith("≈ ")
+
+
+def test_a_compressed_file_that_is_longer_than_the_budget_makes_the_count_inexact(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"123456789\n" * 300_000, mtime=0))
+    assert not count_rows([f"{tmp_path}/*"], budget=2**20).exact
+    assert count_rows([f"{tmp_path}/*"], budget=2**23) == (300_000, True)
+
+
+def test_a_damaged_file_makes_the_count_inexact(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(b"no")
+    (tmp_path / "b.txt").write_bytes(b"a\n")
+    assert count_rows([f"{tmp_path}/*"]) == (1, False)

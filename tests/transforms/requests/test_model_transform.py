@@ -1,0 +1,72 @@
+"""What Generate, Score, Embed, Extract and Classify take alike."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import apache_beam as beam
+import pytest
+
+from millrace import Classify, Embed, Extract, Generate, Score
+from millrace.model_manager.wire.config import ManagerConfig
+from millrace.transforms.models.client import ClientOptions
+from millrace.transforms.requests.model_transform import ModelSettings, ModelTransform
+from tests.transforms.clients import PickyClient
+from tests.transforms.running import pipeline
+
+
+class Opened(PickyClient):
+    """Remembers how it was opened."""
+
+    options: ClassVar[list[ClientOptions]] = []
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
+        self.options.append(options)
+
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
+TRANSFORMS: list[Callable[..., ModelTransform]] = [
+    Generate,
+    Score,
+    Embed,
+    lambda *given, **settings: Extract(SCHEMA, *given, **settings),
+    lambda *given, **settings: Classify(["good", "bad"], *given, **settings),
+]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_an_unknown_setting_is_refused_and_the_one_that_was_meant_is_named(transform: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"unknown setting 'fail_fst': did you mean fail_fast\?"):
+        transform("stand-in", fail_fst=True)
+
+
+def test_what_is_no_setting_of_this_transform_is_refused_with_all_that_are() -> None:
+    known = "model, params, continuations_column, manager, chat, fail_fast, job, updates, open_client"
+    with pytest.raises(TypeError, match=f"Score: unknown setting 'stateful': takes {known}"):
+        Score("stand-in", stateful=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", list(ModelSettings.__annotations__))
+def test_each_setting_is_explained(name: str) -> None:
+    assert f"`{name}`" in str(ModelSettings.__doc__)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_settings_reach_the_client(transform: Callable[..., Any]) -> None:
+    Opened.options.clear()
+    _run(transform("stand-in", manager=ManagerConfig(orphan_grace=7.0), chat=True, job="j", open_client=Opened))
+    (options,) = Opened.options
+    assert (options.manager.orphan_grace, options.chat, options.job) == (7.0, True, "j")
+
+
+def test_only_embed_takes_no_chat_template_unless_told_to() -> None:
+    Opened.options.clear()
+    for transform in (Generate, Score, Embed):
+        _run(transform("stand-in", open_client=Opened))
+    assert [each.chat for each in Opened.options] == [None, None, False]
+
+
+def _run(transform: ModelTransform) -> None:
+    with pipeline() as running:
+        rows = running | beam.Create([{"prompt": "so good", "continuations": ["yes"]}])
+        rows | transform.with_exception_handling()

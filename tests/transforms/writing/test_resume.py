@@ -1,0 +1,152 @@
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.model_manager.wire.errors import EngineLost
+from millrace.transforms.elements.completions import Prompt
+from millrace.transforms.generate import Generate
+from millrace.transforms.writing.output_files import OutputFiles
+from millrace.transforms.writing.resume import IdSet, SkipCompleted, _digest, completed_ids, salvage
+from millrace.transforms.writing.write_completions import WriteCompletions
+from tests.transforms.clients import PickyClient
+from tests.transforms.running import check, pipeline
+
+
+def line(identity: str, finish_reason: str = "stop") -> str:
+    usage = {"prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 1}
+    row = {"id": identity, "text": "t", "finish_reason": finish_reason, "usage": usage, "model": "m", "columns": {}}
+    return json.dumps(row) + "\n"
+
+
+def leave(folder: Path, name: str, content: str) -> None:
+    shard = folder / "out.tmp" / name / "completions-x.jsonl"
+    shard.parent.mkdir(parents=True)
+    shard.write_text(content)
+
+
+def todo(folder: Path, *ids: str, **options: Any) -> list[str]:
+    """The prompts that are left."""
+    found: list[str] = []
+    with pipeline() as p:
+        prompts = p | beam.Create([Prompt(id=identity, text="a") for identity in ids])
+        left = prompts | SkipCompleted(str(folder / "out"), **options)
+        _ = left | beam.Map(lambda prompt: prompt.id) | beam.io.WriteToText(str(folder / "todo"))
+    for path in folder.glob("todo-*"):
+        found += path.read_text().split()
+        path.unlink()
+    return sorted(found)
+
+
+def test_prompts_that_have_a_completion_are_skipped_and_those_that_failed_are_not(tmp_path: Path) -> None:
+    (tmp_path / "out-00000-of-00002.jsonl").write_text(line("a") + line("b", "length"))
+    (tmp_path / "out-00001-of-00002.jsonl").write_text(line("c", "error"))
+    assert todo(tmp_path, "a", "b", "c", "d") == ["c", "d"]
+
+
+def test_without_earlier_output_nothing_is_skipped(tmp_path: Path) -> None:
+    assert todo(tmp_path, "a", "b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
+def test_complete_rows_of_an_interrupted_run_are_kept(tmp_path: Path, output_format: str) -> None:
+    leave(tmp_path, "run1", line("a") + line("b") + line("c")[:30])
+    leave(tmp_path, "run2", line("b") + line("d", "error") + line("e"))
+    assert todo(tmp_path, *"abcdef", output_format=output_format) == ["c", "d", "f"]
+    (shard,) = OutputFiles(str(tmp_path / "out")).existing("completions")
+    assert shard.endswith(f"out-salvaged-00000-of-00001.{output_format}")
+    assert sorted(completed_ids(shard)) == ["a", "b", "e"]
+    assert not (tmp_path / "out.tmp").exists()
+
+
+def test_rows_that_were_kept_already_are_not_kept_again(tmp_path: Path) -> None:
+    (tmp_path / "out-00000-of-00001.jsonl").write_text(line("a"))
+    leave(tmp_path, "run", line("a") + line("b"))
+    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == 1
+    assert list(completed_ids(str(tmp_path / "out-resume1-salvaged-00000-of-00001.jsonl"))) == ["b"]
+    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == 0
+
+
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
+def test_a_run_that_failed_halfway_and_was_resumed_has_each_prompt_once(tmp_path: Path, output_format: str) -> None:
+    output = str(tmp_path / "out")
+    good = [Prompt(id=str(number), text="fine") for number in range(20)]
+    for broken in (True, True, False):
+        prompts = [*good[:10], Prompt(id="x", text="lost" if broken else "fine"), *good[10:]]
+        with contextlib.suppress(EngineLost), pipeline() as p:
+            left = p | beam.Create(prompts, reshuffle=False) | SkipCompleted(output, output_format=output_format)
+            completions = left | Generate("m", open_client=PickyClient)
+            _ = completions | WriteCompletions(output, output_format=output_format, if_exists="resume")
+    ids = [identity for path in OutputFiles(output).existing("completions") for identity in completed_ids(path)]
+    assert sorted(ids) == sorted([prompt.id for prompt in good] + ["x"])
+
+
+def written(output: str) -> list[str]:
+    return sorted(identity for path in OutputFiles(output).existing("completions") for identity in completed_ids(path))
+
+
+def run(output: str, if_exists: Any, *texts: str) -> None:
+    with pipeline() as p:
+        prompts = p | beam.Create([Prompt(id=text.split()[0], text=text) for text in texts], reshuffle=False)
+        if if_exists == "resume":
+            prompts = prompts | SkipCompleted(output)
+        completions = prompts | beam.Map(fail_at_the_end) | Generate("m", open_client=PickyClient)
+        _ = completions | WriteCompletions(output, if_exists=if_exists)
+
+
+def fail_at_the_end(prompt: Prompt) -> Prompt:
+    if prompt.text == "end":
+        raise RuntimeError("no more")
+    return prompt
+
+
+def test_an_overwriting_run_that_was_interrupted_is_resumed_as_one(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    run(output, "refuse", "a old", "b old")
+    leave(tmp_path, "stale", line("b"))
+    with pytest.raises(RuntimeError, match="no more"):
+        run(output, "overwrite", "a new", "end", "b new", "end")
+    assert not (tmp_path / "out.tmp" / "stale").exists()
+    assert written(output) == ["a", "b"], "what is there stays until there is something in its place"
+    with pytest.raises(RuntimeError, match="no more"):
+        run(output, "resume", "a new", "c new", "end", "b new")
+    run(output, "resume", "a new", "b new", "c new")
+    assert written(output) == ["a", "b", "c"]
+    texts = [json.loads(row)["text"] for path in tmp_path.glob("out-*") for row in path.read_text().splitlines()]
+    assert sorted(texts) == ["A NEW", "B NEW", "C NEW"]
+    assert not (tmp_path / "out.tmp").exists()
+
+
+def test_files_that_an_interrupted_overwriting_run_had_finished_are_kept(tmp_path: Path) -> None:
+    files = OutputFiles(str(tmp_path / "out"))
+    (tmp_path / "out-00000-of-00002.jsonl").write_text(line("a"))
+    (tmp_path / "out-00001-of-00002.jsonl").write_text(line("b"))
+    files.supersede()
+    (tmp_path / "out-00000-of-00002.jsonl").write_text(line("new"))
+    assert todo(tmp_path, "new", "a", "b") == ["a", "b"]
+    assert files.superseded() == {str(tmp_path / "out-00001-of-00002.jsonl")}
+
+
+@given(st.sets(st.text(st.characters(codec="utf-8"))), st.sets(st.text(st.characters(codec="utf-8"))))
+def test_an_id_set_holds_what_was_put_in(inside: set[str], other: set[str]) -> None:
+    ids = IdSet(b"".join(map(_digest, inside)))
+    assert all(identity in ids for identity in inside)
+    assert not any(identity in ids for identity in other - inside)
+
+
+def test_an_id_set_of_thousands_tells_all_apart() -> None:
+    ids = IdSet(b"".join(_digest(f"row:{number}") for number in range(20_000)))
+    assert all(f"row:{number}" in ids for number in range(20_000))
+    assert not any(f"other:{number}" in ids for number in range(20_000))
+
+
+def test_skipping_is_part_of_a_graph(tmp_path: Path) -> None:
+    with pipeline() as p:
+        left = p | beam.Create([Prompt(id="a", text="a")]) | SkipCompleted(str(tmp_path / "out"))
+        assert left.element_type == Prompt
+        check(left, lambda rows: len(rows) == 1)

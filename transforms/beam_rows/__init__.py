@@ -1,0 +1,1 @@
+"""The transforms for rows with a schema, which Beam YAML and other languages use."""

@@ -1,0 +1,342 @@
+"""The transforms for rows with a schema: what Beam's YAML and its other languages have instead of Prompts.
+
+    rows {question, …}  ─►  the same rows with one more field: completion {text, finish_reason, …}
+
+A row that fails fails the job, unless `error_handling` names an output for such rows, which then has them in the form
+of YAML's own transforms: {element, msg, stack}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import apache_beam as beam
+import msgspec
+from apache_beam.metrics import Metrics
+from apache_beam.typehints import typehints
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.conversion import converted
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
+from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from ..classify import CLASSIFY_TEMPLATE, Classify
+from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
+from ..elements.metrics import NAMESPACE
+from ..elements.prompt_rows import SAMPLING_NAMES, RowShape, parse_row
+from ..embed import Embed
+from ..extract import MAX_TOKENS, Extract
+from ..generate import Generate
+from ..models.client import Opener, open_engine_client
+from ..requests.model_transform import ModelTransform
+from ..score import CONTINUATIONS, Score
+from ..typed.template import DEFAULT_TEMPLATE
+from .row_values import COMPLETION, EMBEDDED, SCORED, completion_row, embedded_row, plain, row_type, scored_row
+
+_S = TypeVar("_S", bound="RowSettings")
+
+
+class RowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each of the transforms is told; plain values, or rows of them."""
+
+    model: str = EMBEDDED_MODEL
+    """A hub name, a folder, gs://bucket/folder, or the embedded model's name."""
+    prompt_field: str | None = None
+    """The rows' field of prompts: text, chat messages or token ids; by default `prompt`, else `messages`."""
+    id_field: str | None = None
+    """The field that names the requests; by default `id` or `custom_id` if there is one, else they go by content."""
+    output_field: str = ""
+    """The new field."""
+    sampling: dict[str, Any] = {}
+    """Sampling parameters of all rows, by the names of docs/SAMPLING.md."""
+    row_params: bool = True
+    """Whether a row's own parameters are taken from fields of their names."""
+    chat: bool | None = None
+    """Whether text goes through the model's chat template; by default if there is one."""
+    engine: dict[str, Any] = {}
+    """Settings of ModelConfig."""
+    manager: dict[str, Any] = {}
+    """Settings of ManagerConfig."""
+    error_handling: dict[str, str] | None = None
+    """{output: NAME}; by default a row that fails fails the job."""
+
+    def __post_init__(self) -> None:
+        if self.error_handling is not None and list(self.error_handling) != ["output"]:
+            raise ConfigError(f"error_handling={self.error_handling}: takes {{output: NAME}}")
+
+    @property
+    def error_output(self) -> str | None:
+        """The output of rows that fail, if there is one."""
+        return self.error_handling["output"] if self.error_handling else None
+
+    @property
+    def shape(self) -> RowShape:
+        """Which fields are which."""
+        return RowShape(prompt_column=self.prompt_field, id_column=self.id_field, row_params=self.row_params)
+
+    def of_transform(self) -> dict[str, Any]:
+        """What the transforms take by these names."""
+        return {
+            "model": ModelConfig.parse({**self.engine, "model": self.model}),
+            "params": _sampling(self.sampling),
+            "manager": ManagerConfig.parse(self.manager),
+            "chat": self.chat,
+            "fail_fast": self.error_output is None,
+        }
+
+
+class GenerateSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of GenerateRows."""
+
+    output_field: str = "completion"
+
+
+class ScoreSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of ScoreRows."""
+
+    output_field: str = "scored"
+    continuations_field: str = CONTINUATIONS
+    """A string, or a list of strings, to be scored."""
+
+
+class EmbedSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of EmbedRows."""
+
+    output_field: str = "embedded"
+    chat: bool | None = False
+    pooling: Pooling = "last"
+    normalize: bool = True
+
+
+class ShownExample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A document and its answer: a mapping of fields, or a label or several."""
+
+    text: str
+    answer: Any
+
+
+class DocumentSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of transforms whose prompts are documents."""
+
+    row_params: bool = False
+
+    @property
+    def shape(self) -> RowShape:
+        return RowShape(
+            prompt_column=self.prompt_field or "prompt",
+            documents=True,
+            id_column=self.id_field,
+            row_params=self.row_params,
+        )
+
+
+class ExtractSettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of ExtractRows."""
+
+    output_field: str = "extracted"
+    schema: dict[str, Any] | str
+    """A JSON Schema, its text, or a file of it."""
+    template: str = DEFAULT_TEMPLATE
+    examples: list[ShownExample] = []
+    details: bool = False
+    """Whether the new field has the values under `value`, beside confidence, confidences, spans and model."""
+
+    @property
+    def rows(self) -> dict[str, Any] | str:
+        """What Extract takes as the type."""
+        text = self.schema if isinstance(self.schema, str) else ""
+        if not text.lstrip().startswith("{"):
+            return self.schema
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"schema={text[:40]!r}: takes a JSON Schema: {error}") from None
+
+    def of_transform(self) -> dict[str, Any]:
+        params = _sampling({"max_tokens": MAX_TOKENS} | self.sampling)
+        return super().of_transform() | {"params": params, "max_tokens": params.max_tokens}
+
+
+class ClassifySettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of ClassifyRows."""
+
+    output_field: str = "classified"
+    labels: list[str] | dict[str, str]
+    """As they are, or each with what it means."""
+    multiple: bool = False
+    threshold: float | None = None
+    """Of several labels, by default 0.5."""
+    template: str = CLASSIFY_TEMPLATE
+    examples: list[ShownExample] = []
+
+
+class _RowTransform(beam.PTransform):
+    def __init__(
+        self,
+        settings: RowSettings,
+        transform: ModelTransform,
+        result_type: RowTypeConstraint,
+        as_row: Callable[[Any], beam.Row],
+        further_fields: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._transform = transform
+        self._result_type = result_type
+        self._as_row = as_row
+        self._further_fields = further_fields
+
+    def expand(self, rows: Any) -> Any:
+        given = row_type(rows.element_type)
+        names = [name for name, _ in given._fields]
+        prompts, unusable = self._prompts(rows, given, names)
+        results, failed = prompts | self._transform.with_exception_handling()
+        answered = results | "Answered" >> beam.Map(
+            _answered, names, self._settings.output_field, self._as_row
+        ).with_output_types(
+            RowTypeConstraint.from_fields([*given._fields, (self._settings.output_field, self._result_type)])
+        )
+        if self._settings.error_output is None:
+            return answered
+        error_type = RowTypeConstraint.from_fields([("element", given), ("msg", str), ("stack", str)])
+        told = (unusable, failed) | beam.Flatten() | "Failed" >> beam.Map(_failed).with_output_types(error_type)
+        return {"good": answered, self._settings.error_output: told}
+
+    def _prompts(self, rows: Any, given: RowTypeConstraint, names: list[str]) -> tuple[Any, Any]:
+        as_prompt = _AsPrompt(self._read_fields(names), self._settings)
+        outputs = rows | "Prompts" >> beam.ParDo(as_prompt).with_outputs(DEAD_LETTERS, main="prompts")
+        prompts, unusable = outputs.prompts, outputs[DEAD_LETTERS]
+        prompts.element_type = typehints.KV[given, Prompt]
+        unusable.element_type = typehints.KV[given, DeadLetter]
+        return prompts, unusable
+
+    def _read_fields(self, names: list[str]) -> list[str]:
+        """Those fields of the rows that prompts are made of."""
+        shape, has = self._settings.shape, f"the rows have {', '.join(names) or 'no fields'}"
+        named = {"prompt_field": self._settings.prompt_field, "id_field": shape.id_column}
+        for setting, field in named.items():
+            if field is not None and field not in names:
+                raise ConfigError(f"{setting}={field!r}: takes a field of the rows; {has}")
+        if not set(shape.prompt_columns) & set(names):
+            raise ConfigError(f"prompt_field is missing: takes the field that holds the prompts; {has}")
+        if self._settings.output_field in names:
+            raise ConfigError(
+                f"output_field={self._settings.output_field!r}: takes a name that is new to the rows; {has}"
+            )
+        read = set(shape.prompt_columns)
+        read |= {shape.id_column} if shape.id_column else {"id", "custom_id"}
+        read |= {*self._further_fields, *(SAMPLING_NAMES if shape.row_params else ())}
+        return [name for name in names if name in read]
+
+
+class GenerateRows(_RowTransform):
+    """Generate: rows with a field of prompts get a field `completion`. GenerateSettings says what it takes."""
+
+    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
+        own = _parsed(settings, GenerateSettings)
+        transform = Generate(**own.of_transform(), open_client=open_client)
+        super().__init__(own, transform, COMPLETION, completion_row)
+
+
+class ScoreRows(_RowTransform):
+    """Score: rows with prompts and continuations get a field `scored`. ScoreSettings says what it takes."""
+
+    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
+        own = _parsed(settings, ScoreSettings)
+        transform = Score(**own.of_transform(), continuations_column=own.continuations_field, open_client=open_client)
+        super().__init__(own, transform, SCORED, scored_row, (own.continuations_field,))
+
+
+class EmbedRows(_RowTransform):
+    """Embed: rows with a field of prompts get a field `embedded`. EmbedSettings says what it takes."""
+
+    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
+        own = _parsed(settings, EmbedSettings)
+        transform = Embed(**own.of_transform(), pooling=own.pooling, normalize=own.normalize, open_client=open_client)
+        super().__init__(own, transform, EMBEDDED, embedded_row)
+
+
+class ExtractRows(_RowTransform):
+    """Extract: rows with a field of documents get a field `extracted`. ExtractSettings says what it takes."""
+
+    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
+        own = _parsed(settings, ExtractSettings)
+        transform = Extract(
+            own.rows,
+            **own.of_transform(),
+            template=own.template,
+            examples=_shown(own.examples),
+            details=own.details,
+            open_client=open_client,
+        )
+        super().__init__(own, transform, row_type(transform.row_type), _as_it_is)
+
+
+class ClassifyRows(_RowTransform):
+    """Classify: rows with a field of documents get a field `classified`. ClassifySettings says what it takes."""
+
+    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
+        own = _parsed(settings, ClassifySettings)
+        transform = Classify(
+            own.labels,
+            **own.of_transform(),
+            multiple=own.multiple,
+            threshold=own.threshold,
+            template=own.template,
+            examples=_shown(own.examples),
+            open_client=open_client,
+        )
+        super().__init__(own, transform, row_type(transform.row_type), _as_it_is)
+
+
+def _shown(examples: list[ShownExample]) -> list[tuple[str, Any]]:
+    return [(each.text, each.answer) for each in examples]
+
+
+def _as_it_is(row: Any) -> Any:
+    return row
+
+
+class _AsPrompt(beam.DoFn):
+    """Rows → (row, prompt)."""
+
+    def __init__(self, fields: list[str], settings: RowSettings) -> None:
+        self._fields = fields
+        self._shape = settings.shape
+        self._strict = settings.error_output is None
+        self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
+
+    def process(self, row: Any) -> Iterator[Any]:
+        try:
+            given = {name: plain(getattr(row, name)) for name in self._fields}
+            yield row, parse_row(given, self._shape, position="")
+        except RequestError as error:
+            self._unreadable.inc()
+            if self._strict:
+                raise
+            letter = DeadLetter(id="", error=type(error).__name__, reason=str(error))
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, (row, letter))
+
+
+def _answered(pair: tuple[Any, Any], names: list[str], field: str, as_row: Callable[[Any], beam.Row]) -> beam.Row:
+    row, result = pair
+    return beam.Row(**{name: getattr(row, name) for name in names}, **{field: as_row(result)})
+
+
+def _failed(pair: tuple[Any, DeadLetter]) -> beam.Row:
+    row, letter = pair
+    return beam.Row(element=row, msg=f"{letter.error}: {letter.reason}", stack="")
+
+
+def _parsed(fields: Mapping[str, Any], settings: type[_S]) -> _S:
+    return converted(plain(fields), settings, ConfigError, what="setting")
+
+
+def _sampling(fields: Mapping[str, Any]) -> SamplingParams:
+    try:
+        return SamplingParams.parse(fields)
+    except InvalidRequest as error:
+        raise ConfigError(f"sampling: {error}") from None

@@ -1,0 +1,1 @@
+"""What flows between the transforms: prompts, completions, dead letters, task results; and their metrics."""

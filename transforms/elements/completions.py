@@ -1,0 +1,208 @@
+"""Prompt, Completion and DeadLetter: what flows between the transforms, and how Beam encodes it.
+
+They are plain values: nothing here knows of files, engines or processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Self
+
+import apache_beam as beam
+import msgspec
+
+from millrace.model_manager.wire.canonical import canonical
+from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
+from millrace.model_manager.wire.logprobs import TokenLogprob
+from millrace.model_manager.wire.messages import FinishReason, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
+
+Messages = list[dict[str, Any]]
+DEAD_LETTERS = "dead_letters"
+"""The tag of the output that dead letters leave a transform by."""
+
+
+def content_id(content: Any) -> str:
+    """An id that is the same in any process for equal values of JSON."""
+    return hashlib.sha256(canonical(content)).hexdigest()[:24]
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row to complete: exactly one of `text`, `messages` (chat) and `token_ids`.
+
+    Raises InvalidRequest when there is none, or more than one, or it is empty.
+    """
+
+    id: str = ""
+    """Names the completion; left empty, it is derived from the content."""
+    text: str | None = None
+    messages: Messages | None = None
+    """Chat messages: mappings with `role` and `content`."""
+    token_ids: list[int] | None = None
+    params: dict[str, Any] = {}
+    """The row's own sampling parameters (names of SamplingParams), on top of the job's."""
+    columns: dict[str, Any] = {}
+    """JSON values that ride along to the completion untouched."""
+    source: str = ""
+    """Where it was read: file and position (positions.py)."""
+    original: str | None = None
+    """The row as JSON, where it was read as JSON or from a table; goes to the dead letters unchanged."""
+
+    def __post_init__(self) -> None:
+        given = [field for field in (self.text, self.messages, self.token_ids) if field is not None]
+        if len(given) != 1:
+            raise InvalidRequest(f"a prompt has one of text, messages and token_ids, not {len(given)} of them")
+        if not given[0]:
+            raise InvalidRequest("the prompt is empty")
+
+    @property
+    def content(self) -> str | Messages | list[int]:
+        """Whichever of text, messages and token ids there is."""
+        found = self.text or self.messages or self.token_ids
+        assert found is not None
+        return found
+
+    @property
+    def content_id(self) -> str:
+        """An id for prompts without one: the same in any process for equal content and parameters."""
+        return content_id((self.content, self.params))
+
+    def digest(self, job: str, params: SamplingParams, task: Sequence[Any] = ()) -> bytes:
+        """A hash of everything that its result in this job depends on, and its id; `task` is what is asked of it."""
+        return hashlib.sha256(canonical((job, self.id, self.content, params, *task))).digest()
+
+    def row(self) -> Any:
+        """The row as it was read; else one that reads as this prompt again."""
+        if self.original is not None:
+            return msgspec.json.decode(self.original)
+        if self.text is not None and self.source and self == Prompt(id=self.source, text=self.text, source=self.source):
+            return self.text  # a line, or a file that was read whole
+        content = {"messages": self.messages} if self.messages else {"prompt": self.content}
+        params = {"sampling_params": self.params} if self.params else {}
+        return ({"id": self.id} if self.id else {}) | content | params | self.columns
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Those prompt tokens whose KV cache was reused."""
+    completion_tokens: int = 0
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of several answers to a prompt (n > 1)."""
+
+    text: str
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    closed_at: int | None = None
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
+    forced: list[int] = []
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one prompt; with finish reason `error`, `error` says why and `text` is empty.
+
+    For n > 1 text, reasons and token ids are those of the first answer, usage is of all.
+    """
+
+    id: str
+    text: str = ""
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    """The stop string or stop token id that matched."""
+    closed_at: int | None = None
+    """Of a constrained output that its budget cut: the offset in `text` (characters, from 0) where the ending begins
+    that is not the model's.
+    """
+    usage: Usage = Usage()
+    timings: Timings | None = None
+    """Seconds from the manager's receipt of the request."""
+    latency: float = 0.0
+    """Seconds from submission to result, as the worker saw them."""
+    model: str = ""
+    """Which answered, as it was asked for."""
+    revision: str = ""
+    """Which contents of that name: a hub's commit, or a hash of what a folder or a bucket holds."""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
+    """Of each of `token_ids`, where the parameters ask for them: the model's own, before any parameter changed them."""
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Likewise of the prompt's tokens but the first."""
+    forced: list[int] = []
+    """Positions in `token_ids` whose token was the only one that the constraint allowed."""
+    choices: list[Choice] = []
+    """For n > 1 all answers, the first among them."""
+    columns: dict[str, Any] = {}
+    """The prompt's further columns."""
+    error: ErrorInfo | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row that has no completion, and why."""
+
+    id: str
+    error: str
+    """The class of the error (millrace.model_manager.wire.errors)."""
+    reason: str
+    """One sentence."""
+    row: Any = None
+    """The original row: its JSON value, a table's row as an object, or its text where it is neither."""
+    source: str = ""
+    model: str = ""
+    """Whose request failed; empty where no model was asked."""
+    revision: str = ""
+    """As a Completion's."""
+    answer: str = ""
+    """What the model had answered, where that was not taken or did not come to its end."""
+
+    @classmethod
+    def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "", answer: str = "") -> Self:
+        """The letter of a prompt whose request failed."""
+        return cls(
+            id=prompt.id,
+            error=error.kind,
+            reason=error.message,
+            row=prompt.row(),
+            source=prompt.source,
+            model=model,
+            revision=revision,
+            answer=answer,
+        )
+
+
+class StructCoder(beam.coders.Coder):
+    """Of a Struct: JSON with sorted keys, no pickle. Equal values have equal bytes, so they may also be keys."""
+
+    def __init__(self, struct: type[msgspec.Struct]) -> None:
+        self._struct = struct
+
+    @classmethod
+    def from_type_hint(cls, typehint: Any, registry: Any) -> Self:  # noqa: ARG003
+        return cls(typehint)
+
+    def encode(self, value: msgspec.Struct) -> bytes:
+        return canonical(value)
+
+    def decode(self, encoded: bytes) -> Any:
+        return msgspec.json.decode(encoded, type=self._struct)
+
+    def is_deterministic(self) -> bool:
+        return True
+
+    def to_type_hint(self) -> Any:
+        return self._struct
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StructCoder) and self._struct is other._struct
+
+    def __hash__(self) -> int:
+        return hash(self._struct)
+
+
+for _struct in (Prompt, Completion, DeadLetter):
+    beam.coders.registry.register_coder(_struct, StructCoder)

@@ -1,0 +1,1 @@
+"""Files on any Beam file system: names, formats, bytes. Knows neither prompts nor completions."""

@@ -1,0 +1,96 @@
+"""Finding, creating, moving and removing files on any Beam file system.
+
+Local globs are matched here: Beam walks the whole tree below the pattern's folder for them. What an object store fails
+is tried again where that is safe, and else raised as StorageError, which names the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import shutil
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystems import FileSystems
+
+from millrace.model_manager.wire.errors import ConfigError
+
+from .object_stores import explained, is_local, repeated
+
+
+def match(pattern: str) -> list[FileMetadata]:
+    """The files of a path or glob (`**` for any depth), by name; ConfigError for a scheme that Beam does not know."""
+    if is_local(pattern):
+        paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+        return [file for path in paths if (file := _local_file(path)) is not None]
+    try:
+        FileSystems.get_filesystem(pattern)
+    except ValueError as error:
+        raise ConfigError(f"{pattern}: {error}") from None
+    (result,) = repeated(pattern, "listed", partial(FileSystems.match, [pattern]))
+    return sorted(result.metadata_list, key=lambda file: str(file.path))
+
+
+def _local_file(path: str) -> FileMetadata | None:
+    """None for what is no file, or was moved away since it was listed."""
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return FileMetadata(path, found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+
+
+def exists(path: str) -> bool:
+    """Whether there is such a file."""
+    return bool(repeated(path, "looked for", partial(FileSystems.exists, path)))
+
+
+@contextlib.contextmanager
+def create(path: str) -> Iterator[BinaryIO]:
+    """A stream that writes a file as it is given; in an object store there is no file before the block's end."""
+    with explained(path, "written"):
+        stream = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    with contextlib.ExitStack() as at_end:
+        at_end.enter_context(explained(path, "written"))
+        yield at_end.enter_context(stream)
+
+
+def remove(paths: list[str]) -> None:
+    """Delete the files that are there."""
+    for path in paths:
+        if exists(path):
+            repeated(path, "removed", partial(FileSystems.delete, [path]))
+
+
+def remove_tree(folder: str) -> None:
+    """Delete everything below a folder, and on a disk the folder."""
+    if is_local(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        repeated(folder, "emptied", partial(_remove_below, folder))
+
+
+def _remove_below(folder: str) -> None:
+    """Beam only logs what it could not delete of a folder."""
+    if match(f"{folder}/**"):
+        FileSystems.delete([f"{folder}/"])
+        if left := match(f"{folder}/**"):
+            raise OSError(f"{left[0].path} is still there")
+
+
+def rename(source: str, target: str) -> None:
+    """Move a file in place of what may be there; where that was broken off after the move, all is well."""
+    if is_local(target):
+        Path(source).replace(target)
+    else:
+        repeated(source, f"renamed to {target}", partial(_move, source, target))
+
+
+def _move(source: str, target: str) -> None:
+    if FileSystems.exists(source) or not FileSystems.exists(target):
+        FileSystems.rename([source], [target])

@@ -1,0 +1,45 @@
+"""Opening input files on any Beam file system, decompressed.
+
+The standard library's decompressors and Arrow's stand here, not Beam's: those end quietly where a file was cut off,
+these say so. What comes from an object store is complete (object_reads.py), so damage that is found is the file's own.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+from apache_beam.io.filesystem import CompressedFile, CompressionTypes
+
+from .object_reads import Fingerprint, open_file
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {
+    CompressionTypes.UNCOMPRESSED: contextlib.nullcontext,
+    CompressionTypes.GZIP: lambda raw: gzip.GzipFile(fileobj=raw),
+    CompressionTypes.BZIP2: bz2.BZ2File,
+    CompressionTypes.LZMA: lzma.LZMAFile,
+    CompressionTypes.ZSTD: lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"),
+}
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+
+
+@contextlib.contextmanager
+def open_input(path: str, fingerprint: Fingerprint | None = None) -> Iterator[BinaryIO]:
+    """A readable stream of the decompressed file; seekable where it was not compressed."""
+    compression = CompressionTypes.detect_compression_type(path)
+    opener = _OPENERS.get(compression, lambda raw: CompressedFile(raw, compression))
+    with open_file(path, fingerprint) as raw, opener(raw) as stream:
+        yield cast(BinaryIO, stream)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the content of a file is at fault, and not what it came over (an OSError with a number)."""
+    return isinstance(error, _DAMAGE) or (
+        isinstance(error, OSError) and type(error) in (OSError, gzip.BadGzipFile) and error.errno is None
+    )

@@ -1,0 +1,93 @@
+"""What sets an object store apart from a disk: its paths have a scheme, and whatever is asked of it may fail.
+
+What goes wrong becomes one sentence that names the file. Google's client tries again by itself, for two minutes, what
+is worth it (5xx, 429, resets, time-outs); what it raises after that is not tried again here. It does not try again an
+answer that ends early or is none, and neither does Beam.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from apache_beam.io.filesystems import FileSystems
+from google.api_core.exceptions import ClientError, RetryError
+from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
+
+from millrace.model_manager.wire.errors import MillraceError, StorageError
+
+_PAUSES = (0.1, 0.5)
+"""Seconds between one attempt and the next."""
+_SHOWN = 500
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+def is_local(path: str) -> bool:
+    """Whether the path has no scheme (`gs://`)."""
+    return FileSystems.get_scheme(path) is None
+
+
+@contextlib.contextmanager
+def explained(path: str, done: str) -> Iterator[None]:
+    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`; a disk's errors, and ours, pass."""
+    try:
+        yield
+    except Exception as error:
+        if is_local(path) or isinstance(error, MillraceError):
+            raise
+        raise StorageError(f"{path}: cannot be {done}: {_reason(error)}") from error
+
+
+def repeated(path: str, done: str, action: Callable[[], _T]) -> _T:
+    """What the action returns; on an object store it is tried again, so it must be one that may be repeated."""
+    with explained(path, done):
+        for pause in () if is_local(path) else _PAUSES:
+            try:
+                return action()
+            except Exception as error:
+                if not _may_pass(error):
+                    raise
+                _log.warning("%s: cannot be %s, trying again: %s", path, done, _reason(error))
+            time.sleep(pause)
+        return action()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the client has not yet tried again, and may succeed if it does."""
+    return not any(isinstance(each, RetryError | ClientError | int) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> list[Any]:
+    """What is behind it: Beam's error of a batch holds one for each file, an error or an HTTP status."""
+    details = getattr(error, "exception_details", None)
+    if details:
+        return [
+            cause
+            for each in details.values()
+            for cause in (_causes(each) if isinstance(each, BaseException) else [each])
+        ]
+    if isinstance(error, StorageError) and error.__cause__ is not None:
+        return _causes(error.__cause__)
+    return [error]
+
+
+def _reason(error: Exception) -> str:
+    cause = _causes(error)[0]
+    if isinstance(cause, RetryError) and cause.cause is not None:
+        return f"the store keeps failing: {_in_short(cause.cause)}"
+    return _in_short(cause)
+
+
+def _in_short(cause: Any) -> str:
+    if isinstance(cause, AttributeError):  # what Beam makes of a batch that got no answer at all in its time
+        return "it does not answer"
+    if isinstance(cause, int):
+        return f"it answers {cause}"
+    if isinstance(cause, InvalidResponse):
+        return f"it answers {cause.response.status_code}"
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:_SHOWN]}"

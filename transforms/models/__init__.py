@@ -1,0 +1,1 @@
+"""Which client answers in a worker process, and which model it serves."""

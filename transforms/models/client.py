@@ -1,0 +1,97 @@
+"""The seam between the transforms and the model manager: a client that completes prompts, one a worker process.
+
+Knows what a client does, not how; millrace.model_manager.client.EngineClient is the one that Generate opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, Protocol
+
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.shared_settings import UnmetSetting
+from millrace.model_manager.wire.status import ModelInfo
+
+Content = str | list[dict[str, Any]] | list[int]
+
+
+class Client(Protocol):
+    """Completes, scores and embeds prompts; used by many threads."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The loaded model."""
+
+    @property
+    def key(self) -> str:
+        """The same for equal contents and settings of a model."""
+
+    @property
+    def unmet(self) -> Sequence[UnmetSetting]:
+        """Settings of engine or manager that were asked for and do not hold."""
+
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:
+        """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.
+
+        The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
+        ModelReplaced, raised or the future's, asks for another try with the model that takes this one's place.
+        """
+
+    def score(
+        self, prompt: Content, continuations: Sequence[str | list[int]], params: SamplingParams, *, request_id: str
+    ) -> Future[Any]:
+        """As `submit`; a future of a ContinuationResult for each continuation."""
+
+    def embed(
+        self, prompt: Content, params: SamplingParams, *, request_id: str, pooling: Pooling, normalize: bool
+    ) -> Future[Any]:
+        """As `submit`; a future of an EmbeddingResult."""
+
+    def retire(self) -> None:
+        """Whoever waits for a credit, or comes later, gets ModelReplaced; what is outstanding goes on."""
+
+    def close(self) -> None:
+        """Cancel what is outstanding and let go of the model."""
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """Everything that a worker needs to open a client; pickled into the pipeline, but for what concerns a change."""
+
+    model: ModelConfig
+    manager: ManagerConfig = field(default_factory=ManagerConfig)
+    job: str = ""
+    chat: bool | None = None
+    changes: bool = False
+    """The job's model may change while it runs."""
+    replaces: str = ""
+    """The key of the model that is left for this one."""
+    follow: Callable[[ModelConfig], None] | None = None
+    """To be told where others of the job have gone."""
+    abandoned: Event | None = None
+    """Set when nobody waits for this client any more."""
+    retry_within: float = 0.0
+    """Seconds that requests of a failed bundle go on after teardown, for its retry to find them."""
+
+
+Opener = Callable[[ClientOptions], Client]
+
+
+def open_engine_client(options: ClientOptions) -> Client:
+    """A client of this machine's model manager, which it starts if there is none; waits until the model is loaded."""
+    # here, because a graph is built where no model is ever run
+    from millrace.model_manager.client import EngineClient, Succession
+
+    group = options.job if options.changes else ""
+    return EngineClient.open(
+        options.model,
+        manager=options.manager,
+        job=options.job,
+        chat=options.chat,
+        succession=Succession(group, options.replaces, options.follow, options.abandoned),
+    )

@@ -1,0 +1,189 @@
+"""A client that answers by itself: at the seam of the tests and of dry runs of a graph. No model, no other process.
+
+It answers each prompt with its words in capitals, one token a word, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.errors import MillraceError, PromptTooLong
+from millrace.model_manager.wire.logprobs import TokenLogprob
+from millrace.model_manager.wire.messages import FinishReason, Pooling, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.shared_settings import UnmetSetting
+from millrace.model_manager.wire.status import ModelInfo
+
+from .client import ClientOptions, Content
+
+
+class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine's client gives, made up."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    stop_reason: str | int | None = None
+    cached_tokens: int = 0
+    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
+    latency: float = 0.004
+    prompt_logprobs: list[TokenLogprob] | None = None
+    choices: tuple[StandInGeneration, ...] = ()
+    logprobs: list[TokenLogprob] | None = None
+    forced: list[int] = []
+    closed_at: int | None = None
+
+
+class StandInScore(msgspec.Struct, frozen=True, kw_only=True):
+    """Likewise of a continuation."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    greedy: list[bool]
+    prompt_tokens: int
+    cached_tokens: int = 0
+    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
+    latency: float = 0.004
+
+
+class StandInEmbedding(msgspec.Struct, frozen=True, kw_only=True):
+    """Likewise of a prompt as a vector."""
+
+    vector: list[float]
+    prompt_tokens: int
+    cached_tokens: int = 0
+    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
+    latency: float = 0.004
+
+
+class StandInClient:
+    """Capitals, at once; as many at a time as `max_num_seqs`, and no prompt over `max_model_len` words."""
+
+    unmet: Sequence[UnmetSetting] = ()
+
+    def __init__(self, options: ClientOptions) -> None:
+        model = options.model
+        self.info = ModelInfo(
+            name=model.model,
+            folder="",
+            architecture="StandIn",
+            dtype="float32",
+            device="cpu",
+            vocab_size=2**31 - 1,
+            max_model_len=model.max_model_len or 1024,
+            max_num_seqs=model.max_num_seqs,
+            num_blocks=1,
+            block_size=model.block_size,
+            eos_token_ids=[],
+            load_seconds=0.0,
+            revision=model.revision or "",
+        )
+        self.key = model.key
+        self._credits = threading.BoundedSemaphore(model.max_num_seqs)
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stand-in")
+
+    def submit(
+        self,
+        prompt: Content,
+        params: SamplingParams,
+        *,
+        request_id: str,  # noqa: ARG002
+    ) -> Future[Any]:
+        """See Client."""
+        words = self._checked(prompt)
+        return self._start(lambda: self._complete(words, params))
+
+    def score(
+        self,
+        prompt: Content,
+        continuations: Sequence[str | list[int]],
+        params: SamplingParams,  # noqa: ARG002
+        *,
+        request_id: str,  # noqa: ARG002
+    ) -> Future[Any]:
+        """See Client: a word's log-probability is minus its length, and none but "yes" is the likeliest."""
+        words = self._checked(prompt)
+        return self._start(lambda: [self._scored(words, _words(continuation)) for continuation in continuations])
+
+    def embed(
+        self,
+        prompt: Content,
+        params: SamplingParams,  # noqa: ARG002
+        *,
+        request_id: str,  # noqa: ARG002
+        pooling: Pooling,
+        normalize: bool,
+    ) -> Future[Any]:
+        """See Client: the vector says how many words there are, and what was asked for."""
+        words = self._checked(prompt)
+        vector = [float(len(words)), float(pooling == "mean"), float(normalize)]
+        return self._start(lambda: StandInEmbedding(vector=vector, prompt_tokens=len(words)))
+
+    def _checked(self, prompt: Content) -> list[str]:
+        words = _words(prompt)
+        if len(words) >= self.info.max_model_len:
+            raise PromptTooLong(f"{len(words)} tokens leave none of the model's {self.info.max_model_len} positions")
+        return words
+
+    def _start(self, make: Callable[[], Any]) -> Future[Any]:
+        self._credits.acquire()
+        future: Future[Any] = Future()
+        future.add_done_callback(lambda _: self._credits.release())
+        self._pool.submit(self._finish, future, make)
+        return future
+
+    def _scored(self, context: list[str], words: list[str]) -> StandInScore:
+        self.complete(context, SamplingParams())
+        return StandInScore(
+            token_ids=[sum(word.encode()) for word in words],
+            logprobs=[-float(len(word)) for word in words],
+            greedy=[word == "yes" for word in words],
+            prompt_tokens=len(context) + len(words),
+        )
+
+    def _finish(self, future: Future[Any], make: Callable[[], Any]) -> None:
+        try:
+            result = make()
+        except MillraceError as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        else:
+            if future.set_running_or_notify_cancel():
+                future.set_result(result)
+
+    def _complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+        first = self.complete(words, params)
+        return first if params.n == 1 else msgspec.structs.replace(first, choices=(first,) * params.n)
+
+    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+        """Runs in a thread of the pool; what it raises is the request's failure."""
+        kept = words[: params.max_tokens]
+        reason = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
+        token_ids = [sum(word.encode()) for word in kept]
+        certain = [TokenLogprob(word, token_id, 0.0, []) for word, token_id in zip(kept, token_ids, strict=True)]
+        return StandInGeneration(
+            text=" ".join(kept).upper(),
+            token_ids=token_ids,
+            finish_reason=reason,
+            prompt_tokens=len(words),
+            logprobs=None if params.logprobs is None else certain,
+        )
+
+    def retire(self) -> None:
+        """See Client; nobody waits here for long."""
+
+    def close(self) -> None:
+        """See Client."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _words(prompt: Content) -> list[str]:
+    if isinstance(prompt, str):
+        return prompt.split()
+    return [word for item in prompt for word in (item["content"] if isinstance(item, dict) else str(item)).split()]

@@ -1,0 +1,244 @@
+"""Which model the elements of this process go to: the one that was named last and could be opened.
+
+The first is opened by whoever has the first element, and all wait for it. Another that is named later is opened in
+the background while elements go on with the one before; when it is ready, whatever is submitted next goes to it, and
+what is on its way ends where it is. A model's client is closed with its last element. Knows no element and no runner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
+
+from .client import Client, ClientOptions, Opener
+from .ref_counted import RefCounted
+from .updates import FileWatch, WatchedFile, update_of, updated
+
+_LOOK_AGAIN_AFTER = 0.1
+"""Seconds."""
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelChange:
+    """What became of an update."""
+
+    model: str
+    error: str = ""
+    """Of wire/errors.py the class that says why it was not made, or "other"; empty if it was."""
+
+
+class ServedModel(RefCounted):
+    """A model's client in this process, open as long as anyone uses it: the switch, and each element on its way."""
+
+    def __init__(self, config: ModelConfig, client: Client) -> None:
+        super().__init__(users=1)
+        self.config = config
+        self.client = client
+
+    @property
+    def name(self) -> str:
+        """The model, as it was asked for."""
+        return self.config.model
+
+    @property
+    def revision(self) -> str:
+        """Which contents of that name."""
+        return self.client.info.revision
+
+    def is_same(self, other: ServedModel) -> bool:
+        """Whether both ask the same engine, by the same name."""
+        return (self.name, self.client.key) == (other.name, other.client.key)
+
+    def _let_go(self) -> Callable[[], None]:
+        return self.client.close
+
+
+class ModelSwitch(RefCounted):
+    """Of one transform in one process; thread-safe. Who enters may want models from here: nothing is opened yet."""
+
+    def __init__(self, options: ClientOptions, opener: Opener, watched: WatchedFile | None = None) -> None:
+        super().__init__()
+        self._options = options
+        self._opener = opener
+        self._watch = FileWatch(watched, self._read) if watched else None
+        self._opening_first = threading.RLock()
+        # the lock guards everything below; nothing that takes its time is done under it
+        self._current: ServedModel | None = None
+        self._wanted = options.model
+        self._opening: threading.Event | None = None
+        """Of the model that is being opened; set when that is not wanted any more."""
+        self._seen: tuple[Any, Any] | None = None
+        self._changes: list[ModelChange] = []
+
+    # ── for elements ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _let_go(self) -> Callable[[], None] | None:
+        """Ends what is being opened, too."""
+        current, self._current = self._current, None
+        self._abandon()
+        if self._watch:
+            self._watch.stop()
+        return current.leave if current is not None else None
+
+    def begin(self) -> ServedModel:
+        """The model for one more element, who leaves it in the end; the first call waits until it is loaded."""
+        while True:
+            with self._lock:
+                if self._current is not None:
+                    self._current.enter()
+                    return self._current
+            with self._opening_first:
+                if self._current is None:
+                    self._open_first()
+
+    def wait_for_change(self, before: ServedModel) -> None:
+        """Until elements go elsewhere, but not for long: who waits asks again."""
+        with self._lock:
+            if self._current is before:
+                self._lock.wait(_LOOK_AGAIN_AFTER)
+
+    @property
+    def current(self) -> ServedModel | None:
+        """Where the next element goes; None before the first."""
+        return self._current
+
+    def take_changes(self) -> list[ModelChange]:
+        """What became of updates since the last call."""
+        with self._lock:
+            taken, self._changes = self._changes, []
+        return taken
+
+    # ── updates ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def see(self, update: Any, as_of: Any) -> None:
+        """A side input says so; elements of an earlier window, that come late, do not turn the model back."""
+        with self._lock:
+            before, self._seen = self._seen, self._seen if self._seen and as_of < self._seen[0] else (as_of, update)
+            is_new = before is None or self._seen[1] != before[1]
+        if is_new and update is not None:
+            self.ask(update)
+
+    def ask(self, update: Any) -> None:
+        """Go to the model that an update names, once it is loaded; never waits."""
+        try:
+            self._go_to(updated(self._options.model, update))
+        except ConfigError as error:
+            self._failed(str(update)[:80], error)
+
+    def follow(self, config: ModelConfig) -> None:
+        """Others of the job have gone to that model, which is loaded; never waits."""
+        with self._lock:
+            is_there = self._opening is None and self._current is not None and self._current.config == config
+        if not is_there:
+            self._go_to(config, is_wish=False)
+
+    def _read(self, text: str) -> None:
+        try:
+            update = update_of(text)
+        except ConfigError as error:
+            self._failed(text[:80], error)
+        else:
+            if update is not None:
+                self.ask(update)
+
+    def _go_to(self, config: ModelConfig, *, is_wish: bool = True) -> None:
+        with self._lock:
+            if self._opening is not None and config == self._wanted:
+                return
+            self._wanted = config
+            self._abandon()
+            if self._current is not None:
+                self._opening = threading.Event()
+                threading.Thread(
+                    target=self._switch,
+                    args=(config, self._opening, self._current, is_wish),
+                    name="millrace-model-switch",
+                    daemon=True,
+                ).start()
+
+    def _abandon(self) -> None:
+        if self._opening is not None:
+            self._opening.set()
+            self._opening = None
+
+    def _switch(self, config: ModelConfig, opening: threading.Event, before: ServedModel, is_wish: bool) -> None:
+        """On a thread of its own: open the model, and have the next elements go to it."""
+        try:
+            served = self._open(config, opening, before.client.key if is_wish else "")
+        except Exception as error:
+            with self._lock:
+                wanted = self._opening is opening
+                self._opening = None if wanted else self._opening
+            if wanted:
+                self._failed(config.model, error)
+            return
+        with self._lock:
+            wanted = self._opening is opening
+            self._opening = None if wanted else self._opening
+            is_new = wanted and not served.is_same(before)
+            self._current = served if is_new else self._current
+            self._lock.notify_all()
+        if is_new:
+            self._changed(before, served)
+            before.client.retire()
+        (before if is_new else served).leave()
+
+    def _open_first(self) -> None:
+        """The model that was named last; where that cannot be, the one that the transform was given."""
+        if self._watch:
+            self._watch.look()
+        while True:
+            with self._lock:
+                config, opening = self._wanted, threading.Event()
+                self._opening = opening
+            try:
+                served = self._open(config, opening)
+                break
+            except Exception as error:
+                if not opening.is_set():  # else another was named meanwhile
+                    self._fall_back(config, error)
+        with self._lock:
+            self._current = served
+            self._opening = None if self._opening is opening else self._opening
+            wanted = self._wanted
+        if self._watch:
+            self._watch.start()
+        if wanted != config:
+            self._go_to(wanted)
+
+    def _fall_back(self, config: ModelConfig, error: Exception) -> None:
+        with self._lock:
+            self._opening = None
+            if config == self._options.model:
+                raise error
+            self._wanted = self._options.model
+        self._failed(config.model, error)
+
+    def _open(self, config: ModelConfig, opening: threading.Event, replaces: str = "") -> ServedModel:
+        options = self._options
+        if options.changes:
+            options = dataclasses.replace(options, replaces=replaces, follow=self.follow, abandoned=opening)
+        return ServedModel(config, self._opener(dataclasses.replace(options, model=config)))
+
+    # ── what is said of it ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _changed(self, before: ServedModel, now: ServedModel) -> None:
+        _log.info("the model is %s (%s) from here on, no longer %s", now.name, now.revision, before.name)
+        with self._lock:
+            self._changes.append(ModelChange(now.name))
+
+    def _failed(self, model: str, error: Exception) -> None:
+        ours = isinstance(error, MillraceError)
+        why = str(error) if ours else f"{type(error).__name__}: {error}"
+        kind = type(error).__name__ if ours else "other"
+        stays = self._current.name if self._current else self._options.model.model
+        _log.warning("the model stays %s: the update to %s failed: %s", stays, model, why)
+        with self._lock:
+            self._changes.append(ModelChange(model, kind))

@@ -1,0 +1,126 @@
+"""What names another model while a job runs, and where that is looked for. Knows no client and no runner.
+
+An update is a model's name; or a mapping of settings, names of ModelConfig's; or a ModelConfig. Names and mappings are
+on top of the settings that the transform was given, so that the last update alone says what holds; with another model
+they leave the first one's revision behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..files.file_systems import match
+from ..files.object_reads import open_file
+
+_SCHEME = "watch:"
+_MOST_BYTES = 2**16
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WatchedFile:
+    """A small file that names the model: its name alone, or a JSON object of settings. Raises ConfigError."""
+
+    path: str
+    """Local, or of a file system of Beam's (gs://…); as long as there is none, nothing changes."""
+    every: float = 30.0
+    """Seconds between two looks, by each worker process."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigError("the file that names the model: takes a path")
+        if not 0 < self.every < float("inf"):
+            raise ConfigError(f"every={self.every!r} (--model_updates_every): takes seconds above 0")
+
+    @classmethod
+    def parse(cls, given: str, every: float) -> WatchedFile:
+        """From a command line's `watch:FILE`."""
+        if not given.startswith(_SCHEME):
+            raise ConfigError(f"--model_updates {given}: takes watch:FILE")
+        return cls(given.removeprefix(_SCHEME), every)
+
+
+def updated(config: ModelConfig, update: Any) -> ModelConfig:
+    """The settings after an update of those that the transform was given; raises ConfigError for what is none."""
+    if isinstance(update, ModelConfig):
+        return update
+    if isinstance(update, str):
+        update = {"model": update.strip()}
+    if not isinstance(update, Mapping):
+        raise ConfigError(
+            f"an update of type {type(update).__name__}: takes a model's name, a mapping of settings, or a ModelConfig"
+        )
+    changed = update.get("model", config.model) != config.model
+    return ModelConfig.parse(msgspec.structs.asdict(config) | ({"revision": None} if changed else {}) | dict(update))
+
+
+def update_of(text: str) -> Any:
+    """What a file says; None where it is empty. Raises ConfigError for what begins as JSON and is no object."""
+    text = text.strip()
+    if not text.startswith("{"):
+        return text or None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{text[:60]!r} is no JSON object: {error}") from None
+
+
+class FileWatch:
+    """Looks at a file from a thread of its own, and tells whenever it was written."""
+
+    def __init__(self, file: WatchedFile, tell: Callable[[str], None]) -> None:
+        self._file = file
+        self._tell = tell
+        self._looking = threading.Lock()
+        self._seen: tuple[float, int] | None = None
+        self._trouble = ""
+        self._stopped = threading.Event()
+
+    def look(self) -> None:
+        """Tell what the file says, if it was written since the last look; trouble is logged, once for each kind."""
+        with self._looking:
+            try:
+                text = self._new_text()
+            except Exception as error:  # of whatever file system it is
+                trouble = f"{type(error).__name__}: {error}"
+                if trouble != self._trouble:
+                    _log.warning("%s cannot be read, and the model stays: %s", self._file.path, trouble)
+                self._trouble = trouble
+                return
+        if text is not None:
+            self._tell(text)
+
+    def _new_text(self) -> str | None:
+        found = match(self._file.path)
+        if not found:
+            return None
+        stamp = found[0].last_updated_in_seconds, found[0].size_in_bytes
+        if stamp == self._seen:
+            return None
+        with open_file(found[0].path) as stream:
+            text = stream.read(_MOST_BYTES).decode()
+        self._seen, self._trouble = stamp, ""
+        return text
+
+    def start(self) -> None:
+        """Look again every so often, until it is stopped."""
+        self._stopped.clear()
+        threading.Thread(target=self._watch, args=(self._stopped,), name="millrace-model-updates", daemon=True).start()
+
+    def _watch(self, stopped: threading.Event) -> None:
+        while not stopped.wait(self._file.every):
+            self.look()
+
+    def stop(self) -> None:
+        """Look no more; again does nothing."""
+        self._stopped.set()
+        self._stopped = threading.Event()

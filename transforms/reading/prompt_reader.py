@@ -1,0 +1,107 @@
+"""What all readers of prompts have in common, wherever the rows are: their settings, and what becomes of a row that is
+no prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Self, TypedDict
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+
+from millrace.model_manager.wire.errors import ErrorInfo
+
+from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
+from ..elements.metrics import NAMESPACE
+from ..elements.near_misses import NearMisses
+from ..elements.prompt_rows import RowShape
+from .read_rows import MAX_ROW_BYTES
+
+
+class RowSettings(TypedDict, total=False):
+    """What every reader takes by name, and PromptReader explains."""
+
+    input_format: str | None
+    prompt_column: str | None
+    id_column: str | None
+    row_params: bool
+    documents: bool
+    max_row_bytes: int
+    fail_fast: bool
+
+
+class PromptReader(beam.PTransform):
+    """Prompts. A row that is none fails the job with its place and reason; see `with_exception_handling`."""
+
+    def __init__(
+        self,
+        *,
+        input_format: str | None = None,
+        prompt_column: str | None = None,
+        id_column: str | None = None,
+        row_params: bool = True,
+        documents: bool = False,
+        max_row_bytes: int = MAX_ROW_BYTES,
+        fail_fast: bool = False,
+    ) -> None:
+        """`input_format`: by default what is there says. `prompt_column`, `id_column`: by default those of prompt_rows.
+
+        `documents`: the prompt column is by default `text`, `document` or `prompt`.
+        `row_params=False` reads no sampling parameters from rows. A row longer than `max_row_bytes` is no prompt.
+        """
+        super().__init__()
+        self._format = input_format
+        self._shape = RowShape(
+            prompt_column=prompt_column,
+            id_column=id_column,
+            row_params=row_params,
+            documents=documents,
+        )
+        self._max_row_bytes = max_row_bytes
+        self._fail_fast = fail_fast
+        self._handles_exceptions = False
+
+    def with_exception_handling(self) -> Self:
+        """Give `(prompts, dead_letters)`; no row fails the job, unless `fail_fast`."""
+        self._handles_exceptions = True
+        return self
+
+    @property
+    def _strict(self) -> bool:
+        """Whether a row that is no prompt fails the job."""
+        return self._fail_fast or not self._handles_exceptions
+
+    def _rows(self, label: str, of: Any, reader: RowsDoFn) -> tuple[Any, Any]:
+        """The prompts and the dead letters of what a DoFn reads."""
+        rows = of | label >> beam.ParDo(reader).with_outputs(DEAD_LETTERS, main="prompts")
+        rows.prompts.element_type, rows[DEAD_LETTERS].element_type = Prompt, DeadLetter
+        return rows.prompts, rows[DEAD_LETTERS]
+
+    def _outputs(self, prompts: Any, dead_letters: Any) -> Any:
+        return (prompts, dead_letters) if self._handles_exceptions else prompts
+
+
+class RowsDoFn(beam.DoFn):
+    """Whatever has rows → its prompts; rows that are none leave by the output of dead letters."""
+
+    def __init__(self, shape: RowShape, max_row_bytes: int, *, strict: bool) -> None:
+        """`strict`: a row that is no prompt fails the job."""
+        self._shape = shape
+        self._max_row_bytes = max_row_bytes
+        self._strict = strict
+        self._near_misses = NearMisses()
+        self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
+
+    def _sorted(self, rows: Iterable[Prompt | DeadLetter]) -> Iterator[Any]:
+        """The prompts as they are, the letters to their output. Raises what a letter says, if `strict`."""
+        for row in rows:
+            if isinstance(row, Prompt):
+                if self._shape.row_params:
+                    self._near_misses.look(row.columns)
+                yield row
+                continue
+            self._unreadable.inc()
+            if self._strict:
+                raise ErrorInfo(kind=row.error, message=f"{row.source}: {row.reason}").exception()
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, row)

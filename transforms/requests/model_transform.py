@@ -1,0 +1,153 @@
+"""What Generate, Score, Embed, Extract and Classify have in common: a model, its client, its dead letters."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Iterable
+from typing import Any, Self, TypedDict
+
+import apache_beam as beam
+from apache_beam.transforms.display import DisplayDataItem
+from apache_beam.typehints import typehints
+
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.conversion import unknown
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from ..elements.completions import DEAD_LETTERS, DeadLetter
+from ..models.client import ClientOptions, Opener, open_engine_client
+from ..models.shared_client import SharedClient
+from ..models.updates import WatchedFile
+from .asynchronous import AsyncRequestDoFn, OnFailure, Task
+from .flink_options import warn_of_lost_rows
+from .retries import manager_config, tries_again
+from .stateful import StatefulRequests
+from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
+
+
+class ModelSettings(TypedDict, total=False):
+    """What every transform on a model takes by name.
+
+    `manager`: settings of the model manager; by default those that suit the runner.
+
+    `chat`: whether text goes through the model's chat template, as one user turn; by default if there is one, but for
+    Embed by default not.
+
+    `fail_fast`: whether a request that fails fails the job.
+
+    `job` names the requests in the manager, where progress is counted; by default a new name.
+
+    `updates` name the model while the job runs (docs/UPDATES.md): a WatchedFile, or a side input, given as a
+    PCollection, whose latest element counts, or AsSingleton of one.
+
+    `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
+    """
+
+    manager: ManagerConfig | None
+    chat: bool | None
+    fail_fast: bool
+    job: str | None
+    updates: Updates
+    open_client: Opener
+
+
+class ModelTransform(beam.PTransform):
+    """A result of the task for each prompt, as each finishes. Transforms of equal models share an inference process."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: str | ModelConfig,
+        params: SamplingParams | None,
+        settings: ModelSettings,
+        *,
+        stateful: bool = False,
+    ) -> None:
+        """Raises TypeError for a setting that there is not."""
+        super().__init__()
+        _check_names(type(self), settings)
+        self._task = task
+        self._model = ModelConfig(model=model) if isinstance(model, str) else model
+        self._params = params or SamplingParams()
+        if self._params.adapter and not self._model.max_loras:
+            raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
+        self._fail_fast = settings.get("fail_fast", False)
+        self._handles_exceptions = False
+        self.job = settings.get("job") or uuid.uuid4().hex
+        """Fixed with the graph, so that a bundle's retry has the same."""
+        self._updates = checked_updates(settings.get("updates"))
+        self._manager = settings.get("manager")
+        self._chat = settings.get("chat")
+        self._open_client = settings.get("open_client", open_engine_client)
+        if stateful and not isinstance(self._updates, WatchedFile | None):
+            raise ConfigError("stateful=True: takes updates from a WatchedFile, not from a collection")
+        self._stateful = stateful
+
+    def with_exception_handling(self) -> Self:
+        """Give `(results, dead_letters)`; no request fails the job, unless `fail_fast`."""
+        self._handles_exceptions = True
+        return self
+
+    @property
+    def _on_failure(self) -> OnFailure:
+        if self._fail_fast:
+            return "raise"
+        return "dead_letter" if self._handles_exceptions else "emit"
+
+    def expand(self, prompts: Any) -> Any:
+        warn_of_lost_rows(prompts.pipeline.options)
+        outputs = prompts | type(self).__name__ >> self._requests(prompts.pipeline.runner)
+        results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
+        results.element_type = _like(prompts.element_type, self._task.result)
+        dead_letters.element_type = _like(prompts.element_type, DeadLetter)
+        return (results, dead_letters) if self._handles_exceptions else results
+
+    def _requests(self, runner: object) -> Any:
+        watched = self._updates if isinstance(self._updates, WatchedFile) else None
+        client = SharedClient(self._options_on(type(runner).__name__), self._open_client, watched)
+        settings = client, self._task, self._params, self.job, self._on_failure
+        if self._stateful:
+            return StatefulRequests(*settings)
+        if self._updates is None or watched:
+            requests = beam.ParDo(AsyncRequestDoFn(*settings))
+        else:
+            requests = beam.ParDo(UpdatedRequestDoFn(*settings), latest_update(self._updates))
+        return requests.with_outputs(DEAD_LETTERS, main="results")
+
+    def _options_on(self, runner: str) -> ClientOptions:
+        manager = self._manager or manager_config(runner, {})
+        retry_within = manager.orphan_grace if tries_again(runner) else 0.0
+        return ClientOptions(
+            self._model,
+            manager=manager,
+            job=self.job,
+            chat=self._chat,
+            changes=self._updates is not None,
+            retry_within=retry_within,
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        shown = {"model": self._model.model, "backend": self._model.backend, "on_failure": self._on_failure}
+        shown |= {name: str(getattr(self._params, name)) for name in self._params.__struct_fields__}
+        return {name: DisplayDataItem(value) for name, value in shown.items()} | {
+            "job": DisplayDataItem(self.job, label="Job of the requests")
+        }
+
+
+def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:
+    settings = ModelSettings.__annotations__
+    for name in given:
+        if name not in settings:
+            own = [
+                each.name for each in inspect.signature(transform).parameters.values() if each.kind != each.VAR_KEYWORD
+            ]
+            raise TypeError(f"{transform.__name__}: {unknown(name, [*own, *settings], what='setting')}")
+
+
+def _like(given: Any, value: type) -> Any:
+    """The type of the output: keyed as the input is; Any where nothing is known of that."""
+    if isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2:
+        return typehints.KV[given.tuple_types[0], value]
+    return typehints.Any if given is typehints.Any else value

@@ -1,0 +1,55 @@
+"""What Extract and Classify have in common: results of the model that leave as rows, or not at all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+import apache_beam as beam
+from apache_beam.typehints import typehints
+
+from ..typed.beam_rows import known_to_workers
+from .asynchronous import OnFailure
+from .model_transform import ModelTransform
+
+
+class RowTransform(ModelTransform):
+    """A row for each prompt, keyed as it came. A failure fails the job, unless `with_exception_handling()`."""
+
+    _gives_results = False
+
+    def as_results(self) -> Self:
+        """Give the task's results, Extracted or Classified, instead of rows: what WriteCompletions takes."""
+        self._gives_results = True
+        return self
+
+    @property
+    @abstractmethod
+    def row_type(self) -> Any:
+        """Of the rows."""
+
+    @property
+    @abstractmethod
+    def make_row(self) -> Callable[[Any], Any]:
+        """A result of the task → a row."""
+
+    @property
+    def _on_failure(self) -> OnFailure:
+        return "dead_letter" if self._handles_exceptions and not self._fail_fast else "raise"
+
+    def expand(self, prompts: Any) -> Any:
+        outputs = super().expand(prompts)
+        if self._gives_results:
+            return outputs
+        known_to_workers(prompts.pipeline.options)
+        results, dead_letters = outputs if self._handles_exceptions else (outputs, None)
+        rows = results | "Rows" >> beam.Map(_with_row, self.make_row)
+        given = prompts.element_type
+        keyed = isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2
+        rows.element_type = typehints.KV[given.tuple_types[0], self.row_type] if keyed else self.row_type
+        return (rows, dead_letters) if self._handles_exceptions else rows
+
+
+def _with_row(element: Any, make_row: Callable[[Any], Any]) -> Any:
+    return (element[0], make_row(element[1])) if isinstance(element, tuple) else make_row(element)

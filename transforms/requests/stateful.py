@@ -1,0 +1,258 @@
+"""The opt-in way to wait for long generations on streams: what is in flight is kept in state, a timer looks after it.
+
+element ─► a key of its own ─► process: submit, keep, set a timer ─► timer: done? emit, forget : set it again
+
+No bundle is held open for an answer, so a runner can commit, checkpoint and drain while a generation runs for minutes.
+A worker that comes back finds its elements in the runner's state and submits them again under the same ids: the manager
+knows what runs or is done, and nothing is paid for twice. A result has its own element's timestamp, windows and pane,
+and the timer holds the watermark at that timestamp until it is out.
+
+Takes a stream, and a runner that fires timers of real time. The local ones do not: they end with an empty output, or
+fail.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from time import monotonic
+from time import time as wall_clock
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.coders.coders import BytesCoder, Coder, WindowedValueCoder
+from apache_beam.options.pipeline_options import PortableOptions
+from apache_beam.transforms.core import Windowing
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.utils.shared import Shared
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from ..elements.completions import DEAD_LETTERS
+from ..models.changes import count_changes
+from ..models.ref_counted import RefCounted
+from ..models.shared_client import Lease, SharedClient
+from ..models.unmet_settings import count_unmet
+from .asynchronous import AsyncRequestDoFn, InFlight, OnFailure, OwnWindows, Task
+from .request_ids import RequestIds
+
+_CAPABLE = ("PrismRunner", "DataflowRunner", "FlinkRunner", "PortableRunner")
+_INCAPABLE = {"SparkRunner"}
+"""Though it is a PortableRunner."""
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.2, 2.0
+"""Seconds from look to look."""
+_MAX_UNCLAIMED = 10_000
+_LOOK = TimerSpec("look", TimeDomain.REAL_TIME)
+_LOOK_TIMER = beam.DoFn.TimerParam(_LOOK)
+_KEPT_STATE = beam.DoFn.StateParam(ReadModifyWriteStateSpec("kept", BytesCoder()))
+
+
+class StatefulRequests(beam.PTransform):
+    """Elements → what AsyncRequestDoFn would make of them, by a StatefulRequestDoFn, in the windows of the elements."""
+
+    def __init__(
+        self, client: SharedClient, task: Task, params: SamplingParams, job: str, on_failure: OnFailure
+    ) -> None:
+        """As for AsyncRequestDoFn."""
+        super().__init__()
+        self._arguments = (client, task, params, job, on_failure)
+
+    def expand(self, prompts: Any) -> Any:
+        check_runner(prompts.pipeline)
+        if prompts.is_bounded:
+            raise ConfigError("stateful=True: takes a stream; at the end of input, Flink drops timers of real time")
+        windowing = prompts.windowing
+        value_coder = beam.coders.registry.get_coder(prompts.element_type)
+        coder = WindowedValueCoder(value_coder, windowing.windowfn.get_window_coder())
+        keyed = prompts | "Key" >> beam.ParDo(_Key(coder)).with_output_types(tuple[str, bytes])
+        keyed._windowing = Windowing(GlobalWindows())  # no state is dropped because a window is over
+        outputs = keyed | "Requests" >> beam.ParDo(StatefulRequestDoFn(coder, *self._arguments)).with_outputs(
+            DEAD_LETTERS, main="results"
+        )
+        for output in (outputs.results, outputs[DEAD_LETTERS]):
+            output._windowing = windowing
+        return outputs
+
+
+def check_runner(pipeline: beam.Pipeline) -> None:
+    """Raises ConfigError for a runner without timers of real time."""
+    names = [each.__name__ for each in type(pipeline.runner).__mro__]
+    embedded = pipeline.options.view_as(PortableOptions).job_endpoint == "embed"  # the local runner again
+    if embedded or _INCAPABLE & set(names) or not set(names) & set(_CAPABLE):
+        raise ConfigError(
+            f"stateful=True: {names[0]} is not known to fire timers of real time, so nothing might come out; "
+            f"takes {', '.join(_CAPABLE)}, or stateful=False"
+        )
+
+
+class _Key(beam.DoFn):
+    """Each element, with its timestamp, windows and pane as bytes, under a key of its own."""
+
+    def __init__(self, coder: Coder) -> None:
+        self._coder = coder
+
+    def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[WindowedValue]:
+        encoded = self._coder.encode(windowed.with_value(element))
+        keyed = WindowedValue((uuid.uuid4().hex, encoded), windowed.timestamp, OwnWindows((GlobalWindow(),)))
+        yield keyed
+
+
+class StatefulRequestDoFn(AsyncRequestDoFn):
+    """(a key of its own, an encoded element) → the task's results."""
+
+    def __init__(
+        self,
+        coder: Coder,
+        client: SharedClient,
+        task: Task,
+        params: SamplingParams,
+        job: str,
+        on_failure: OnFailure,
+    ) -> None:
+        """`coder`: of the elements, as windowed values."""
+        super().__init__(client, task, params, job, on_failure)
+        self._coder = coder
+        self._shared_outstanding = Shared()
+        self._key = ""
+        """Of the element that is looked at."""
+
+    def setup(self) -> None:
+        super().setup()
+        self._outstanding: Outstanding = self._shared_outstanding.acquire(lambda: Outstanding(self._shared))
+        self._outstanding.enter()
+
+    def start_bundle(self) -> None:
+        """Nothing is of one bundle alone."""
+
+    def process(
+        self,
+        element: tuple[str, bytes],
+        windowed: Any = beam.DoFn.WindowedValueParam,
+        kept: Any = _KEPT_STATE,
+        look: Any = _LOOK_TIMER,
+    ) -> Iterator[Any]:
+        self._key, encoded = element
+        yield from self._submit_kept(encoded)
+        if self._key in self._outstanding:
+            kept.write(encoded)
+            _set(look, _SHORTEST_WAIT, windowed.timestamp)
+
+    @on_timer(_LOOK)
+    def look(self, key: Any = beam.DoFn.KeyParam, kept: Any = _KEPT_STATE, look: Any = _LOOK_TIMER) -> Iterator[Any]:
+        """Emit the result if there is one, else come back; called by the runner."""
+        self._key, encoded = key, kept.read()
+        if encoded is None:
+            return
+        if key not in self._outstanding:  # kept by a worker that is gone, or by an attempt that failed
+            yield from self._submit_kept(encoded)
+        if (finished := self._outstanding.take_finished(key)) is not None:
+            self._in_flight[finished.request_id] = finished.in_flight
+            yield from self._result(finished.request_id)  # which may submit it anew: to another model
+        if key in self._outstanding:
+            wait = min(max(self._outstanding.waited(key) / 10, _SHORTEST_WAIT), _LONGEST_WAIT)
+            _set(look, wait, self._coder.decode(encoded).timestamp)
+        else:
+            kept.clear()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        if (lease := self._outstanding.lease) is not None:
+            count_unmet(lease.unmet)
+            count_changes(lease.switch.take_changes())
+        yield from ()
+
+    def teardown(self) -> None:
+        self._outstanding.leave()
+
+    def _submit_kept(self, encoded: bytes) -> Iterator[Any]:
+        """Yields only the failure of what cannot be submitted; else the key is outstanding."""
+        windowed = self._coder.decode(encoded)
+        self._ids = RequestIds(self._job)
+        yield from self._submit(windowed.value, windowed)
+
+    def _expect(self, request_id: str, in_flight: InFlight) -> None:
+        self._outstanding.add(self._key, Waiting(request_id, in_flight, monotonic()))
+
+    def _leased(self) -> Lease:
+        return self._outstanding.leased()
+
+
+class Waiting(NamedTuple):
+    """A request that is submitted."""
+
+    request_id: str
+    in_flight: InFlight
+    since: float
+    """By the monotonic clock."""
+
+
+class Outstanding(RefCounted):
+    """What the DoFns of a worker process have submitted and not emitted, by key, and their lease of models.
+
+    Used by many threads. A runner may have moved a key to another worker, where its result is asked for again: of
+    those that finish and are not asked for here, only so many are kept.
+    """
+
+    def __init__(self, client: SharedClient, max_unclaimed: int = _MAX_UNCLAIMED) -> None:
+        super().__init__()
+        self._client = client
+        self._max_unclaimed = max_unclaimed
+        self._waiting: dict[str, Waiting] = {}
+        self.lease: Lease | None = None
+        """None as long as there was no element."""
+
+    def _let_go(self) -> Callable[[], None] | None:
+        self._cancel(list(self._waiting))
+        lease, self.lease = self.lease, None
+        return lease.end if lease is not None else None
+
+    def leased(self) -> Lease:
+        """The lease of this process."""
+        with self._lock:
+            self.lease = self.lease or self._client.lease(self)
+            return self.lease
+
+    def __contains__(self, key: str) -> bool:
+        with self._lock:
+            return key in self._waiting
+
+    def add(self, key: str, waiting: Waiting) -> None:
+        """A request is submitted, perhaps once more."""
+        with self._lock:
+            if key in self._waiting:
+                self._cancel([key])
+            self._waiting[key] = waiting
+            if len(self._waiting) > self._max_unclaimed:
+                finished = [known for known, each in self._waiting.items() if each.in_flight.future.done()]
+                self._cancel(finished[: len(self._waiting) - self._max_unclaimed])
+
+    def waited(self, key: str) -> float:
+        """Seconds since a request was submitted."""
+        with self._lock:
+            return monotonic() - self._waiting[key].since
+
+    def take_finished(self, key: str) -> Waiting | None:
+        """A request that finished, to be emitted."""
+        with self._lock:
+            waiting = self._waiting.get(key)
+            return self._waiting.pop(key) if waiting is not None and waiting.in_flight.future.done() else None
+
+    def _cancel(self, keys: list[str]) -> None:
+        for key in keys:
+            in_flight = self._waiting.pop(key).in_flight
+            in_flight.future.cancel()
+            self.leased().finish(in_flight.served)
+
+
+def _set(timer: Any, seconds: float, hold: Timestamp) -> None:
+    """Let a timer fire, and hold the watermark until then.
+
+    Beam would hold it at the timestamp of what sets the timer, and for a timer that sets itself again that is now.
+    """
+    assert hasattr(timer, "_input_timestamp"), "Beam's timers know their hold under another name"
+    timer._input_timestamp = hold
+    timer.set(Timestamp.of(wall_clock() + seconds))

@@ -1,0 +1,1 @@
+"""Completions, rows and dead letters to files and tables."""

@@ -1,0 +1,191 @@
+"""What the files of an output are called, and which are there. Nothing is read or written but the mark of superseded.
+
+<output>-00000-of-00003.jsonl                         completions (or .parquet)
+<output>-resume1-00000-of-00001.jsonl                 those that a resumed run added, the first time
+<output>-20240101T000000Z-20240101T010000Z-00000-of-00001.jsonl        those of a window
+<output>.dead_letters-00000-of-00001.jsonl            rows without a completion; there is none when nothing failed
+<output>.tmp/…                                        of a run that goes on, or was interrupted
+<output>.tmp/superseded.json                          the files that an overwriting run is to replace
+.millrace/<name>.settings.json                        beside them, what the rows were made with (provenance.py)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+from apache_beam.io.filesystem import FileMetadata
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.transforms.window import GlobalWindow, IntervalWindow
+
+from millrace.model_manager.wire.errors import ConfigError
+
+from ..files.file_systems import create, exists, match, remove, remove_tree
+from ..files.formats import OutputFormat
+from ..files.object_reads import open_file
+
+Kind = Literal["completions", "dead_letters"]
+IfExists = Literal["refuse", "overwrite", "resume"]
+_TIME = r"\d{8}T\d{6}(?:\d{6})?Z"
+_SHARD = re.compile(
+    r"-(?:resume(?P<resume>\d+)-)?(?:salvaged-)?"
+    rf"(?:{_TIME}-{_TIME}-)?(?:pane\d+-)?"
+    r"\d{5,}-of-\d{5,}\.(?:jsonl|parquet)"
+)
+"""What follows the prefix. Only what is written here: `out-2-00000-of-00001.jsonl` is no file of `out`."""
+
+
+class OutputFiles:
+    """The files of one output, by its prefix. Raises ConfigError for a prefix that cannot be one."""
+
+    def __init__(self, output: str) -> None:
+        """`output`: path prefix; one that ends in `/` is completed by `completions`."""
+        if not output.strip() or set("*?[]") & set(output):
+            raise ConfigError(f"output={output!r}: takes the beginning of the files' paths, without * ? [ ]")
+        self.prefix = output + "completions" if output.endswith("/") else output
+        self.temporary = f"{self.prefix}.tmp"
+        folder, slash, name = self.prefix.rpartition("/")
+        self.settings = f"{folder}{slash}.millrace/{name}.settings.json"
+
+    def existing(self, kind: Kind) -> list[str]:
+        """Finished shards of a kind."""
+        return [str(file.path) for file in self._found(kind)]
+
+    def current(self, kind: Kind) -> list[str]:
+        """Finished shards of a kind, without those that an overwriting run, interrupted, was to replace."""
+        superseded = self.superseded()
+        return [path for path in self.existing(kind) if path not in superseded]
+
+    def supersede(self) -> None:
+        """Begin an overwriting run: what an earlier one left goes, and what is finished is marked until it is over."""
+        remove_tree(self.temporary)
+        there = [_fingerprint(file) for kind in get_args(Kind) for file in self._found(kind)]
+        if there:
+            with create(self._mark) as stream:
+                stream.write(msgspec.json.encode(there))
+
+    def superseded(self) -> set[str]:
+        """Those marked files that are still there as they were: a file of the same name may have replaced one."""
+        if not exists(self._mark):
+            return set()
+        with open_file(self._mark) as stream:
+            marked = set(msgspec.json.decode(stream.read(), type=list[tuple[str, int, float]]))
+        found = [file for kind in get_args(Kind) for file in self._found(kind)]
+        return {str(file.path) for file in found if _fingerprint(file) in marked}
+
+    def clear(self, *, keep_mark: bool = False) -> None:
+        """Remove what is temporary; the mark first, or not at all, so that no mark outlives what it is about."""
+        if keep_mark and exists(self._mark):
+            remove([str(file.path) for file in match(f"{self.temporary}/*/*")])
+            remove([str(file.path) for file in match(f"{self.temporary}/building-*")])
+            return
+        remove([self._mark])
+        remove_tree(self.temporary)
+
+    def interrupted(self, kind: Kind) -> list[str]:
+        """Shards that an interrupted run left."""
+        return [str(file.path) for file in match(f"{self.temporary}/*/{kind}-*.jsonl")]
+
+    def temporary_shard(self, run: str, kind: Kind, name: str) -> str:
+        """Where a bundle of a run writes."""
+        return str(FileSystems.join(self.temporary, run, f"{kind}-{name}.jsonl"))
+
+    def next_label(self) -> str:
+        """What sets the shards of a resumed run apart from those that are there."""
+        shards = [
+            _SHARD.fullmatch(_after(path, self._stem(kind))) for kind in get_args(Kind) for path in self.existing(kind)
+        ]
+        return f"resume{1 + max((int(shard['resume'] or 0) for shard in shards if shard), default=0)}"
+
+    def shard(self, kind: Kind, labels: list[str], index: int, count: int, extension: str) -> str:
+        """The path of a finished shard."""
+        return "-".join([self._stem(kind), *filter(None, labels), f"{index:05d}-of-{count:05d}.{extension}"])
+
+    def check(self, if_exists: IfExists, *, endless: bool = False) -> None:
+        """Raises ConfigError where output is there that `if_exists` does not allow for. `endless`: of a stream."""
+        if if_exists not in get_args(IfExists):
+            raise ConfigError(f"if_exists={if_exists!r}: takes {', '.join(get_args(IfExists))}")
+        if if_exists != "refuse":
+            return
+        if found := self.existing("completions") + self.existing("dead_letters"):
+            ways = "--resume adds to it" if endless else "--resume adds what is missing, --overwrite replaces it"
+            raise ConfigError(f"output {found[0]} is already there: {ways}")
+        if found := self.interrupted("completions"):
+            raise ConfigError(
+                f"an interrupted run left {found[0]}: --resume goes on from there, --overwrite starts again"
+            )
+
+    def check_finished(self) -> None:
+        """Raises ConfigError where finished shards are there, for a job whose graph may run more than once."""
+        if found := self.existing("completions") + self.existing("dead_letters"):
+            raise ConfigError(f"output {found[0]} is already there, and this job replaces nothing")
+
+    @property
+    def _mark(self) -> str:
+        return f"{self.temporary}/superseded.json"
+
+    def _found(self, kind: Kind) -> list[FileMetadata]:
+        stem = self._stem(kind)
+        return [file for file in match(f"{stem}-*") if _SHARD.fullmatch(_after(str(file.path), stem))]
+
+    def _stem(self, kind: Kind) -> str:
+        return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The finished files of one run."""
+
+    files: OutputFiles
+    output_format: OutputFormat
+    label: str = ""
+    """What sets them apart from those that were there."""
+
+    def path(self, kind: Kind, window: object, pane: Any, index: int, count: int) -> str:
+        """Of a shard, one of so many that hold what a window's firing gave."""
+        labels = [self.label, window_label(window), _pane_label(pane)]
+        return self.files.shard(kind, labels, index, count, extension_of(kind, self.output_format))
+
+
+def output_and_format(output: str, output_format: str | None) -> tuple[str, OutputFormat]:
+    """The prefix and the format that it, or else `output_format`, names; raises ConfigError."""
+    for form in get_args(OutputFormat):
+        if output.endswith(f".{form}"):
+            output, output_format = output.removesuffix(f".{form}"), output_format or form
+    if output_format is None:
+        return output, "jsonl"
+    if output_format not in get_args(OutputFormat):
+        raise ConfigError(f"output_format={output_format!r}: takes {' or '.join(get_args(OutputFormat))}")
+    return output, cast(OutputFormat, output_format)
+
+
+def extension_of(kind: Kind, output_format: OutputFormat) -> str:
+    """Dead letters are always JSONL: their rows have any shape."""
+    return "jsonl" if kind == "dead_letters" else output_format
+
+
+def window_label(window: object) -> str:
+    """A window as a part of a file's name; empty for the global one."""
+    if isinstance(window, GlobalWindow):
+        return ""
+    assert isinstance(window, IntervalWindow), f"no name is known for windows such as {window}"
+    return "-".join(
+        bound.to_utc_datetime().strftime("%Y%m%dT%H%M%S%fZ").replace("000000Z", "Z")
+        for bound in (window.start, window.end)
+    )
+
+
+def _pane_label(pane: Any) -> str:
+    """Later panes of a window stand beside the first."""
+    return f"pane{pane.index}" if pane.index > 0 else ""
+
+
+def _fingerprint(file: FileMetadata) -> tuple[str, int, float]:
+    return str(file.path), file.size_in_bytes, file.last_updated_in_seconds
+
+
+def _after(path: str, stem: str) -> str:
+    """What follows the stem; the file system may have spelled the path otherwise, but for the file's own name."""
+    return path.rsplit("/", 1)[-1].removeprefix(stem.rsplit("/", 1)[-1])

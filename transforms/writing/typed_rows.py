@@ -1,0 +1,91 @@
+"""Rows of a user's own type, as output_rows.py writes them: the fields of an answer beside what is ours, and JSON's
+values as those of Arrow's types.
+
+    {"id", …the fields, by their keys…, "confidence", "confidences": {path: …}, "spans": {path: {"start", "end"}}, …}
+
+A field whose name is one of ours has an underscore behind it: `id_`. Paths are of the names that the row has.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from ..elements.task_results import Extracted
+from ..typed.key_paths import key_path
+from ..typed.values import json_text
+
+JSON_TEXT = {b"millrace": b"json"}
+"""Metadata of a field that holds any JSON, as text."""
+_OURS = frozenset(
+    ("id", "confidence", "confidences", "spans", "finish_reason", "usage", "timings", "model", "revision", "error")
+) | {"columns"}
+_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
+
+
+def typed_name(key: str) -> str:
+    """What a field is called in rows."""
+    return f"{key}_" if key.rstrip("_") in _OURS else key
+
+
+def extracted_fields(result: Extracted) -> dict[str, Any]:
+    """What was found, and how sure the model was."""
+    answer = msgspec.json.decode(result.answer, type=dict[str, msgspec.Raw])
+    return {
+        **{typed_name(key): value for key, value in answer.items()},
+        "confidence": result.confidence,
+        "confidences": {_path(path, result): each for path, each in result.confidences.items()},
+        "spans": {_path(path, result): {"start": start, "end": end} for path, (start, end) in result.spans.items()},
+    }
+
+
+def _path(path: str, result: Extracted) -> str:
+    """Of a value, by the names that rows have."""
+    return key_path(path, result.keys, typed_name)
+
+
+def fields_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What was found, of a row as it is written."""
+    return {name: value for name, value in row.items() if name not in _OURS}
+
+
+def arrow_row(line: bytes, schema: pa.Schema) -> dict[str, Any]:
+    """A line's values as `pa.Table.from_pylist` takes them."""
+    found = _DECODER.decode(line)
+    found["columns"] = json_text(found["columns"])
+    return _members(found, schema)
+
+
+def _members(found: dict[str, Any], fields: pa.Schema | pa.StructType) -> dict[str, Any]:
+    """Those that are there; what is missing is null."""
+    return {field.name: _value(found[field.name], field) for field in fields if field.name in found}
+
+
+def _value(found: Any, field: pa.Field) -> Any:
+    if field.metadata == JSON_TEXT:
+        return json_text(found)
+    if found is None:
+        return None
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return _members(found, kind)
+    if pa.types.is_map(kind):
+        return [(key, _value(value, kind.item_field)) for key, value in found.items()]
+    if pa.types.is_list(kind):
+        return [_value(each, kind.value_field) for each in found]
+    convert = next((made for is_kind, made in _CONVERSIONS if is_kind(kind)), None)
+    return convert(found) if convert else found
+
+
+_CONVERSIONS: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [
+    (pa.types.is_floating, float),
+    (pa.types.is_integer, int),
+    (pa.types.is_decimal, Decimal),
+    (pa.types.is_date, datetime.date.fromisoformat),
+    (pa.types.is_timestamp, datetime.datetime.fromisoformat),
+]
