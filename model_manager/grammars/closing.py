@@ -1,11 +1,10 @@
 """How an output that its budget has cut is brought to an end: some of its last tokens give way to a short ending.
 
-Searched once, after the last token, so no token of an output was ever refused for it. An ending never says otherwise
-than the model has: it cuts free text, or ends a list or an object before a further item; where it would have to change
-a value that the model had begun there is none. Knows what a matcher allows next and nothing of the grammar behind it
-but literals that stand in it. From a place a beam search over bytes tries first what ends things: literals, brackets,
-quotes, separators; in text that may not end yet, the longest piece that may follow. An ending that it returns is
-allowed and ends where the output may end; that no shorter one exists is likely, not proven.
+Searched once, after the last token, so no token of an output was ever refused for it. Which endings an output may get
+endings.py says; where none of them is found the output stays cut. Knows what a matcher allows next and nothing of the
+grammar behind it but literals that stand in it. From a place a beam search over bytes tries first what ends things:
+literals, brackets, quotes, separators; in text that may not end yet, the longest piece that may follow. An ending that
+it returns is allowed and ends where the output may end; that no shorter one exists is likely, not proven.
 
 Work is limited by the number of states that are looked at, never by time, so the same is found each time. Single tokens
 are tried and no masks are made, so the size of the vocabulary does not matter. A state costs 20 to 50 µs under a plain
@@ -23,6 +22,7 @@ from typing import NamedTuple, Self
 from llguidance import LLMatcher, LLTokenizer
 
 from ..wire.common_beginning import common_beginning
+from .endings import Endings
 
 _STRUCTURE = b"}])>;,:\"0-.123456789tnf[{/'|\n ZTaeioubcdghjklmpqrsvwxyzABCDEFGHIJKLMNOPQRSUVWXY<(=_@#$%&*+!?~^`\\\t\r"
 """Bytes in the order in which they are tried: what ends or separates, then values, then the rest."""
@@ -32,11 +32,6 @@ _WITHIN_TEXT = b"qZ~"
 """Where any of these may come next the state is within text: they do not stand in JSON outside strings."""
 _FREE = b"qZ~#j ;"
 """Where all of these may, the text is free, or as good as free."""
-_SEPARATORS, _BRACKETS = b", \n\r\t", frozenset((b"]", b"}"))
-"""Where a further item was to come, and what ends a list or an object before it."""
-_KEY = b'":'
-"""The end of an object's key: of another, if the model's was longer."""
-_WITHIN_CHARACTER = frozenset(bytes([byte]) for byte in range(0x80, 0xC0))
 _LONGEST_FILLER = 24
 
 _LESS_LIKELY = 0.5
@@ -70,6 +65,9 @@ class _Effort(NamedTuple):
 
 _EFFORTS = (_Effort(3, 3), _Effort(1, 1))
 """One after another, until one finds a way; the second goes straight on."""
+
+
+_OF_BYTES = Endings(is_json=False)
 
 
 class _Work:
@@ -132,16 +130,23 @@ class _Pieces:
 class Closing:
     """Closes outputs in one tokenizer's tokens; any thread may call it, with a matcher of its own."""
 
-    def __init__(self, tokenizer: LLTokenizer, pieces: _Pieces | None = None, literals: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        endings: Endings = _OF_BYTES,
+        pieces: _Pieces | None = None,
+        literals: Sequence[str] = (),
+    ) -> None:
         """Reads the vocabulary, unless its `pieces` are there."""
         self._tokenizer = tokenizer
         self._end = tokenizer.eos_token
         self._pieces = pieces or _Pieces.of(tokenizer)
+        self._endings = endings
         self._literals = [text.encode() for text in literals]
 
-    def towards(self, literals: Sequence[str]) -> Closing:
-        """The same for outputs of a grammar in which these stand."""
-        return Closing(self._tokenizer, self._pieces, literals)
+    def towards(self, endings: Endings, literals: Sequence[str]) -> Closing:
+        """The same for outputs of a grammar that takes these endings, and in which these literals stand."""
+        return Closing(self._tokenizer, endings, self._pieces, literals)
 
     def close(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int) -> Closed | None:
         """Where to leave an output, as late as is found, and an ending from there within `max_tokens` in all; None if
@@ -178,27 +183,26 @@ class Closing:
     def _ending(
         self, matcher: LLMatcher, tokens: Sequence[int], kept: int, max_tokens: int, work: _Work
     ) -> list[int] | None:
-        """From behind the tokens that are kept, one that says nothing else than those that are not."""
+        """From behind the tokens that are kept, one that says nothing else than the output does."""
         start = matcher.deep_copy()
         start.rollback(len(tokens) - kept)
         way = self._way(start, max_tokens - kept, work)
-        given_up, instead = (self._tokenizer.decode_bytes(list(each)) for each in (tokens[kept:], way or ()))
-        return way if way is not None and self._agrees(start, given_up, instead) else None
-
-    def _agrees(self, start: LLMatcher, given_up: bytes, instead: bytes) -> bool:
-        """Whether an ending goes on with what was given up, or ends before a further item or within free text."""
+        if way is None:
+            return None
+        decode = self._tokenizer.decode_bytes
+        said, given_up, instead = (decode(list(each)) for each in (tokens[:kept], tokens[kept:], way))
         same = common_beginning(given_up, instead)
-        if same == len(given_up):
-            return True
-        goes_on = instead[same:]
-        if goes_on[:1] in _BRACKETS and given_up[same] in _SEPARATORS:
-            return True
-        if goes_on.decode("utf-8", "replace")[:1].isalnum() or goes_on[:1] in _WITHIN_CHARACTER or goes_on[:2] == _KEY:
-            return False
-        at, tokens = start.deep_copy(), self._tokenizer.tokenize_bytes(instead[:same])
-        return at.try_consume_tokens(tokens) == len(tokens) and self._is_free(at)
+        place = _Place(self, start, instead[:same])
+        return way if self._endings.accepts(said + instead[:same], given_up[same:], instead[same:], place) else None
 
-    def _is_free(self, matcher: LLMatcher) -> bool:
+    def after(self, start: LLMatcher, text: bytes) -> LLMatcher:
+        """The state behind a text that is allowed."""
+        matcher = start.deep_copy()
+        matcher.try_consume_tokens(self._tokenizer.tokenize_bytes(text))
+        return matcher
+
+    def is_free(self, matcher: LLMatcher) -> bool:
+        """Whether any text may come next."""
         return len([*self._bytes(matcher, _FREE)]) == len(_FREE)
 
     def _way(self, start: LLMatcher, most: int, work: _Work) -> list[int] | None:
@@ -250,7 +254,7 @@ class Closing:
             yield from _one_of_each(self._bytes(matcher, chain(_STRUCTURE, self._pieces.not_ascii)))
             return
         yield from self._allowed(matcher, self._literals)
-        if not any(self._bytes(matcher, b'"')) and self._is_free(matcher):
+        if not any(self._bytes(matcher, b'"')) and self.is_free(matcher):
             yield from islice(self._allowed(matcher, self._pieces.fillers), 1)
         yield from _one_of_each(self._bytes(matcher, chain(_TEXT, self._pieces.not_ascii)))
 
@@ -274,6 +278,22 @@ class Closing:
         if matcher.validate_tokens(tokens) == len(tokens):
             return tokens
         return [self._pieces.of_byte[byte] for byte in path]
+
+
+class _Place:
+    """The state behind a text, looked at once something is asked of it."""
+
+    def __init__(self, closing: Closing, start: LLMatcher, text: bytes) -> None:
+        self._closing, self._start, self._text = closing, start, text
+
+    def is_free(self) -> bool:
+        return self._closing.is_free(self._closing.after(self._start, self._text))
+
+    def forced(self) -> bytes:
+        return self._closing.after(self._start, self._text).compute_ff_bytes()
+
+    def is_over_after(self, ending: bytes) -> bool:
+        return self._closing.after(self._start, self._text + ending).is_stopped()
 
 
 def _one_of_each(found: Iterable[bytes]) -> Iterator[bytes]:

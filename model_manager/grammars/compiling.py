@@ -21,6 +21,7 @@ from ..wire.errors import InvalidRequest, ModelUnsupported
 from . import refusals
 from .closing import Closing
 from .compilations import LONGEST, Compilations
+from .endings import Endings
 from .grammar import Grammar
 from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
 from .lark import ascii_classes, prepared_lark
@@ -171,7 +172,13 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
     if reason is not None:
         return f"constraint.{constraint.kind}: {reason}"
     literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")
-    return Grammar(start, build, tokenizer, closing.towards(literals[:_MOST_LITERALS]))
+    return Grammar(start, build, tokenizer, closing.towards(_endings(constraint), literals[:_MOST_LITERALS]))
+
+
+def _endings(constraint: Constraint) -> Endings:
+    if constraint.json_schema is not None:
+        return Endings.under(constraint.json_schema)
+    return Endings(is_json=constraint.json)
 
 
 def _matcher(tokenizer: LLTokenizer, source: str) -> LLMatcher:

@@ -31,16 +31,27 @@ CLOSED: list[tuple[dict[str, Any], str, str]] = [
     ({"json": True}, "[1,2,3,4", "[1,2,3]"),
     ({"json": True}, '[{"a":"b"},{"c', '[{"a":"b"}]'),
     ({"json_schema": NUMBER}, '{"n":12,"m":3456', '{"n":12}'),
+    ({"json_schema": {"properties": {"o": NUMBER}}}, '{"o":{"n":1,"m":2},"more":1234', '{"o":{"n":1,"m":2}}'),
     ({"json_schema": LIST}, '["12kg","7kg","34', '["12kg","7kg"]'),
     ({"json_schema": {"type": "array", "items": {"type": "string", "format": "uri"}}}, '["a:b","http:', '["a:b"]'),
 ]
 CUT_WITHIN: list[tuple[dict[str, Any], str, str]] = [
     ({"json": True}, '{"a":"some words of a text', '"}'),
     ({"json_schema": {"type": "array", "items": {"type": "string"}}}, '["one two three four', '"]'),
-    ({"regex": "<a>(?s:.*)</a>"}, "<a>one two three four five", "</a>"),
-    ({"grammar": 'start: "<a>" /[^<]*/ "</a>"'}, "<a>one two three four five", "</a>"),
-    ({"regex": "(?s:.*)。"}, "one two three four five", "。"),
 ]
+TEXT, INTEGER, BOOLEAN = ({"type": name} for name in ("string", "integer", "boolean"))
+NOTE = {"type": "object", "properties": {"text": TEXT, "ok": BOOLEAN, "n": INTEGER}}
+PAIR = {"prefixItems": [TEXT, INTEGER], "minItems": 2, "items": False}
+AT = {"patternProperties": {"@": INTEGER}, "additionalProperties": False}
+POINT = {"patternProperties": {"[.]$": INTEGER}, "additionalProperties": False}
+INTERVALS = {"enum": ["[0]", "[0, 1]", "[0, 1, 2]"]}
+LISTS = {"enum": [["red"], ["red", "blue"]]}
+AMOUNT: dict[str, Any] = {"properties": {"amount": INTEGER}, "required": ["amount"], "additionalProperties": False}
+NEGATED: dict[str, Any] = {
+    "properties": {"amount": INTEGER, "negated": {"const": True}},
+    "required": ["amount", "negated"],
+    "additionalProperties": False,
+}
 CONTRARY: list[tuple[dict[str, Any], str]] = [
     ({"choice": ["no", "certainly yes because of everything"]}, "certainly yes bec"),
     ({"choice": ["no", "nothing of that sort"]}, "nothing of"),
@@ -57,6 +68,21 @@ CONTRARY: list[tuple[dict[str, Any], str]] = [
     ({"regex": r"\d+(\.\d+)?%"}, "12.3456"),
     ({"json_schema": {"type": "string", "format": "date"}}, '"2026-1'),
     ({"grammar": 'start: "(" start ")" | "x"'}, "((((((("),
+    ({"regex": "<a>(?s:.*)</a>"}, "<a>one two three four five"),
+    ({"regex": "(?s:.*)[.?!]"}, "Is it so, really"),
+    ({"json_schema": {"type": "string", "pattern": "^.*(@|#)$"}}, '"user name'),
+    ({"json_schema": {"type": "string", "pattern": "^.*@.*x$"}}, '"john.doe@'),
+    ({"json_schema": NOTE | {"required": ["text", "ok"]}}, '{"text":"The order was checked by two people","ok":fal'),
+    ({"json_schema": NOTE | {"required": ["text", "n"]}}, '{"text":"some longer text is here","n":12345'),
+    ({"json_schema": PAIR}, '["hello there",12345'),
+    ({"json_schema": {"properties": {"v": INTERVALS}, "required": ["v"]}}, '{"v":"[0, 1, '),
+    ({"json_schema": {"properties": {"v": LISTS}, "required": ["v"]}}, '{"v":["red","bl'),
+    ({"json_schema": {"anyOf": [AMOUNT, NEGATED]}}, '{"amount":12,"neg'),
+    ({"choice": ["{x}", "{x, y}"]}, "{x, "),
+    ({"json_schema": {"anyOf": [NOTE, AMOUNT]}}, '{"text":"x","n":1234'),
+    ({"regex": r"\[\d+(, \d+)?\]"}, "[12, "),
+    ({"json_schema": AT}, '{"john.doe'),
+    ({"json_schema": POINT}, '{"Ann. And more'),
 ]
 
 

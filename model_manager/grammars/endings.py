@@ -1,0 +1,162 @@
+"""Which endings a cut output may get: those that say nothing else than the output does.
+
+In JSON, an ending may
+- end the string of free text in which the output stopped, at any character of it;
+- end a list or an object that was still open where the output stopped, in place of any of its commas;
+- go on where the output stopped between two values.
+
+So what the output had ended stays as it is, and what a schema requires behind is said for the first time.
+
+An ending that changes a key, a number, a literal, or a string that only some values may have, is refused, unless the
+grammar allows nothing else there: `tru` becomes `true`. In other grammars nobody knows what a byte means, so an output
+may only stop within free text, or go on where the grammar allows nothing else. Knows no search.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .schema_parts import MAPS, SCHEMAS
+
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
+_SCALAR = re.compile(rb"[\w.+-]*\Z", re.ASCII)
+_SCALAR_BEGINS = re.compile(rb"[\w.+-]*", re.ASCII)
+_LITERALS = (b"true", b"false", b"null")
+_SEPARATORS, _AFTER_A_VALUE = b", \n\r\t", b",]} \n\r\t"
+_BRACKETS = frozenset((b"]", b"}"))
+_CONTAINERS = ("object", "array", None)
+"""Types of values that may be a list or an object; None is any type."""
+
+
+class Place(Protocol):
+    """What the grammar says of the place where an ending begins to differ from the output."""
+
+    def is_free(self) -> bool:
+        """Whether any text may come next."""
+
+    def forced(self) -> bytes:
+        """What must come next."""
+
+    def is_over_after(self, ending: bytes) -> bool:
+        """Whether nothing may follow the ending."""
+
+
+@dataclass(frozen=True)
+class Endings:
+    """The endings that one grammar's outputs may get."""
+
+    is_json: bool
+    ends_items: bool = True
+    """Whether a list or an object may end in place of a comma."""
+
+    @classmethod
+    def under(cls, schema: Any) -> Endings:
+        """Of JSON under a schema. Where it chooses among lists or among objects, one that ends early may be another
+        choice, so none ends in place of a comma.
+        """
+        return cls(is_json=True, ends_items=not any(_chooses_containers(part) for part in _all_parts(schema)))
+
+    def accepts(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+        """`said` is the output up to the first byte in which the ending differs from it, `dropped` the rest of the
+        output, `ending` what takes its place.
+        """
+        if not self.is_json:
+            return self._accepts_bytes(dropped, ending, place)
+        if _is_within_string(said):
+            return _ends_string(said, dropped, ending, place)
+        return self._ends_value(said, dropped, ending, place)
+
+    def _accepts_bytes(self, dropped: bytes, ending: bytes, place: Place) -> bool:
+        if not ending:
+            return place.is_free()
+        return not dropped and place.forced() == ending and place.is_over_after(ending)
+
+    def _ends_value(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+        scalar = _SCALAR.search(said)
+        if scalar is not None and scalar[0] and not _is_complete(scalar[0], dropped):
+            return _finishes_scalar(scalar[0], ending, place)
+        if not dropped:
+            return True
+        ends = ending[:1] in _BRACKETS and dropped[:1] in _SEPARATORS
+        return self.ends_items and ends and not _leaves_container(dropped)
+
+
+def _is_within_string(said: bytes) -> bool:
+    return _ESCAPE.sub(b"", said).count(b'"') % 2 == 1
+
+
+def _leaves_container(dropped: bytes) -> bool:
+    """Whether these bytes, which begin outside of strings, end the list or object that they begin in."""
+    depth = 0
+    for byte in _STRING.sub(b"", dropped):
+        depth += (byte in b"[{") - (byte in b"]}")
+        if depth < 0:
+            return True
+    return False
+
+
+def _ends_string(said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+    quote = _closing_quote(ending)
+    if quote is not None and len(place.forced()) > quote:
+        return True
+    within_escape = _ESCAPE.sub(b"", said).endswith(b"\\")
+    is_key = ending[1:].lstrip()[:1] == b":"
+    if ending[:1] != b'"' or within_escape or is_key or _closing_quote(dropped) is not None:
+        return False
+    return place.is_free()
+
+
+def _closing_quote(ending: bytes) -> int | None:
+    """Where the string ends that is open before it."""
+    at = _ESCAPE.sub(b"..", ending).find(b'"')
+    return None if at < 0 else at
+
+
+def _is_complete(scalar: bytes, dropped: bytes) -> bool:
+    """Whether the model itself has ended this number or literal."""
+    return scalar in _LITERALS or (dropped[:1] != b"" and dropped[:1] in _AFTER_A_VALUE)
+
+
+def _finishes_scalar(scalar: bytes, ending: bytes, place: Place) -> bool:
+    more = _SCALAR_BEGINS.match(ending)
+    length = len(more[0]) if more is not None else 0
+    forced = place.forced()
+    return len(forced) > length or (len(forced) == length and scalar + ending[:length] in _LITERALS)
+
+
+def _all_parts(schema: Any) -> Iterator[Any]:
+    """A schema and those within it, its definitions too."""
+    yield schema
+    for name, value in schema.items() if isinstance(schema, dict) else ():
+        if name in MAPS and isinstance(value, dict):
+            parts = list(value.values())
+        elif name in SCHEMAS:
+            parts = value if isinstance(value, list) else [value]
+        else:
+            continue
+        for part in parts:
+            yield from _all_parts(part)
+
+
+def _chooses_containers(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    listed = schema.get("enum")
+    values = [*(listed if isinstance(listed, list) else ()), schema.get("const")]
+    if any(isinstance(value, dict | list) for value in values):
+        return True
+    choices = (schema.get(name) for name in ("anyOf", "oneOf"))
+    return any(sum(map(_may_be_container, members)) > 1 for members in choices if isinstance(members, list))
+
+
+def _may_be_container(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return schema is not False
+    if "enum" in schema or "const" in schema:
+        return False
+    types = schema.get("type")
+    return any(kind in _CONTAINERS for kind in (types if isinstance(types, list) else [types]))
