@@ -44,6 +44,7 @@ setup(
     ],
     extras_require={
         "bench": PLOTS,
+        "s3": ["boto3>=1.34,<2"],
         "notebook": NOTEBOOK,
         "dev": [
             *NOTEBOOK,

@@ -4,6 +4,7 @@
 1    the job failed while it ran, or its whole output, with what a resumed one had before, holds no completion
 2    what was asked for cannot be: a flag, the input, the output, the model
 130  interrupted, by Ctrl-C; a stream also by SIGTERM
+141  whoever read the output, such as `head`, has had enough; nothing is said
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -63,10 +65,25 @@ def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
         return command()
     except KeyboardInterrupt as error:
         return _tell(str(error) or "interrupted", 130)
+    except BrokenPipeError as error:
+        if _is_stdout_closed():
+            return 141
+        return _tell(*_sentence_and_status(error))
     except Exception as error:
         if verbose:
             traceback.print_exc()
         return _tell(*_sentence_and_status(error))
+
+
+def _is_stdout_closed() -> bool:
+    """Whether what reads the output is gone. What is left to print then goes nowhere, as the process ends."""
+    stdout = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(stdout, 0)
+    if not any(events & select.POLLERR for _, events in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+    return True
 
 
 def _sentence_and_status(error: Exception) -> tuple[str, int]:

@@ -41,7 +41,8 @@ _ELSEWHERE = {
 }
 """Kinds by the names that other libraries have for them."""
 _SCHEMA_KEYWORDS = frozenset(
-    "$schema $id $ref $defs definitions type properties required items prefixItems anyOf oneOf allOf".split()
+    "$schema $id $ref $defs definitions type enum const format properties required items prefixItems "
+    "anyOf oneOf allOf".split()
 )
 """What a JSON Schema has on top, and no constraint."""
 _WRAPPER = frozenset(("name", "description", "strict", "schema"))

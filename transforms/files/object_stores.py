@@ -17,7 +17,7 @@ from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import ClientError, RetryError
 from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
 
-from millrace.model_manager.wire.errors import MillraceError, StorageError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError, StorageError
 
 _PAUSES = (0.1, 0.5)
 """Seconds between one attempt and the next."""
@@ -34,10 +34,15 @@ def is_local(path: str) -> bool:
 
 @contextlib.contextmanager
 def explained(path: str, done: str) -> Iterator[None]:
-    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`; a disk's errors, and ours, pass."""
+    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`; a disk's errors, and ours, pass.
+
+    Raises ConfigError where the package is missing that Beam reads the store with.
+    """
     try:
         yield
     except Exception as error:
+        if _lacks_boto3(error):
+            raise ConfigError(f"{path}: s3:// needs boto3: pip install 'beam-millrace[s3]'") from None
         if is_local(path) or isinstance(error, MillraceError):
             raise
         raise StorageError(f"{path}: cannot be {done}: {_reason(error)}") from error
@@ -57,9 +62,16 @@ def repeated(path: str, done: str, action: Callable[[], _T]) -> _T:
         return action()
 
 
+def _lacks_boto3(error: Exception) -> bool:
+    """Beam says so by an assertion, as soon as a path of S3 is looked at."""
+    return any(isinstance(cause, AssertionError) and "boto3" in str(cause) for cause in _causes(error))
+
+
 def _may_pass(error: Exception) -> bool:
     """Whether the client has not yet tried again, and may succeed if it does."""
-    return not any(isinstance(each, RetryError | ClientError | int) for each in _causes(error))
+    return not _lacks_boto3(error) and not any(
+        isinstance(each, RetryError | ClientError | int) for each in _causes(error)
+    )
 
 
 def _causes(error: BaseException) -> list[Any]:

@@ -65,9 +65,10 @@ class ModelTransform(beam.PTransform):
         *,
         stateful: bool = False,
     ) -> None:
-        """Raises TypeError for a setting that there is not."""
+        """Raises TypeError for a setting that there is not, ConfigError for a value of another type."""
         super().__init__()
         _check_names(type(self), settings)
+        _check_types(type(self), model, params)
         self._task = task
         self._model = ModelConfig(model=model) if isinstance(model, str) else model
         self._params = params or SamplingParams()
@@ -134,6 +135,17 @@ class ModelTransform(beam.PTransform):
         return {name: DisplayDataItem(value) for name, value in shown.items()} | {
             "job": DisplayDataItem(self.job, label="Job of the requests")
         }
+
+
+def _check_types(transform: type, model: object, params: object) -> None:
+    if not isinstance(model, str | ModelConfig):
+        raise ConfigError(f"{transform.__name__}: model takes a name or a ModelConfig, got {type(model).__name__}")
+    if params is not None and not isinstance(params, SamplingParams):
+        said = ", ".join(f"{name}={value!r}" for name, value in params.items()) if isinstance(params, dict) else "…"
+        given = type(params).__name__
+        raise ConfigError(
+            f"{transform.__name__}: params takes SamplingParams, got {given}: write SamplingParams({said})"
+        )
 
 
 def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:

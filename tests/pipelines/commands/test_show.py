@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,3 +22,15 @@ def test_a_place_without_a_row_is_one_sentence_and_status_2(tmp_path: Path, caps
     (tmp_path / "a.jsonl").write_text('"one"\n')
     assert dispatch(["show", f"{tmp_path}/a.jsonl@1"]) == 2
     assert capsys.readouterr().err == f"millrace: no row begins at {tmp_path}/a.jsonl@1\n"
+
+
+def test_a_reader_that_has_had_enough_ends_it_without_a_word(tmp_path: Path) -> None:
+    """What reads its output is gone before it writes."""
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    program = "from millrace.pipelines.cli import main; main()"
+    command = [sys.executable, "-c", program, "show", f"{tmp_path}/a.jsonl@0"]
+    ended = subprocess.run(command, stdout=ours, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(ours)
+    assert (ended.returncode, ended.stderr) == (141, "")

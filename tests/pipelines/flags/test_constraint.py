@@ -32,6 +32,9 @@ FILES: dict[str, tuple[str, Constraint]] = {
     "reference.json": (json.dumps({"$ref": "#/$defs/a", "$defs": {"a": SCHEMA}}), Constraint(
         json_schema={"$ref": "#/$defs/a", "$defs": {"a": SCHEMA}}
     )),
+    "enum.json": (json.dumps({"enum": ["a", 1]}), Constraint(json_schema={"enum": ["a", 1]})),
+    "const.json": (json.dumps({"const": "a"}), Constraint(json_schema={"const": "a"})),
+    "format.json schema": (json.dumps({"format": "date"}), Constraint(json_schema={"format": "date"})),
     "openai.json": (json.dumps({"name": "a", "strict": True, "schema": SCHEMA}), Constraint(json_schema=SCHEMA)),
     "format.json": (
         json.dumps({"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}),
@@ -62,7 +65,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "list.json": (b"[1]", ": takes JSON that begins with {, or a file"),
     "grammar.txt": (LARK.encode(), "or a grammar in a .lark file, got 'start"),
     "bytes.json": (b'{"regex": "\xff"}', ": takes UTF-8, got another byte at 11"),
-    "enum.json": (b'{"enum": ["a"]}', ": unknown kind 'enum': did you mean choice?"),
+    "options.json": (b'{"options": ["a"]}', ": unknown kind 'options'"),
     "both.json": (b'{"regex": "a", "type": "object"}', ": unknown kind 'type'"),
     "schema.json": (b'{"type": "object", "properties": {"a": {"not": {}}}}', ": json_schema: `not` at #/properties/a"),
     "a.lark": (b'start: A\nA: "x" B\n', ": grammar: line 2, column 4: `B` is not defined"),

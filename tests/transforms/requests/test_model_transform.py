@@ -8,6 +8,7 @@ import pytest
 
 from millrace import Classify, Embed, Extract, Generate, Score
 from millrace.model_manager.wire.config import ManagerConfig
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.requests.model_transform import ModelSettings, ModelTransform
 from tests.transforms.clients import PickyClient
@@ -70,3 +71,10 @@ def _run(transform: ModelTransform) -> None:
     with pipeline() as running:
         rows = running | beam.Create([{"prompt": "so good", "continuations": ["yes"]}])
         rows | transform.with_exception_handling()
+
+
+def test_values_of_another_type_are_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"Generate: params takes SamplingParams, got dict: .* SamplingParams\(n=2\)"):
+        Generate("m", {"n": 2})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Embed: model takes a name or a ModelConfig, got int"):
+        Embed(3)  # type: ignore[arg-type]
