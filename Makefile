@@ -1,4 +1,5 @@
 # Everything runs in .venv, which is made when it is missing or when what it holds has changed.
+#   make         this list
 #   make demo    the main job on the prompts in examples/, with the embedded model
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
@@ -6,6 +7,8 @@
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
 #                SEED=7 make truth draws what that seed draws, by default the day does
 #   make lint    style, types and the import rule
+#   make check   before a commit: lint, and the fast tests that mirror what has changed since the last one
+#   make format  style, mended
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
@@ -22,7 +25,10 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: demo test test-slow test-runners truth lint format figures clean
+.PHONY: help check demo test test-slow test-runners truth lint format figures clean
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY)
 	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
@@ -48,6 +54,10 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+check: lint
+	@changed=$$($(VENV)/bin/python -m tests.changed); echo "tests: $${changed:-none}"; \
+		test -z "$$changed" || $(PYTEST) -m "not slow and not runners" $$changed || test $$? = 5  # 5: none of them is fast
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix-only -q .

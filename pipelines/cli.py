@@ -44,7 +44,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         print(_HELP, end="")
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print(f"millrace {version('millrace')}")
+        print(f"millrace {version('beam-millrace')}")
         return 0
     command = _COMMANDS.get(arguments[0])
     return command(arguments[1:]) if command else _unknown(arguments[0])

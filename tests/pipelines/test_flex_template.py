@@ -7,7 +7,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flex_template import flags_of
 
-DEPLOY = Path(__file__).parents[3] / "deploy/dataflow"
+DEPLOY = Path(__file__).parents[2] / "deploy/dataflow"
 
 
 def test_parameters_become_the_flags_of_the_command() -> None:
