@@ -34,7 +34,7 @@ def load_tokenizer(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) 
     except BaseException as error:  # its panics are no Exceptions
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise ModelUnsupported(f"{path}: is of a kind that constraints are not implemented for: {error}") from None
+        raise ModelUnsupported(f"{path}: constraints do not support this kind of tokenizer: {error}") from None
 
 
 def _name_all(encoder: Tokenizer, last: int) -> None:

@@ -131,7 +131,7 @@ def classification(given: argparse.Namespace) -> Classification:
     if not given.labels:
         raise ConfigError("--labels is missing: takes labels with commas between them, or a .json file")
     if given.threshold is not None and not given.multiple:
-        raise ConfigError("--threshold: is of --multiple; without that the likeliest label holds")
+        raise ConfigError("--threshold needs --multiple: without it the likeliest label alone holds")
     asked = Classification(
         labels=_labels_of(given.labels),
         multiple=given.multiple,

@@ -178,14 +178,15 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
 
 
 def _check_commands(flags: Sequence[str], task: Task) -> None:
-    """Raises ConfigError for a flag that is not of this command and is of others."""
+    """Raises ConfigError for a flag that other commands take and this one does not."""
     names = dict.fromkeys(flag.split("=")[0] for flag in flags if flag.startswith("--"))
     if any("dataflow" in flag.lower() for flag in flags):
         names.pop(_DATAFLOWS, None)
     for name in names:
         commands = [command for each, (command, _) in COMMANDS.items() if each != task and name in _flags(each)]
         if commands:
-            raise ConfigError(f"{name} is of {', '.join(commands)}")
+            takers = f"{', '.join(commands)} {'does' if len(commands) == 1 else 'do'}"
+            raise ConfigError(f"{name}: this command does not take it, {takers}")
 
 
 @functools.cache

@@ -114,7 +114,7 @@ def check(options: JobOptions) -> None:
         _check_no_flags_of_files(options)
     if any(map(_is_file, _outputs(options))) and not streams:
         for name, value in _of_windows(options).items():
-            raise ConfigError(f"--{name} {value:g}: is of the files of a stream, and {options.input[0]} is none")
+            raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.input[0]} is not one")
     reader(options), writer(options)  # their constructors check the addresses
     if options.prompt_column and not streams:
         flag = "--text_column" if options.documents else "--prompt_column"
@@ -179,7 +179,7 @@ def _check_no_flags_of_files(options: JobOptions) -> None:
     if not is_stream(options.input) or not _is_file(_outputs(options)[1]):
         given["--resume"] = options.if_exists == "resume"
     for flag in (flag for flag, is_given in given.items() if is_given):
-        raise ConfigError(f"{flag}: is of files, and --output {options.output} is a topic")
+        raise ConfigError(f"{flag} needs files as --output, and {options.output} is a topic")
 
 
 def reader(options: JobOptions) -> beam.PTransform:

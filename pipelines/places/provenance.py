@@ -116,7 +116,9 @@ def _has_rows(files: OutputFiles) -> bool:
 
 def _refusal(name: str, now: Any, earlier: Any, files: OutputFiles) -> str:
     if name == "command":
-        return f"--resume: the rows of {files.prefix} are of millrace {earlier}, not of {now}: name another --output"
+        return (
+            f"--resume: millrace {earlier} wrote the rows of {files.prefix}, and this is {now}: name another --output"
+        )
     told = [_shown(name, value) for value in (now, earlier)]
     given = "" if "another" in told else f" {told[0]}"
     return (

@@ -221,5 +221,5 @@ def test_the_text_column_is_where_documents_are() -> None:
 
 
 def test_a_threshold_is_of_several_labels() -> None:
-    with pytest.raises(ConfigError, match=r"threshold=0\.4: is of multiple=True"):
+    with pytest.raises(ConfigError, match=r"threshold=0\.4 needs multiple=True"):
         Classify(["a", "b"], MODEL, threshold=0.4)

@@ -130,10 +130,13 @@ def test_a_schema_that_cannot_be_is_told_by_its_field(
         (["--schema", "s.json", "--examples", "bad.jsonl"], "--examples bad.jsonl: example: Row has no field 'sum'"),
         (["--schema", "s.json", "--examples", "odd.jsonl"], "--examples odd.jsonl: "),
         (["--schema", "s.json", "--template", "t.txt"], "--template t.txt: template: takes text"),
-        (["--schema", "s.json", "--n", "3"], "--n is of run"),
-        (["--schema", "s.json", "--prompt_column", "x"], "--prompt_column is of run, score, embed"),
-        (["--schema", "s.json", "--multiple"], "--multiple is of classify"),
-        (["--schema", "s.json", "--labels", "a,b"], "--labels is of classify"),
+        (["--schema", "s.json", "--n", "3"], "--n: this command does not take it, run does"),
+        (
+            ["--schema", "s.json", "--prompt_column", "x"],
+            "--prompt_column: this command does not take it, run, score, embed do",
+        ),
+        (["--schema", "s.json", "--multiple"], "--multiple: this command does not take it, classify does"),
+        (["--schema", "s.json", "--labels", "a,b"], "--labels: this command does not take it, classify does"),
     ],
 )
 def test_flags_that_cannot_be_are_told(
@@ -165,12 +168,12 @@ def test_flags_that_cannot_be_are_told(
         (["--labels", '["a", "b"]'], "takes labels with commas between them, or a file of JSON named"),
         (["--labels", "a,b", "--template", "felds.txt"], "{felds} is no place in it: did you mean {fields}?"),
         (["--labels", "a,b", "--examples", "odd.jsonl"], "--examples odd.jsonl: example: 5: takes a label"),
-        (["--labels", "a,b", "--threshold", "0.4"], "--threshold: is of --multiple"),
+        (["--labels", "a,b", "--threshold", "0.4"], "--threshold needs --multiple"),
         (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "--threshold 1.4: threshold=1.4"),
         (["--labels", "a,b", "--examples", "e.jsonl"], "--examples e.jsonl: example: labels ['c']"),
-        (["--labels", "a,b", "--temperature", "1"], "--temperature is of run, extract"),
-        (["--labels", "a,b", "--schema", "s.json"], "--schema is of extract"),
-        (["--labels", "a,b", "--schema=s.json"], "--schema is of extract"),
+        (["--labels", "a,b", "--temperature", "1"], "--temperature: this command does not take it, run, extract do"),
+        (["--labels", "a,b", "--schema", "s.json"], "--schema: this command does not take it, extract does"),
+        (["--labels", "a,b", "--schema=s.json"], "--schema: this command does not take it, extract does"),
     ],
 )
 def test_labels_that_cannot_be_are_told(

@@ -84,8 +84,8 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
         ([*INPUT, "--backend", "gpu"], "backend"),
         (["stray", *INPUT], "unexpected argument 'stray'"),
-        ([*INPUT, "--schema", "s.json"], "--schema is of extract"),
-        ([*INPUT, "--labels=a,b"], "--labels is of classify"),
+        ([*INPUT, "--schema", "s.json"], "--schema: this command does not take it, extract does"),
+        ([*INPUT, "--labels=a,b"], "--labels: this command does not take it, classify does"),
         ([*INPUT, "--constraint", '{"regex": "(a"}'], "--constraint.regex: "),
         ([*INPUT, "--constraint", '{"json_schema": {"type": "strin"}}'], "--constraint.json_schema: "),
         ([*INPUT, "--constraint", '{"grammar": "begin: A"}'], "--constraint.grammar: "),
@@ -175,7 +175,7 @@ def test_every_setting_has_a_help_text() -> None:
 def test_generations_may_be_kept_in_the_runners_state_and_nothing_else() -> None:
     assert parse([*INPUT, "--stateful"]).stateful
     assert not parse(INPUT).stateful
-    with pytest.raises(ConfigError, match=r"^--stateful is of run, extract$"):
+    with pytest.raises(ConfigError, match=r"^--stateful: this command does not take it, run, extract do$"):
         parse([*INPUT, "--stateful"], "score")
 
 

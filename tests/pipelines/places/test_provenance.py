@@ -114,7 +114,7 @@ def test_a_question_makes_no_other_type(folder: Path) -> None:
 
 def test_rows_of_another_command_are_not_added_to() -> None:
     began("extract", *EXTRACT)
-    with pytest.raises(ConfigError, match="--resume: the rows of out/r are of millrace extract, not of classify: "):
+    with pytest.raises(ConfigError, match="--resume: millrace extract wrote the rows of out/r, and this is classify: "):
         resumed("classify", *CLASSIFY)
 
 
