@@ -56,7 +56,7 @@ lint: $(READY)
 	$(VENV)/bin/lint-imports
 
 check: lint
-	@changed=$$($(VENV)/bin/python -m tests.changed); echo "tests: $${changed:-none}"; \
+	@changed=$$($(VENV)/bin/python -m tests.check.changed); echo "tests: $${changed:-none}"; \
 		test -z "$$changed" || $(PYTEST) -m "not slow and not runners" $$changed || test $$? = 5  # 5: none of them is fast
 
 format: $(READY)

@@ -37,7 +37,7 @@ class Contender:
 
 GEMM_BOUND = "gemm-bound"
 """Not an engine: the rate that millrace's matrix products alone would allow."""
-OURS = ("millrace", "torch", "transformers")
+OURS = ("beam-millrace", "torch", "transformers")
 THEIRS = ("transformers", "torch")
 
 CUDA = {"device": "auto", "max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 2048}

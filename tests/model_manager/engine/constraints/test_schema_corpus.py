@@ -29,7 +29,7 @@ from tests.model_manager.engine.constraints.unsupported_schemas import (
 if not CORPUS.is_file():
     pytest.skip("shared/data/jsonschemas.jsonl.gz is not beside the checkout", allow_module_level=True)
 
-SEEDS = range(5)
+SEEDS = range(2)
 TOKENS = 96
 LONGEST = 512
 """Tokens of an output: the shortest under one of the schemas has 416."""

@@ -1,6 +1,6 @@
 """What changed names the tests to run before a commit."""
 
-from tests.changed import ROOT, mirrored
+from tests.check.changed import ROOT, mirrored
 
 
 def test_a_module_names_its_own_test_else_those_of_its_room() -> None:
@@ -12,8 +12,14 @@ def test_a_module_names_its_own_test_else_those_of_its_room() -> None:
 
 
 def test_a_test_names_itself_and_what_has_no_tests_names_none() -> None:
-    changed = ["tests/test_changed.py", "tests/changed.py", "tests/gone/test_gone.py", "README.md", "setup.py"]
-    assert mirrored(changed) == ["tests/test_changed.py"]
+    changed = [
+        "tests/check/test_changed.py",
+        "tests/check/changed.py",
+        "tests/gone/test_gone.py",
+        "README.md",
+        "setup.py",
+    ]
+    assert mirrored(changed) == ["tests/check/test_changed.py"]
 
 
 def test_every_room_has_a_folder_of_tests() -> None:

@@ -1,6 +1,6 @@
 """The tests that mirror what has changed since the last commit: `make check` runs these.
 
-python -m tests.changed
+python -m tests.check.changed
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _LAYERS = ("transforms", "pipelines", "model_manager")
 
 
