@@ -1,8 +1,14 @@
 """The millrace distribution. Beam stages it to workers with `--setup_file ./setup.py`."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+if not (HERE / "millrace" / "transforms").is_dir():
+    raise SystemExit("millrace/ lacks its links, which zip archives drop: use git clone or a .tar.gz")
+shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)  # setuptools would add what an earlier build has left there
 
 PLOTS = ["matplotlib>=3.10,<4"]
 NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3", *PLOTS]  # Beam imports pandas wherever it finds itself in IPython
@@ -11,7 +17,7 @@ setup(
     name="beam-millrace",
     version="0.1.0",
     description="Millions of prompts through a language model: an Apache Beam pipeline with its own engine.",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",

@@ -12,7 +12,7 @@ def clean_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     (site / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")  # no .pth file there is read
-    missing = subprocess.run([python, "-I", "-c", "import pipelines"], capture_output=True, check=False)
+    missing = subprocess.run([python, "-I", "-c", "import millrace"], capture_output=True, check=False)
     assert missing.returncode, "the environment must not have the package yet"
     return python
 

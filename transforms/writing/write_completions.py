@@ -46,7 +46,7 @@ class WriteCompletions(beam.PTransform):
         """`output`: the beginning of the files' paths. `output_format`: jsonl (the default) or parquet.
 
         A final `.jsonl` or `.parquet` of `output` names the format. `num_shards`: most files, by default as many as 256
-        MiB each need. `schema`: of Extracted in Parquet (typed/arrow_schema.py makes it).
+        MiB each need. `schema`: of Extracted in Parquet (arrow_schema.py makes it).
         """
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)

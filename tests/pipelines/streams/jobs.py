@@ -21,7 +21,7 @@ WITHIN = 300.0
 @contextlib.contextmanager
 def stream(source: str, output: str, *flags: str, module: str = "generate") -> Iterator[subprocess.Popen[str]]:
     """A module's command in a process of its own; killed with -9 at the end, if it is still there."""
-    command = [sys.executable, "-m", f"pipelines.{module}", "--input", source, "--output", output]
+    command = [sys.executable, "-m", f"millrace.pipelines.commands.{module}", "--input", source, "--output", output]
     quick = ["--backend=fake", "--linger=0.5", "--orphan_grace=0.5", f"--prism_location={prism()}"]
     short = ["--max_tokens=4"] if module == "generate" else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
