@@ -201,8 +201,14 @@ class Closing:
         matcher.try_consume_tokens(self._tokenizer.tokenize_bytes(text))
         return matcher
 
-    def is_free(self, matcher: LLMatcher) -> bool:
-        """Whether any text may come next."""
+    def is_free_text(self, matcher: LLMatcher) -> bool:
+        """Whether any character may come next, and a closing quote behind each."""
+        of_byte, quote = self._pieces.of_byte, ord('"')
+        if not {quote, *_FREE} <= of_byte.keys():
+            return False
+        return all(matcher.validate_tokens([of_byte[byte], of_byte[quote]]) == 2 for byte in _FREE)
+
+    def _is_free(self, matcher: LLMatcher) -> bool:
         return len([*self._bytes(matcher, _FREE)]) == len(_FREE)
 
     def _way(self, start: LLMatcher, most: int, work: _Work) -> list[int] | None:
@@ -254,7 +260,7 @@ class Closing:
             yield from _one_of_each(self._bytes(matcher, chain(_STRUCTURE, self._pieces.not_ascii)))
             return
         yield from self._allowed(matcher, self._literals)
-        if not any(self._bytes(matcher, b'"')) and self.is_free(matcher):
+        if not any(self._bytes(matcher, b'"')) and self._is_free(matcher):
             yield from islice(self._allowed(matcher, self._pieces.fillers), 1)
         yield from _one_of_each(self._bytes(matcher, chain(_TEXT, self._pieces.not_ascii)))
 
@@ -286,8 +292,8 @@ class _Place:
     def __init__(self, closing: Closing, start: LLMatcher, text: bytes) -> None:
         self._closing, self._start, self._text = closing, start, text
 
-    def is_free(self) -> bool:
-        return self._closing.is_free(self._closing.after(self._start, self._text))
+    def is_free_text(self) -> bool:
+        return self._closing.is_free_text(self._closing.after(self._start, self._text))
 
     def forced(self) -> bytes:
         return self._closing.after(self._start, self._text).compute_ff_bytes()

@@ -9,7 +9,7 @@ So what the output had ended stays as it is, and what a schema requires behind i
 
 An ending that changes a key, a number, a literal, or a string that only some values may have, is refused, unless the
 grammar allows nothing else there: `tru` becomes `true`. In other grammars nobody knows what a byte means, so an output
-may only stop within free text, or go on where the grammar allows nothing else. Knows no search.
+may only go on where the grammar allows nothing else. Knows no search.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from .schema_parts import MAPS, SCHEMAS
 
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
@@ -35,8 +33,10 @@ _CONTAINERS = ("object", "array", None)
 class Place(Protocol):
     """What the grammar says of the place where an ending begins to differ from the output."""
 
-    def is_free(self) -> bool:
-        """Whether any text may come next."""
+    def is_free_text(self) -> bool:
+        """Whether any character may come next, and the string's end behind each: so it ends there for no other reason
+        than that it may end anywhere.
+        """
 
     def forced(self) -> bytes:
         """What must come next."""
@@ -71,8 +71,6 @@ class Endings:
         return self._ends_value(said, dropped, ending, place)
 
     def _accepts_bytes(self, dropped: bytes, ending: bytes, place: Place) -> bool:
-        if not ending:
-            return place.is_free()
         return not dropped and place.forced() == ending and place.is_over_after(ending)
 
     def _ends_value(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
@@ -100,14 +98,15 @@ def _leaves_container(dropped: bytes) -> bool:
 
 
 def _ends_string(said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+    if _ESCAPE.sub(b"", said).endswith(b"\\"):
+        return False
     quote = _closing_quote(ending)
     if quote is not None and len(place.forced()) > quote:
         return True
-    within_escape = _ESCAPE.sub(b"", said).endswith(b"\\")
     is_key = ending[1:].lstrip()[:1] == b":"
-    if ending[:1] != b'"' or within_escape or is_key or _closing_quote(dropped) is not None:
+    if ending[:1] != b'"' or is_key or _closing_quote(dropped) is not None:
         return False
-    return place.is_free()
+    return place.is_free_text()
 
 
 def _closing_quote(ending: bytes) -> int | None:
@@ -129,17 +128,11 @@ def _finishes_scalar(scalar: bytes, ending: bytes, place: Place) -> bool:
 
 
 def _all_parts(schema: Any) -> Iterator[Any]:
-    """A schema and those within it, its definitions too."""
+    """All objects of a schema, whatever they are there for: a reference may point at any."""
     yield schema
-    for name, value in schema.items() if isinstance(schema, dict) else ():
-        if name in MAPS and isinstance(value, dict):
-            parts = list(value.values())
-        elif name in SCHEMAS:
-            parts = value if isinstance(value, list) else [value]
-        else:
-            continue
-        for part in parts:
-            yield from _all_parts(part)
+    within = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for part in within:
+        yield from _all_parts(part)
 
 
 def _chooses_containers(schema: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The main job: prompts from files, completed by a model, to files (file_job.py says how they are joined).
+"""The main job: prompts from files, completed by a model, to files (job/file_job.py says how they are joined).
 
 millrace run --input 'prompts/*.jsonl' --output out/completions --model org/name --max_tokens 128
 """

@@ -45,7 +45,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: dict[str, Any] = {}
     """JSON values that ride along to the completion untouched."""
     source: str = ""
-    """Where it was read: file and position (positions.py)."""
+    """Where it was read: file and position (reading/positions.py)."""
     original: str | None = None
     """The row as JSON, where it was read as JSON or from a table; goes to the dead letters unchanged."""
 

@@ -3,7 +3,7 @@
 look, again and again ─► new files ─► split into ranges ─► read rows ─► redistribute ─► prompts, dead letters
 
 Which files are new is known by Beam's Watch, which keeps that in the runner's checkpoints; what a file holds, by
-read_rows.py.
+reading/read_rows.py.
 """
 
 from __future__ import annotations

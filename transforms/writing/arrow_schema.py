@@ -1,7 +1,7 @@
 """Beam's schemas as Arrow's, so that Parquet has their types: of WriteTable's rows, and of the command's.
 
 What a Beam schema does not say by its types (the digits of decimals, that a text is JSON) its fields' options say, see
-beam_rows.py. A value that its type cannot hold exactly is refused, never rounded.
+typed/beam_rows.py. A value that its type cannot hold exactly is refused, never rounded.
 """
 
 from __future__ import annotations

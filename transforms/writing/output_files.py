@@ -6,7 +6,7 @@
 <output>.dead_letters-00000-of-00001.jsonl            rows without a completion; there is none when nothing failed
 <output>.tmp/…                                        of a run that goes on, or was interrupted
 <output>.tmp/superseded.json                          the files that an overwriting run is to replace
-.millrace/<name>.settings.json                        beside them, what the rows were made with (provenance.py)
+.millrace/<name>.settings.json                        beside them, what the rows were made with (places/provenance.py)
 """
 
 from __future__ import annotations

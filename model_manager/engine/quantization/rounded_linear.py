@@ -1,7 +1,7 @@
 """Linear layers whose weights are held in few bits: int8, int4 in groups, fp8. Only forward.
 
 int8 and fp8 round each row of the input too and multiply in that format; int4 multiplies in bfloat16. Knows no model
-and not how the weights were rounded. int8 on a CPU has a layer of its own, in linear.py.
+and not how the weights were rounded. int8 on a CPU has a layer of its own, in torch/linear.py.
 """
 
 from __future__ import annotations

@@ -206,5 +206,5 @@ class StopRules:
         return StopConditions(params, max_tokens, self.eos_token_ids, self.tokenizer)
 
     def token_rules(self, params: SamplingParams, vocab_size: int) -> TokenRules | None:
-        """The rules of one request, None where it has none; raises InvalidRequest as token_rules.py says."""
+        """The rules of one request, None where it has none; raises InvalidRequest as sampling/token_rules.py says."""
         return token_rules(params, self.eos_token_ids, vocab_size, self.tokenizer)

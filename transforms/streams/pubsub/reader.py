@@ -43,7 +43,7 @@ class ReadPubSub(ReadMessages):
 
     Of a topic: those that are published from the job's start on, through a subscription of the job's own, which Pub/Sub
     removes a day after the job is gone. A row without an id is known by its message, `pubsub:projects/…@MESSAGE_ID`.
-    Attributes complete rows (messages.py).
+    Attributes complete rows (streams/messages.py).
     """
 
     def __init__(
