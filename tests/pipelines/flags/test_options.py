@@ -116,7 +116,7 @@ def test_labels_are_the_jobs_on_dataflow() -> None:
         ("FooRunner", "there is no such runner; takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
         ("Flnik", "there is no such runner (did you mean FlinkRunner?); takes "),
         ("prsmrunner", "did you mean PrismRunner?"),
-        ("pipelines.nothing.FlinkRunner", "there is no such class: No module named 'pipelines.nothing'"),
+        ("millrace.nothing.FlinkRunner", "there is no such class: No module named 'millrace.nothing'"),
         ("millrace.pipelines.runners.prism.NoPrism", "there is no such class: "),
     ],
 )
