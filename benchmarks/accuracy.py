@@ -33,6 +33,7 @@ from millrace.model_manager.engine.loading import placement
 from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.messages import Request
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -148,15 +149,9 @@ def measure(folder: Path, asked: Sequence[Asked], most: int, formats: Sequence[s
                 perplexity=perplexity(loaded, asked) if known else None,
                 right=sum(answer == tokens for answer, tokens in known) / len(known) if known else None,
                 identical=sum(map(list.__eq__, reference, found)) / len(found),
-                agreeing_tokens=sum(map(_agreement, reference, found)) / sum(map(len, reference)),
+                agreeing_tokens=sum(map(common_beginning, reference, found)) / sum(map(len, reference)),
             ),
         )
-
-
-def _agreement(wanted: Tokens, got: Tokens) -> int:
-    """How many tokens are equal before the first that is not."""
-    pairs = enumerate(zip(wanted, got, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(wanted), len(got)))
 
 
 def main() -> None:

@@ -65,11 +65,9 @@ def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
         return command()
     except KeyboardInterrupt as error:
         return _tell(str(error) or "interrupted", 130)
-    except BrokenPipeError as error:
-        if _is_stdout_closed():
-            return 141
-        return _tell(*_sentence_and_status(error))
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+            return 141
         if verbose:
             traceback.print_exc()
         return _tell(*_sentence_and_status(error))

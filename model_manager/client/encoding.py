@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ..wire.common_beginning import common_beginning
 from ..wire.errors import InvalidRequest, PromptTooLong
 from ..wire.status import ModelInfo
 from .generation import Decoder
@@ -111,7 +112,7 @@ class Context:
             ids = self._ids + self._tokenizer.encode(continuation, add_special_tokens=False)
         else:
             ids = self._ids + _checked_ids([*continuation], self._info)
-        first = self._settled + _common_length(self._ids[self._settled :], ids[self._settled :])
+        first = self._settled + common_beginning(self._ids[self._settled :], ids[self._settled :])
         if first == len(ids):
             raise InvalidRequest("the continuation is empty: it adds no token to its context")
         if first == 0:
@@ -144,8 +145,3 @@ def _check_length(ids: list[int], info: ModelInfo, room: int) -> None:
     if len(ids) + room > info.max_model_len:
         more = f", and {'one is' if room == 1 else f'{room} are'} for the output" if room else ""
         raise PromptTooLong(f"the prompt has {len(ids)} tokens, {info.name} has {info.max_model_len} positions{more}")
-
-
-def _common_length(one: list[int], other: list[int]) -> int:
-    """How many tokens both begin with."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

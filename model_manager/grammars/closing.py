@@ -152,6 +152,8 @@ class Closing:
         """Where to leave an output, as late as is found, and an ending from there within `max_tokens` in all; None if
         none is found. `matcher` has taken the output's `tokens`, and stays where it is.
         """
+        if not self._endings.may_accept(_Place(self, matcher, b"")):
+            return None
         work, refused = _Work(_MOST_STATES), len(tokens)
         for kept in _places(len(tokens)):
             way = self._ending(matcher, tokens, kept, max_tokens, work)

@@ -55,10 +55,14 @@ class Endings:
 
     @classmethod
     def under(cls, schema: Any) -> Endings:
-        """Of JSON under a schema. Where it chooses among lists or among objects, one that ends early may be another
-        choice, so none ends in place of a comma.
+        """The endings of JSON under a schema. If the schema chooses among lists or among objects, a list or an object
+        that ends early may be another choice, so none may end in place of a comma.
         """
         return cls(is_json=True, ends_items=not any(_chooses_containers(part) for part in _all_parts(schema)))
+
+    def may_accept(self, end: Place) -> bool:
+        """Whether any ending can be accepted of an output that stops at `end`; known without a search."""
+        return self.is_json or end.is_over_after(end.forced())
 
     def accepts(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
         """`said` is the output up to the first byte in which the ending differs from it, `dropped` the rest of the

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections import Counter
@@ -24,6 +23,7 @@ from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.generate import Generate
+from tests.job_commands import job_command
 from tests.runners.targets import Servers, Target
 from tests.runners.watching import nothing_is_left, watched
 
@@ -57,15 +57,7 @@ def temporary_files() -> list[Path]:
 def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     target: Target, servers: Servers, runtime: Path, prompts: str, tmp_path: Path
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "millrace.pipelines.commands.generate",
-        "--input",
-        prompts,
-        "--output",
-        f"{tmp_path}/out/c",
-    ]
+    command = job_command("generate", prompts, f"{tmp_path}/out/c")
     command += ["--max_tokens=16", "--linger=1", "--orphan_grace=1", "--log_level=info", *target.job_flags(servers)]
     with watched(runtime) as seen:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.client.status import stop_models
+from tests.job_commands import job_command
 from tests.runners.targets import Servers, targets
 from tests.runners.watching import nothing_is_left, until
 from tests.servers.kafka import Kafka, kafka
@@ -34,14 +34,8 @@ def broker(tmp_path: Path) -> Iterator[Kafka]:
 @contextmanager
 def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "millrace.pipelines.commands.generate",
-        "--input",
-        f"kafka:{broker.address}/{prompts}",
-    ]
-    command += ["--output", f"kafka:{broker.address}/{answers}", f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
+    command = job_command("generate", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
+    command += [f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
     command += ["--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:

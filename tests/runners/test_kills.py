@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
+from tests.job_commands import job_command
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left, status_of, until
 
@@ -42,15 +42,7 @@ def prompts(tmp_path: Path) -> str:
 @contextmanager
 def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
-    command = [
-        sys.executable,
-        "-m",
-        "millrace.pipelines.commands.generate",
-        "--input",
-        prompts,
-        "--output",
-        str(output / "c"),
-    ]
+    command = job_command("generate", prompts, output / "c")
     command += [
         f"--max_tokens={TOKENS}",
         f"--min_tokens={TOKENS}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,6 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace import Classify, Extract, Span
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from tests.job_commands import job_command
 from tests.runners.targets import Servers, Target
 from tests.runners.test_every_runner import Noted, its_id
 from tests.runners.watching import nothing_is_left
@@ -134,15 +134,8 @@ def test_millrace_extract_takes_a_class_that_no_worker_can_import(
     (tmp_path / "sent_orders.py").write_text(
         "import dataclasses, datetime\n@dataclasses.dataclass\nclass Order:\n    day: datetime.date\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "millrace.pipelines.commands.extract",
-        "--input",
-        f"{tmp_path}/*.txt",
-        "--schema=sent_orders:Order",
-    ]
-    command += ["--output", f"{tmp_path}/out/rows.parquet", "--backend=fake", "--linger=1", "--orphan_grace=1"]
+    command = job_command("extract", f"{tmp_path}/*.txt", f"{tmp_path}/out/rows.parquet")
+    command += ["--schema=sent_orders:Order", "--backend=fake", "--linger=1", "--orphan_grace=1"]
     ended = subprocess.run(
         [*command, *target.job_flags(servers)], capture_output=True, text=True, timeout=500, check=False
     )

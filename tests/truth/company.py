@@ -18,6 +18,7 @@ from typing import Any
 from examples.embedded_model.data import examples
 from examples.embedded_model.split import Split
 from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.messages import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth.engines import FOLDER, answers, started
@@ -81,17 +82,12 @@ def differing(requests: Sequence[Request], settings: dict[str, Any], at_once: in
     together = answers(engine, requests)
     assert alone.keys() == together.keys()
     pairs = {name: (_tokens(alone[name]), _tokens(together[name])) for name in alone}
-    return {name: _first_difference(*pair) for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {name: common_beginning(*pair) for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _tokens(answer: Output | Failure) -> list[int]:
     assert isinstance(answer, Output), f"{answer.request_id} failed: {answer.error}"
     return answer.token_ids
-
-
-def _first_difference(one: list[int], other: list[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (here, there) in pairs if here != there), min(len(one), len(other)))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import msgspec
 from millrace.model_manager.client.generation import text_of
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.engine.interface import Engine
+from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth.constraints_drawn import Drawn, drawn
@@ -151,8 +152,7 @@ def _other_tokens(given: Sequence[int], steps: Sequence[Step], tokenizer: Tokeni
     expected = [step.token for step in steps]
     if list(given) == expected:
         return None
-    pairs = enumerate(zip(given, expected, strict=False))
-    at = next((at for at, (here, there) in pairs if here != there), min(len(given), len(expected)))
+    at = common_beginning(given, expected)
     said = f"from token {at} on {tokenizer.decode(given)[:120]!r}, the loop {tokenizer.decode(expected)[:120]!r}"
     if at < len(steps) and at < len(given):
         step = steps[at]

@@ -30,7 +30,7 @@ class Generation(Answered, Protocol):
     forced: list[int]
     """Positions in `token_ids` of tokens that were the only ones that a constraint allowed."""
     closed_at: int | None
-    """Of a constrained output that its budget cut: the offset in `text` where another ending begins."""
+    """The offset in `text` where another ending begins, if the budget cut a constrained output."""
 
     @property
     def choices(self) -> Sequence[Generation]:
@@ -43,7 +43,7 @@ def answers_of(generation: Generation) -> Sequence[Generation]:
 
 
 def num_generated_tokens(generation: Generation) -> int:
-    """Of all its answers."""
+    """The number of tokens that all its answers have."""
     return sum(len(answer.token_ids) for answer in answers_of(generation))
 
 

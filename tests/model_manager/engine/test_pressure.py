@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from millrace.model_manager.engine.scheduling import scheduler
 from millrace.model_manager.engine.scheduling.scheduler import Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.messages import FinishReason, Request
 from tests.model_manager.engine.arrivals import Scenario
 from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
@@ -179,7 +180,7 @@ class Watch:
             assert may_share
             assert one.token_ids[:shared] == other.token_ids[:shared]
         if self._expects_no_work_twice and may_share:
-            common = common_length(prompt(one), prompt(other))
+            common = common_beginning(prompt(one), prompt(other))
             most = (min(one.num_prompt_tokens, other.num_prompt_tokens) - 1) // BLOCK
             both_computed = max(self._found[one.request_id], self._found[other.request_id])
             assert all(same[both_computed : min(common // BLOCK, most)])
@@ -207,10 +208,6 @@ def was_cut_short(sequence: Sequence) -> bool:
 
 def prompt(sequence: Sequence) -> list[int]:
     return sequence.token_ids[: sequence.num_prompt_tokens]
-
-
-def common_length(one: list[int], other: list[int]) -> int:
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 class Pressure(Scenario):

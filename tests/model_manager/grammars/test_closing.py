@@ -238,6 +238,16 @@ def test_what_is_forced_counts_by_its_length_and_is_not_followed_beyond_the_budg
         assert counts["copies"] <= 500
 
 
+def test_nothing_is_looked_for_where_no_ending_could_be_taken() -> None:
+    """Of another grammar than JSON, the rest of which is not certain: two states say so, of up to 2,000."""
+    grammar = COMPILER.compile(Constraint(regex=r"[a-z0-9._]+@[a-z0-9.]+\.(com|org)"))
+    matcher, tokens = grammar.matcher(), grammar.tokenizer.tokenize_str("someone.of.that.name@some.where")
+    assert matcher.consume_tokens(tokens)
+    counts = {"copies": 0, "calls": 0}
+    assert grammar._closing.close(Counting(matcher, counts), tokens, len(tokens)) is None  # type: ignore[arg-type]
+    assert counts["copies"] <= 2
+
+
 def test_nothing_is_looked_for_where_the_shortest_output_is_too_long() -> None:
     grammar = COMPILER.compile(Constraint(json_schema={"type": "array", "items": {"type": "null"}, "minItems": 30}))
     tokens, guide = generated(grammar, 20, 1)

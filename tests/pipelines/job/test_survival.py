@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
+from tests.job_commands import job_command
 
 PROMPTS = 400
 WITHIN = 120.0
@@ -41,15 +41,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def job(prompts: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
     quick = ["--hang_timeout=2", "--linger=0.5", "--orphan_grace=0.5", "--backend=fake", "--max_tokens=20"]
-    command = [
-        sys.executable,
-        "-m",
-        "millrace.pipelines.commands.generate",
-        "--input",
-        str(prompts),
-        "--output",
-        str(output / "c"),
-    ]
+    command = job_command("generate", prompts, output / "c")
     with subprocess.Popen([*command, *quick, *flags], stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -5,13 +5,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
+from tests.job_commands import job_command
 from tests.servers.kafka import holds_by_now
 from tests.servers.prism import prism
 
@@ -21,7 +21,7 @@ WITHIN = 300.0
 @contextlib.contextmanager
 def stream(source: str, output: str, *flags: str, module: str = "generate") -> Iterator[subprocess.Popen[str]]:
     """A module's command in a process of its own; killed with -9 at the end, if it is still there."""
-    command = [sys.executable, "-m", f"millrace.pipelines.commands.{module}", "--input", source, "--output", output]
+    command = job_command(module, source, output)
     quick = ["--backend=fake", "--linger=0.5", "--orphan_grace=0.5", f"--prism_location={prism()}"]
     short = ["--max_tokens=4"] if module == "generate" else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
