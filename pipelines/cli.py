@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+
+import millrace
 
 _HELP = """\
 usage: millrace COMMAND …
@@ -44,7 +45,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         print(_HELP, end="")
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print(f"millrace {version('beam-millrace')}")
+        print(f"millrace {millrace.__version__}")
         return 0
     command = _COMMANDS.get(arguments[0])
     return command(arguments[1:]) if command else _unknown(arguments[0])

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .conversion import converted
+from .conversion import converted, nearest
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -34,13 +34,31 @@ SHARED_SETTINGS = (
     *("max_loras", "max_lora_rank"),
 )
 """Of a ModelConfig, those that its key leaves out: all who use a model share what the first one to ask for it asked."""
+SETTINGS_ELSEWHERE = {
+    "batch_size": "max_num_seqs",
+    "max_batch_size": "max_num_seqs",
+    "gpu_memory_utilization": "kv_cache_gib",
+    "tensor_parallel_size": "tensor_parallel",
+    "data_parallel_size": "num_engines",
+    "max_context_len": "max_model_len",
+    "torch_dtype": "dtype",
+    "enable_prefix_caching": "prefix_caching",
+    "num_lookahead_tokens": "num_speculative_tokens",
+}
+"""Settings of a ModelConfig by the names that vLLM, transformers and others have for them."""
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
         """From plain values; an unknown name, wrong type or impossible value raises ConfigError, naming it."""
-        return converted(fields, cls, ConfigError, what=f"setting of {cls.__name__}")
+        return converted(fields, cls, ConfigError, what=f"setting of {cls.__name__}", near=cls._nearest)
+
+    @classmethod
+    def _nearest(cls, name: str) -> str | None:
+        """The setting that was probably meant by a name that is none: misspelt, or another program's."""
+        meant = SETTINGS_ELSEWHERE.get(name)
+        return meant if meant in cls.__struct_fields__ else nearest(name, cls.__struct_fields__)
 
 
 class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,9 +68,9 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     model: str = EMBEDDED_MODEL
-    """A hub name (`org/name`), a folder, `gs://bucket/folder`, or the embedded model's name."""
+    """A hub name (`org/name`), a folder, `gs://bucket/folder`, or `millrace-tiny`, the embedded demo model."""
     revision: str | None = None
-    """A hub branch, tag or commit; only for hub names. A client puts what it found there (store/revisions.py)."""
+    """A hub branch, tag or commit; only for hub names. A client replaces it by the commit that it found."""
     dtype: Dtype = "auto"
     """Of weights, activations and KV cache; auto takes the checkpoint's, as far as the processor computes it fast."""
     quantization: Quantization = "none"

@@ -33,6 +33,11 @@ from typing import Self
 import msgspec
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `1,200 rows`: a number with its noun, for sentences."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class MillraceError(Exception):
     """Root of everything that millrace raises on purpose. Its text is one sentence a user can act on."""
 

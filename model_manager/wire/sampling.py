@@ -19,7 +19,7 @@ _MAX_STOPS = 16
 _MAX_STRING_LENGTH = 256
 _MAX_SALT = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_ELSEWHERE = {
+PARAMETERS_ELSEWHERE = {
     "max_completion_tokens": "max_tokens",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
@@ -168,7 +168,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 def nearest_parameter(name: str) -> str | None:
     """The parameter that was probably meant by a name that is none: misspelt, or another library's."""
-    return _ELSEWHERE.get(name) or nearest(name, SamplingParams.__struct_fields__)
+    return PARAMETERS_ELSEWHERE.get(name) or nearest(name, SamplingParams.__struct_fields__)
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

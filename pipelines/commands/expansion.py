@@ -118,7 +118,7 @@ def serving(host: str, port: int, flags: list[str]) -> Iterator[str]:
 
 
 def _options(flags: list[str], address: str) -> PipelineOptions:
-    beam_options(flags, ())
+    beam_options(flags, {})
     options = PipelineOptions([*flags, "--experiments=beam_fn_api", "--sdk_location=container"])
     portable = options.view_as(PortableOptions)
     if portable.environment_type is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from millrace.model_manager.client.status import read_status, stop_models
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ModelStatus
 
@@ -80,7 +80,7 @@ def status_lines(status: Status) -> Iterator[str]:
     for job in status.jobs:
         yield (
             f"job      {job.job or '(unnamed)'}: {job.finished:,} finished, {job.failed:,} failed, "
-            f"{job.prompt_tokens:,} prompt tokens ({job.cached_tokens:,} from the cache), "
+            f"{counted(job.prompt_tokens, 'prompt token')} ({job.cached_tokens:,} from the cache), "
             f"{job.generated_tokens:,} generated"
         )
     for process in status.processes:
@@ -92,10 +92,10 @@ def _model_line(model: ModelStatus) -> str:
     pids = ", ".join(map(str, model.pids)) or "-"
     return (
         f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
-        f"{model.clients} clients, "
+        f"{counted(model.clients, 'client')}, "
         f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
-        f"cache {stats.blocks_used}/{stats.blocks_total} blocks, {stats.rss_mb:,.0f} MB, {model.restarts} restarts "
-        f"({model.key})"
+        f"cache {stats.blocks_used}/{stats.blocks_total} blocks, {stats.rss_mb:,.0f} MB, "
+        f"{counted(model.restarts, 'restart')} ({model.key})"
     )
 
 

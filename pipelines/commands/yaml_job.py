@@ -107,7 +107,7 @@ def _read(path: str, variables: dict[str, Any]) -> dict[str, Any]:
 
 def _options(spec: dict[str, Any], flags: list[str]) -> PipelineOptions:
     """Those of the file, and the command line's flags on top."""
-    beam_options(flags, ())
+    beam_options(flags, {})
     own = yaml_transform.SafeLineLoader.strip_metadata(spec.get("options", {}))
     options = PipelineOptions(flags, pickle_library="cloudpickle", **own)
     check_runner(options)

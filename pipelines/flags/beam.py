@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 
+from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
 from millrace.transforms.requests.flink_options import FlinkOptions
 
 from .parser import FlagParser
@@ -66,8 +68,11 @@ def _nearest(given: str) -> str:
     return f" (did you mean {names[near[0]]}?)" if near else ""
 
 
-def beam_options(flags: list[str], own_flags: Collection[str]) -> PipelineOptions:
-    """Beam's options from the flags that are left; ConfigError for a flag or runner that Beam does not know either."""
+def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOptions:
+    """Beam's options from the flags that are left; ConfigError for a flag or runner that Beam does not know either.
+
+    `own_flags`: the command's own, each with its help.
+    """
     parser = _BeamFlagParser(allow_abbrev=False, conflict_handler="resolve", add_help=False)
     has_job_server = any(map(_names_job_server, flags))
     for options in _all_options(PipelineOptions):
@@ -76,6 +81,7 @@ def beam_options(flags: list[str], own_flags: Collection[str]) -> PipelineOption
     known = [flag for action in parser._actions for flag in action.option_strings]
     _, unknown = parser.parse_known_args(flags)
     for flag in unknown:
+        _check_elsewhere(flag, own_flags)
         _check(flag, [*own_flags, *known], has_job_server)
     options = PipelineOptions(flags)
     check_runner(options)
@@ -92,6 +98,15 @@ def _all_options(options: type[PipelineOptions]) -> Iterator[type[PipelineOption
         if of_beam and "_add_argparse_args" in child.__dict__:
             yield child
         yield from _all_options(child)
+
+
+def _check_elsewhere(flag: str, own_flags: Mapping[str, str]) -> None:
+    """Raises ConfigError for another program's name of one of the command's flags, and says what that flag is."""
+    given = flag.split("=")[0]
+    name = given.removeprefix("--").replace("-", "_")
+    meant = f"--{(SETTINGS_ELSEWHERE | PARAMETERS_ELSEWHERE).get(name)}"
+    if given.startswith("--") and meant in own_flags:
+        raise ConfigError(f"unknown flag {given}: did you mean {meant}? {own_flags[meant]}")
 
 
 def _check(flag: str, known: list[str], has_job_server: bool) -> None:

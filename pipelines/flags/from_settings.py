@@ -70,7 +70,7 @@ def _without_none(kind: types.Type) -> types.Type:
 def _default(field: types.Field) -> str:
     return (
         ""
-        if field.default in (None, (), msgspec.NODEFAULT) or field.default_factory is dict
+        if field.default in (None, "", (), msgspec.NODEFAULT) or field.default_factory is dict
         else f" Default: {field.default}."
     )
 

@@ -138,7 +138,8 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
     parser, names = _parser(task)
     known, rest = parser.parse_known_args(list(arguments))
     _check_commands(rest, task)
-    own_flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    helps = [(flag, action.help or "") for action in parser._actions for flag in action.option_strings]
+    own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
     beam = beam_options(rest, own_flags)
     if not known.input:
         raise ConfigError("--input is missing: takes one or more files or globs, or a stream")

@@ -56,7 +56,7 @@ from ..runners.named_runner import named_runner
 from ..runners.prism import OwnPrism
 from .logs import logs_at
 from .progress import Speed, heard, shown_progress
-from .summary import count_lines, outcome_of, print_summary
+from .summary import count_lines, model_lines, outcome_of, print_summary
 
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
@@ -77,6 +77,8 @@ def run_job(options: JobOptions, build: Build) -> int:
         check(options)
         if runs_on_flink(options.beam):
             check_checkpoints(options)
+        for line in () if options.quiet else model_lines(options.model.model):
+            print(line, file=stderr, flush=True)
         with unnoted_if_refused(files_of(options), options):
             if streams:
                 return _run_stream(options, build, stderr)
@@ -115,7 +117,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> i
         result = pipeline.run()
         result.wait_until_finish()
     outcome = outcome_of(result, files, kept, sent_to=options.output, letters_to=options.dead_letters)
-    print_summary(outcome, quiet=options.quiet)
+    print_summary(outcome, options.model.model, quiet=options.quiet)
     return outcome.status
 
 
@@ -140,7 +142,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions) -> int:
         outcome = outcome_of(result, files, kept, sent_to=options.output, letters_to=options.dead_letters)
         if not options.quiet:
             print("as its runner counted:")
-        print_summary(outcome, quiet=options.quiet)
+        print_summary(outcome, options.model.model, quiet=options.quiet)
         return outcome.status
     return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
 

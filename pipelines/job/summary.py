@@ -12,6 +12,8 @@ import msgspec
 import pyarrow.parquet as pq
 from apache_beam.metrics.metric import MetricsFilter
 
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
 from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
@@ -124,13 +126,18 @@ def _value(metric: Any) -> Any:
     return metric.committed if metric.committed is not None else metric.attempted
 
 
-def print_summary(outcome: Outcome, *, quiet: bool = False) -> None:
-    """On stdout; `quiet`: only that every row failed, in one line on stderr."""
+def print_summary(outcome: Outcome, model: str, *, quiet: bool = False) -> None:
+    """On stdout; `quiet`: only that every row failed, in one line on stderr. `model`: as it was named."""
     if not quiet:
-        print("\n".join(summary_lines(outcome)))
+        print("\n".join([*summary_lines(outcome), *model_lines(model)]))
     elif outcome.status:
         told = f"every row failed; dead letters: {_dead_letters(outcome)}"
         print(f"millrace: {' '.join(told.split())}", file=sys.stderr, flush=True)
+
+
+def model_lines(model: str) -> list[str]:
+    """A forgotten --model gives answers too: says so."""
+    return [f"model:        {model}, the small demo model: --model names yours"] if model == EMBEDDED_MODEL else []
 
 
 def summary_lines(outcome: Outcome) -> list[str]:
@@ -142,7 +149,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
         return [f"no completions{kept}: every row failed", *_output(outcome)]
     seconds = max(outcome.seconds, 1e-3)
     return [
-        f"{outcome.completions:,} completions in {span(seconds)}, first request to last result: "
+        f"{counted(outcome.completions, 'completion')} in {span(seconds)}, first request to last result: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
         _tokens(outcome),
         *([f"before:       {span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
@@ -155,12 +162,12 @@ def count_lines(outcome: Outcome) -> list[str]:
     """Rows and tokens of what has no end or no files of its own; none where no model was asked."""
     if not outcome.completions and not outcome.dead_letters:
         return []
-    return [f"{outcome.completions:,} rows answered, {outcome.dead_letters:,} failed", _tokens(outcome)]
+    return [f"{counted(outcome.completions, 'row')} answered, {outcome.dead_letters:,} failed", _tokens(outcome)]
 
 
 def _tokens(outcome: Outcome) -> str:
     return (
-        f"{outcome.prompt_tokens:,} prompt tokens ({outcome.cached_tokens:,} from the cache), "
+        f"{counted(outcome.prompt_tokens, 'prompt token')} ({outcome.cached_tokens:,} from the cache), "
         f"{outcome.generated_tokens:,} generated"
     )
 
@@ -200,10 +207,10 @@ def _dead_letters(outcome: Outcome) -> str:
     if not outcome.dead_letters:
         return "none"
     if outcome.letters_to:
-        return f"{outcome.dead_letters:,} rows in {outcome.letters_to}"
+        return f"{counted(outcome.dead_letters, 'row')} in {outcome.letters_to}"
     first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
     return (
-        f"{outcome.dead_letters:,} rows in {places(outcome.dead_letter_files)}, "
+        f"{counted(outcome.dead_letters, 'row')} in {places(outcome.dead_letter_files)}, "
         f"the first: {first['error']}: {first['reason']}"
     )
 

@@ -6,23 +6,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+import millrace as millrace_package
 from millrace.model_manager.client.status import read_status
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from millrace.pipelines.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "millrace", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", "from millrace.pipelines.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "millrace", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -35,7 +39,12 @@ def test_help_and_version_need_no_beam() -> None:
     code += "; assert 'apache_beam' not in sys.modules"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert "usage: millrace" in shown
-    assert "millrace 0." in shown
+    assert f"millrace {version('beam-millrace')}\n" in shown
+
+
+def test_the_version_is_the_installed_distributions() -> None:
+    assert millrace_package.__version__ == version("beam-millrace")
+    assert millrace("--version").stdout == f"millrace {millrace_package.__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["rn"], ["stop", "a", "b"], ["ps", "--jsn"]])
@@ -51,6 +60,16 @@ def test_a_wrong_flag_is_one_sentence_and_status_2_without_a_stack() -> None:
     assert ended.stderr == "millrace: unknown flag --inptu: did you mean --input?\n"
 
 
+@pytest.mark.usefixtures("runtime")
+def test_one_of_a_thing_is_told_as_one_and_a_named_model_without_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('"one"\nbad\n')
+    flags = ["--input", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out/c", "--backend", "fake", "--linger", "0.1"]
+    ended = millrace("run", *flags, "--model", str(resolve(EMBEDDED_MODEL)))
+    assert "1 completion in " in ended.stdout
+    assert "dead letters: 1 row in " in ended.stdout
+    assert "demo" not in ended.stdout + ended.stderr
+
+
 def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     output = f"{tmp_path}/out/c"
@@ -58,6 +77,9 @@ def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys:
     ended = millrace("run", *flags)
     assert ended.returncode == 0, ended.stderr
     assert "2 completions" in ended.stdout
+    demo = "model:        millrace-tiny, the small demo model: --model names yours"
+    assert demo in ended.stderr.splitlines(), "at the start"
+    assert ended.stdout.splitlines()[-1] == demo, "and in the summary"
     assert "Traceback" not in ended.stderr
     assert dispatch(["ps"]) == 0
     assert re.search(r"millrace-tiny@folder-\w+ \(none\): ready", capsys.readouterr().out), "name, revision, formats"

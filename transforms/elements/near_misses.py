@@ -14,6 +14,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.sampling import nearest_parameter
 
 from .metrics import NAMESPACE
@@ -34,9 +35,9 @@ class NearMiss(NamedTuple):
 
     def sentence(self, rows: int | None = None) -> str:
         """For people."""
-        counted = "" if rows is None else f" of {rows:,} row{'s' if rows > 1 else ''}"
+        among = "" if rows is None else f" of {counted(rows, 'row')}"
         return (
-            f"column {self.column!r}{counted} is no parameter and rides along: is {self.meant} meant? "
+            f"column {self.column!r}{among} is no parameter and rides along: is {self.meant} meant? "
             "(--no-row_params: parameters are not taken from rows)"
         )
 

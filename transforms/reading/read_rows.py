@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 import pyarrow.parquet as pq
 
-from millrace.model_manager.wire.errors import InvalidRequest, RequestError
+from millrace.model_manager.wire.errors import InvalidRequest, RequestError, counted
 
 from ..elements.completions import DeadLetter, Prompt
 from ..elements.prompt_rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, check_types, given_id, parse_row, too_deep
@@ -179,7 +179,7 @@ def _csv_row(header: list[str], fields: list[str], shape: RowShape, position: st
         shown = [field.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for field in fields]
         return _letter(UnreadableRow("not UTF-8"), position, shown)
     if len(fields) != len(header):
-        reason = f"{len(fields)} fields where the header has {len(header)}"
+        reason = f"{counted(len(fields), 'field')} where the header has {len(header)}"
         return _letter(UnreadableRow(reason), position, fields)
     row = dict(zip(header, fields, strict=True))
     try:

@@ -83,7 +83,7 @@ def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsy
     Path("docs/4.txt").write_text("Invoice 4 over 7 USD")
     assert dispatch(["extract", *flags]) == 2
     assert dispatch(["extract", *flags, "--resume"]) == 0  # and one more job on the model that is loaded
-    assert "1 completions" in capsys.readouterr().out
+    assert "1 completion in" in capsys.readouterr().out
     added = pq.read_table(next(tmp_path.glob("out/rows-resume1-*.parquet"))).to_pylist()
     assert [row["id"] for row in added] == ["docs/4.txt"]
 
@@ -163,7 +163,7 @@ def test_documents_get_labels(documents: str, tmp_path: Path, capsys: pytest.Cap
     assert dispatch(["classify", *flags, "--labels", "good,bad", "--resume"]) == 2
     assert "--labels good,bad: the rows of out/l, to which --resume would add," in capsys.readouterr().err
     assert dispatch(["classify", *flags, "--labels", "good,bad,odd", "--resume"]) == 0
-    assert "1 completions" in capsys.readouterr().out
+    assert "1 completion in" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("runtime")

@@ -12,7 +12,7 @@ from millrace.pipelines.commands.processes import status_lines, stop
 def test_all_engines_of_a_model_are_shown(pids: list[int], shown: str) -> None:
     model = ModelStatus("key", "org/m", "ready", pids, 1, 0, 0, None, EngineStats())
     lines = [*status_lines(Status(1, 60.0, [model], [], []))]
-    assert lines[1].startswith(f"model    org/m: ready, {shown}1 clients, ")
+    assert lines[1].startswith(f"model    org/m: ready, {shown}1 client, ")
 
 
 def test_revisions_and_formats_of_a_model_are_told_apart() -> None:

@@ -72,6 +72,11 @@ def test_other_flags_are_beams() -> None:
         ([], "--input is missing"),
         ([*INPUT, "--max_token", "3"], "unknown flag --max_token: did you mean --max_tokens?"),
         ([*INPUT, "--max-tokens=3"], "unknown flag --max-tokens: did you mean --max_tokens?"),
+        ([*INPUT, "--batch_size=8"], "unknown flag --batch_size: did you mean --max_num_seqs? Most sequences that run"),
+        ([*INPUT, "--tensor_parallel_size=2"], "did you mean --tensor_parallel? "),
+        ([*INPUT, "--gpu_memory_utilization", "0.9"], "did you mean --kv_cache_gib? GiB of KV cache"),
+        ([*INPUT, "--temp=1"], "did you mean --temperature? 0 is greedy"),
+        ([*INPUT, "--max-new-tokens=5"], "unknown flag --max-new-tokens: did you mean --max_tokens? Most tokens"),
         ([*INPUT, "--runer=x"], "unknown flag --runer: did you mean --runner?"),
         ([*INPUT, "--frobnicate"], "unknown flag --frobnicate: --help lists all"),
         ([*INPUT, "--max_tokens", "many"], "argument --max_tokens: invalid int value: 'many'"),
@@ -162,6 +167,7 @@ def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.Captur
     assert "Default: 128." in shown
     assert "GiB of KV cache" in shown
     assert "--backend" not in shown
+    assert "Default: ." not in shown
 
 
 def test_every_setting_has_a_help_text() -> None:

@@ -77,4 +77,4 @@ def test_files_are_answered_into_a_topic(broker: Kafka, tmp_path: Path, capsys: 
     assert len(broker.received(letters, 1)) == 1
     shown = capsys.readouterr().out
     assert f"completions:  kafka:{broker.address}/{answers}" in shown
-    assert f"dead letters: 1 rows in kafka:{broker.address}/{letters}" in shown
+    assert f"dead letters: 1 row in kafka:{broker.address}/{letters}" in shown
