@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str]) -> int:
     if state in (PipelineState.FAILED, PipelineState.CANCELLED):
         print(f"the job's state: {state}")
         return 1
-    outcome = outcome_of(result, None, []) if isinstance(result, RunnerResult | PortableResult) else None
+    outcome = outcome_of(result) if isinstance(result, RunnerResult | PortableResult) else None
     for line in _what_was_done(outcome, spec, began):
         print(line)
     counts = outcome is not None and runner_name(options) != PRISM.lower()  # which at times loses some

@@ -21,12 +21,12 @@ from google.auth.exceptions import DefaultCredentialsError
 
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ConfigError, ModelError
-from millrace.transforms.files.object_stores import is_local
+from millrace.transforms.addresses import Address, WatchedFiles
 
 from ..edge import interruptible
 from ..flags.options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
-from ..places.endpoints import check, is_stream, is_topic
+from ..places.endpoints import check
 from .package import find_package
 from .workers import Row, arrange_workers, is_streaming, table
 
@@ -69,28 +69,23 @@ def check_flags(options: JobOptions) -> None:
         raise ConfigError(f"--runner DataflowRunner: {', '.join(missing)} missing; add {flags}")
     if not str(cloud.temp_location).startswith("gs://"):
         raise ConfigError(f"--temp_location {cloud.temp_location}: takes gs://bucket/folder")
-    for flag, path in _paths(options):
-        if _is_here(path):
-            raise ConfigError(f"{flag} {path}: workers do not see this machine's files; takes gs://bucket/…")
+    for flag, address in _addresses(options):
+        if address.is_local:
+            raise ConfigError(f"{flag} {address}: workers do not see this machine's files; takes gs://bucket/…")
     for flag, model in (("--model", options.model.model), ("--draft_model", options.model.draft_model)):
         _check_model(flag, model, options.beam)
     _check_template(options, cloud.template_location)
     check(options)
 
 
-def _paths(options: JobOptions) -> Iterator[tuple[str, str]]:
+def _addresses(options: JobOptions) -> Iterator[tuple[str, Address]]:
     """What workers read and write, by the flags."""
-    yield from (("--input", pattern) for pattern in options.input)
+    yield from (("--input", address) for address in options.input)
     yield "--output", options.output
     if options.dead_letters:
         yield "--dead_letters", options.dead_letters
     if options.updates:
-        yield "--model_updates", f"watch:{options.updates.path}"
-
-
-def _is_here(endpoint: str) -> bool:
-    """Whether it is on this machine: a path without a scheme, also one that is watched."""
-    return not is_topic(endpoint) and is_local(endpoint.removeprefix("watch:"))
+        yield "--model_updates", WatchedFiles(options.updates.path)
 
 
 def _check_model(flag: str, model: str | None, beam_options: PipelineOptions) -> None:
@@ -107,7 +102,7 @@ def _check_template(options: JobOptions, location: str | None) -> None:
     """A classic template is a job's graph as it is now: what a run would look at or change first would be done now."""
     if not location or _TEMPLATE_LAUNCHER in os.environ:
         return
-    if is_stream(options.input) and not all(map(is_topic, (options.output, options.dead_letters or options.output))):
+    if options.is_stream and not (options.output.is_broker and options.letters.is_broker):
         raise ConfigError(
             "--template_location: a stream's files are named by their windows alone, and a second run of the template"
             " would write over the first one's; use the Flex Template (docs/DATAFLOW.md)"
@@ -162,8 +157,8 @@ def _job_rows(options: JobOptions) -> list[Row]:
     image = options.beam.view_as(WorkerOptions).sdk_container_image
     return [
         ("model", options.model.model),
-        ("input", " ".join(options.input)),
-        ("output", options.output),
+        ("input", " ".join(map(str, options.input))),
+        ("output", str(options.output)),
         ("staged to", str(cloud.staging_location or cloud.temp_location)),
         ("image", image or "Beam's own, which installs the package and what it needs as each worker starts"),
     ]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -18,6 +16,8 @@ from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.messages import Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.addresses import Address
+from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.extract import MAX_TOKENS
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
 from millrace.transforms.models.updates import WatchedFile
@@ -74,7 +74,6 @@ _NOT_OF_ROWS = (
 """Parameters that a row's grammar takes the place of."""
 _DATAFLOWS = "--labels"
 """Of the labels of classify, and Beam's, of the job on Dataflow."""
-_SCHEME = re.compile(r"\w{2,}:")
 _CHAT = {"auto": None, "always": True, "never": False}
 
 
@@ -82,19 +81,19 @@ _CHAT = {"auto": None, "always": True, "never": False}
 class JobOptions:
     """Everything that a job is told."""
 
-    input: list[str]
+    input: list[Address]
     input_format: str | None
     prompt_column: str | None
     id_column: str | None
     row_params: bool
-    output: str
+    output: Address
     output_format: str | None
     num_shards: int | None
     window: float | None
     """Seconds, of the files of a stream."""
     lateness: float | None
     """Seconds after a window's end in which its rows may still come."""
-    dead_letters: str | None
+    dead_letters: Address | None
     if_exists: IfExists
     model: ModelConfig
     chat: bool | None
@@ -128,6 +127,21 @@ class JobOptions:
     """What is asked about documents."""
 
     @property
+    def source(self) -> Address:
+        """The first input: the only one, or of the same kind as all others."""
+        return self.input[0]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the job goes on until it is stopped."""
+        return any(address.is_stream for address in self.input)
+
+    @property
+    def letters(self) -> Address:
+        """Where dead letters go."""
+        return self.dead_letters or self.output
+
+    @property
     def documents(self) -> bool:
         """Whether the input is documents, text files read whole, and no prompts."""
         return self.typed is not None
@@ -148,17 +162,17 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
     check_dataflow(known, beam)
     documents = task in _DOCUMENTS
     return JobOptions(
-        input=[_for_workers(pattern, beam) for patterns in known.input for pattern in patterns],
+        input=[_address("--input", each, beam) for given in known.input for each in given],
         input_format=known.input_format,
         prompt_column=known.text_column if documents else known.prompt_column,
         id_column=known.id_column,
         row_params=known.row_params,
-        output=_for_workers(known.output, beam),
+        output=_address("--output", known.output, beam),
         output_format=known.output_format,
         num_shards=known.num_shards,
         window=known.window,
         lateness=known.lateness,
-        dead_letters=known.dead_letters,
+        dead_letters=_address("--dead_letters", known.dead_letters, beam) if known.dead_letters else None,
         if_exists="overwrite" if known.overwrite else "resume" if known.resume else "refuse",
         model=ModelConfig.parse(given(known, names["model"])),
         chat=_CHAT[known.chat],
@@ -200,9 +214,13 @@ def make_parser(task: Task) -> FlagParser:
     return _parser(task)[0]
 
 
-def _for_workers(path: str, beam: PipelineOptions) -> str:
-    """A path as workers elsewhere find it, which start in other folders than this process."""
-    return path if runs_here(beam) or _SCHEME.match(path) else str(Path.cwd() / path)
+def _address(flag: str, given: str, beam: PipelineOptions) -> Address:
+    """Workers elsewhere start in other folders than this process, so their paths are absolute."""
+    try:
+        address = parse_address(given)
+    except ConfigError as error:
+        raise ConfigError(f"{flag} {error}") from None
+    return address if runs_here(beam) else address.absolute()
 
 
 def _sampling(fields: dict[str, Any]) -> SamplingParams:

@@ -13,7 +13,7 @@ from millrace.transforms.writing.resume import SkipCompleted
 
 from ..edge import at_the_edge
 from ..flags.options import JobOptions, Task, parse
-from ..places.endpoints import files_of, is_topic, reader, schema_of, writer
+from ..places.endpoints import files_of, reader, schema_of, writer
 from ..places.provenance import note_settings
 from .run import run_job
 
@@ -22,13 +22,14 @@ def build_file_job(pipeline: beam.Pipeline, options: JobOptions, transform: Mode
     """Input ─► prompts ─► results ─► output, and from each step the dead letters; returns the written files."""
     read, write = reader(options), writer(options)
     prompts, unreadable = pipeline | "Read" >> read
-    if options.if_exists == "resume" and not is_topic(options.input[0]) and files_of(options):
-        skip = SkipCompleted(options.output, output_format=options.output_format, schema=schema_of(options))
+    files = files_of(options)
+    if options.if_exists == "resume" and files is not None and not options.source.is_broker:
+        skip = SkipCompleted(str(options.output), output_format=options.output_format, schema=schema_of(options))
         prompts = prompts | "Skip" >> skip
     transform.with_resource_hints(**options.resource_hints)
     results, failed = prompts | type(transform).__name__ >> transform.with_exception_handling()
     written = (results, failed, unreadable) | "Write" >> write
-    if (files := files_of(options)) is not None:
+    if files is not None:
         note_settings(files, options)
     return written
 

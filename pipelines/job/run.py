@@ -27,6 +27,7 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.model_manager.wire.messages import Status
+from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.reading.count import RowCount, count_rows
 from millrace.transforms.streams.readers import READING
 from millrace.transforms.writing.output_files import OutputFiles
@@ -45,8 +46,6 @@ from ..places.endpoints import (
     drains,
     files_of,
     input_format_of,
-    is_stream,
-    is_topic,
     on_prism,
 )
 from ..places.provenance import unnoted_if_refused
@@ -68,8 +67,7 @@ Build = Callable[[beam.Pipeline, JobOptions], Any]
 
 def run_job(options: JobOptions, build: Build) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
-    streams = is_stream(options.input)
-    if streams:
+    if options.is_stream:
         options.beam.view_as(StandardOptions).streaming = True
     with logs_at(options.log_level) as stderr:
         if is_dataflow(options.beam):
@@ -80,7 +78,7 @@ def run_job(options: JobOptions, build: Build) -> int:
         for line in () if options.quiet else model_lines(options.model.model):
             print(line, file=stderr, flush=True)
         with unnoted_if_refused(files_of(options), options):
-            if streams:
+            if options.is_stream:
                 return _run_stream(options, build, stderr)
             if not runs_here(options.beam):
                 return _run_elsewhere(options, build)
@@ -116,7 +114,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> i
     with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, stderr):
         result = pipeline.run()
         result.wait_until_finish()
-    outcome = outcome_of(result, files, kept, sent_to=options.output, letters_to=options.dead_letters)
+    outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
     print_summary(outcome, options.model.model, quiet=options.quiet)
     return outcome.status
 
@@ -136,10 +134,10 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions) -> int:
         result = pipeline.run()
         state = result.wait_until_finish()
     print(f"the job's state: {state}")
-    if is_stream(options.input):
+    if options.is_stream:
         clear_temporary(options, may_go_on=True)
     if state == PipelineState.DONE and isinstance(result, PortableResult):
-        outcome = outcome_of(result, files, kept, sent_to=options.output, letters_to=options.dead_letters)
+        outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
         if not options.quiet:
             print("as its runner counted:")
         print_summary(outcome, options.model.model, quiet=options.quiet)
@@ -171,7 +169,7 @@ def _run_stream(options: JobOptions, build: Build, stderr: TextIO) -> int:
     standard = options.beam.view_as(StandardOptions)
     if standard.runner is not None and runs_here(options.beam):
         raise ConfigError(
-            f"--runner {standard.runner}: is for input that ends, and {options.input[0]} does not: takes {PRISM} (the "
+            f"--runner {standard.runner}: is for input that ends, and {options.source} does not: takes {PRISM} (the "
             "default), FlinkRunner, PortableRunner, DataflowRunner"
         )
     if not on_prism(options):
@@ -185,7 +183,7 @@ def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
         _log.warning(
             "what is read of %s is written when its window is over, and until then in Prism's memory alone: Ctrl-C and "
             "SIGTERM wait for it, kill -9 or a failure of the job lose it",
-            options.input[0],
+            options.source,
         )
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
         pipeline = _built(prism, options, build)  # from here on what is beside the files is of this job
@@ -222,7 +220,7 @@ def _ended_at_interruption(result: Any, options: JobOptions, told: list[str]) ->
             result.cancel()
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
-            told += [] if options.quiet else count_lines(outcome_of(result, None, []))
+            told += [] if options.quiet else count_lines(outcome_of(result))
         raise
 
 
@@ -248,11 +246,11 @@ def _wait_for_workers() -> None:
 
 
 def _what_comes_again(options: JobOptions) -> str:
-    source = options.input[0]
-    if not is_topic(source):
-        again = "" if is_topic(options.output) else "; with --resume, what is answered stays and is not asked again"
+    source = options.source
+    if isinstance(source, Files):
+        again = "" if options.output.is_broker else "; with --resume, what is answered stays and is not asked again"
         return f"the next job on {source} reads all files again{again}"
-    if "/topics/" in source:
+    if isinstance(source, PubSubAddress) and source.is_topic:
         return f"the next job on {source} gets what is published from its start on"
     return f"the next job on {source} gets what this one did not finish"
 
@@ -266,13 +264,13 @@ def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None
         yield
         return
     with heard(READING) as is_read:
-        speed = Speed(total(options), lambda: options.input[0] if is_read() else "")
+        speed = Speed(total(options), lambda: str(options.source) if is_read() else "")
         with shown_progress(_read_status, options.job, speed, Console(file=stderr)):
             yield
 
 
 def _total(options: JobOptions) -> RowCount:
-    total = count_rows(options.input, input_format_of(options))
+    total = count_rows([str(each) for each in options.input], input_format_of(options))
     files = files_of(options)
     if files is None or options.if_exists != "resume":
         return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,15 +16,15 @@ from apache_beam.metrics.metric import MetricsFilter
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
+from millrace.transforms.addresses import Address, Files
 from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
 from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.models.changes import failed_changes
 from millrace.transforms.models.unmet_settings import counted_unmet
-from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 from millrace.transforms.writing.typed_rows import fields_of
 
-from ..places.endpoints import are_same_files, is_topic
+from ..places.endpoints import are_same_files, files_at
 from .progress import duration
 
 _EXAMPLES = 3
@@ -73,12 +74,15 @@ class Outcome:
 
 
 def outcome_of(
-    result: Any, files: OutputFiles | None, kept: list[str], *, sent_to: str = "", letters_to: str | None = None
+    result: Any, kept: Sequence[str] = (), *, output: Address | None = None, letters: Address | None = None
 ) -> Outcome:
-    """From the result of a pipeline that is done; `kept` are the files of earlier runs.
+    """From the result of a pipeline that is done.
 
-    Without files all was `sent_to` a topic. `letters_to` is where dead letters went, if not with the completions.
+    `kept`: the files of earlier runs. `output`: where completions went; None where that is not known. `letters`: where
+    dead letters went; by default with the completions.
     """
+    letters = letters or output
+    files = files_at(output).existing("completions") if isinstance(output, Files) else []
     metrics = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
     active = [_value(each) for each in metrics["distributions"] if each.key.metric.name == ACTIVE]
     first = min((each.min for each in active), default=0)
@@ -96,29 +100,27 @@ def outcome_of(
         generated_tokens=counts.get("generated_tokens", 0),
         seconds=(last - first) / 1000,
         startup=first / 1000,
-        files=[path for path in files.existing("completions") if path not in kept] if files else [],
-        earlier_files=kept,
-        dead_letter_files=_letter_files(files, letters_to),
-        sent_to="" if files else sent_to,
-        letters_to=_letters_topic(files, letters_to, sent_to),
+        files=[path for path in files if path not in kept],
+        earlier_files=list(kept),
+        dead_letter_files=_letter_files(output, letters),
+        sent_to=_topic(output),
+        letters_to=_topic(letters),
         near_misses=counted_near_misses(counts),
         unmet_settings=counted_unmet(counts),
         failed_changes=failed_changes(counts),
     )
 
 
-def _letter_files(files: OutputFiles | None, letters_to: str | None) -> list[str]:
-    if files is not None and (not letters_to or are_same_files(files.prefix, letters_to)):
-        return files.existing("dead_letters")
-    if not letters_to or is_topic(letters_to):
+def _letter_files(output: Address | None, letters: Address | None) -> list[str]:
+    if not isinstance(letters, Files):
         return []
-    return OutputFiles(output_and_format(letters_to, None)[0]).existing("completions")
+    if isinstance(output, Files) and are_same_files(output, letters):
+        return files_at(output).existing("dead_letters")
+    return files_at(letters).existing("completions")
 
 
-def _letters_topic(files: OutputFiles | None, letters_to: str | None, sent_to: str) -> str:
-    if letters_to:
-        return letters_to if is_topic(letters_to) else ""
-    return "" if files else sent_to
+def _topic(address: Address | None) -> str:
+    return str(address) if address is not None and address.is_broker else ""
 
 
 def _value(metric: Any) -> Any:

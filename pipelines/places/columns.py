@@ -10,18 +10,20 @@ from collections.abc import Sequence
 import pyarrow.parquet as pq
 
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.addresses import Address, Files
 from millrace.transforms.files.file_systems import match
 from millrace.transforms.files.formats import delimiter, input_format
 from millrace.transforms.files.input_files import is_damage, open_input
-from millrace.transforms.files.object_stores import is_local
 
 _SHOWN = 10
 """Columns that are told."""
 
 
-def check_column(flag: str, name: str, patterns: Sequence[str], named_format: str | None) -> None:
+def check_column(flag: str, name: str, inputs: Sequence[Address], named_format: str | None) -> None:
     """Raises ConfigError where the first CSV or Parquet file has no column of that name; what is not here passes."""
-    paths = [str(file.path) for pattern in patterns if is_local(pattern) for file in match(pattern)]
+    paths = [
+        str(file.path) for each in inputs if isinstance(each, Files) and each.is_local for file in match(each.path)
+    ]
     formats = ((path, input_format(path, named_format)) for path in paths)
     path, form = next(((path, form) for path, form in formats if form in ("csv", "parquet")), ("", ""))
     columns = _columns(path, form) if path else []

@@ -23,6 +23,7 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddress, WatchedFiles
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.requests.flink_options import has_checkpoints
@@ -36,21 +37,7 @@ from ..flags.options import JobOptions
 from .columns import check_column
 from .loops import check_apart, topics_written
 from .provenance import check_settings
-from .watched import WATCH, check_place
-
-_PUBSUB, _KAFKA = "pubsub:", "kafka:"
-_TOPICS = (_PUBSUB, _KAFKA)
-_STREAMS = (*_TOPICS, WATCH)
-
-
-def is_stream(inputs: Sequence[str]) -> bool:
-    """Whether a job of these inputs goes on until it is stopped."""
-    return any(address.startswith(_STREAMS) for address in inputs)
-
-
-def is_topic(address: str) -> bool:
-    """Whether it names a broker's topic, or subscription, and no files."""
-    return address.startswith(_TOPICS)
+from .watched import check_place
 
 
 def on_prism(options: JobOptions) -> bool:
@@ -63,15 +50,11 @@ def drains(options: JobOptions) -> bool:
 
     Prism has a bundle committed, and its messages acknowledged, once it has what came of them in memory.
     """
-    return on_prism(options) and is_topic(options.input[0]) and any(map(_is_file, _outputs(options)))
+    return on_prism(options) and options.source.is_broker and _has_files(options)
 
 
-def _outputs(options: JobOptions) -> tuple[str, str]:
-    return options.output, options.dead_letters or options.output
-
-
-def _is_file(address: str) -> bool:
-    return not is_topic(address)
+def _has_files(options: JobOptions) -> bool:
+    return not options.output.is_broker or not options.letters.is_broker
 
 
 def drain_file(options: JobOptions) -> Path:
@@ -80,10 +63,13 @@ def drain_file(options: JobOptions) -> Path:
 
 
 def files_of(options: JobOptions) -> OutputFiles | None:
-    """Those of the results, if they go to files."""
-    if is_topic(options.output):
-        return None
-    return OutputFiles(output_and_format(options.output, options.output_format)[0])
+    """The files of the results, if the results go to files."""
+    return files_at(options.output) if isinstance(options.output, Files) else None
+
+
+def files_at(address: Files) -> OutputFiles:
+    """The files of an output; raises ConfigError for a path that cannot be the beginning of theirs."""
+    return OutputFiles(output_and_format(address.path, None)[0])
 
 
 def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
@@ -92,10 +78,10 @@ def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
     What an interrupted job of files has there stays. `may_go_on`: a checkpoint or savepoint of its runner's may name
     what is there, and a job that goes on from it places it; so only a folder without anything goes.
     """
-    for address in {options.output, options.dead_letters or options.output}:
-        if not is_topic(address):
-            files = OutputFiles(output_and_format(address, None)[0])
-            if not may_go_on and not is_topic(options.input[0]):
+    for address in {options.output, options.letters}:
+        if isinstance(address, Files):
+            files = files_at(address)
+            if not may_go_on and not options.source.is_broker:
                 remove([str(file.path) for file in match(f"{files.temporary}/building-*")])
             if not match(f"{files.temporary}/**"):
                 files.clear()
@@ -103,47 +89,46 @@ def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
 
 def check(options: JobOptions) -> None:
     """Raises ConfigError for what cannot be, or cannot go together; then warns of what may be wrong."""
-    _check_inputs(options.input)
-    _check_output("--output", options.output)
-    _check_output("--dead_letters", options.dead_letters or "")
-    streams = is_stream(options.input)
-    if streams and options.if_exists == "overwrite":
+    _check_places(options)
+    if options.is_stream and options.if_exists == "overwrite":
         raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
     _check_runner(options)
-    if is_topic(options.output):
+    if options.output.is_broker:
         _check_no_flags_of_files(options)
-    if any(map(_is_file, _outputs(options))) and not streams:
+    if _has_files(options) and not options.is_stream:
         for name, value in _of_windows(options).items():
-            raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.input[0]} is not one")
-    reader(options), writer(options)  # their constructors check the addresses
-    if options.prompt_column and not streams:
+            raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.source} is not one")
+    reader(options), writer(options)  # their constructors check what they are given
+    if options.prompt_column and not options.is_stream:
         flag = "--text_column" if options.documents else "--prompt_column"
         check_column(flag, options.prompt_column, options.input, input_format_of(options))
-    if streams:
+    if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
-        _check_places(options)
+        _check_folders(options)
     files = files_of(options)
     if files is not None and options.if_exists == "resume":
         check_settings(files, options)
 
 
-def _check_inputs(inputs: Sequence[str]) -> None:
-    streams = [address for address in inputs if address.startswith(_STREAMS)]
-    if streams and len(inputs) > 1 and not all(address.startswith(WATCH) for address in inputs):
+def _check_places(options: JobOptions) -> None:
+    """Raises ConfigError for a stream beside another input, and for an output that takes no results."""
+    streams = [address for address in options.input if address.is_stream]
+    if streams and len(options.input) > 1 and not all(isinstance(each, WatchedFiles) for each in options.input):
         raise ConfigError(f"--input {streams[0]}: a stream is the only input of its job")
-
-
-def _check_output(flag: str, address: str) -> None:
-    if address.startswith(WATCH):
-        raise ConfigError(f"{flag} {address}: takes a topic (pubsub:…, kafka:…) or the beginning of files' paths")
+    for flag, address in (("--output", options.output), ("--dead_letters", options.letters)):
+        if not address.takes_results:
+            raise ConfigError(
+                f"{flag} {address}: takes a topic to write to, pubsub:projects/P/topics/T or kafka:HOST:PORT/TOPIC, or "
+                "the beginning of files' paths"
+            )
 
 
 def _check_runner(options: JobOptions) -> None:
-    if not is_topic(options.input[0]):
+    if not options.source.is_broker:
         return
     if options.stateful and on_prism(options):
         raise ConfigError(
-            f"--stateful: {PRISM} keeps its state in memory only, and what is read of {options.input[0]} would be lost "
+            f"--stateful: {PRISM} keeps its state in memory only, and what is read of {options.source} would be lost "
             "with it: leave it out, or name a runner that keeps state, as Flink and Dataflow do"
         )
     if runner_name(options.beam) == "flinkrunner":
@@ -152,38 +137,38 @@ def _check_runner(options: JobOptions) -> None:
 
 def check_checkpoints(options: JobOptions) -> None:
     """Of a job on Flink; raises ConfigError where a broker would wait for them in vain."""
-    if is_topic(options.input[0]) and not has_checkpoints(options.beam):
+    if options.source.is_broker and not has_checkpoints(options.beam):
         raise ConfigError(
             "--checkpointing_interval: is missing: Flink has a message acknowledged with a checkpoint, and by default "
             "makes none; takes milliseconds, such as 10000"
         )
 
 
-def _check_places(options: JobOptions) -> None:
+def _check_folders(options: JobOptions) -> None:
     if on_prism(options):  # elsewhere other machines look
         FileSystems.set_options(options.beam)  # as building the pipeline will
         for address in options.input:
-            if address.startswith(WATCH):
-                check_place(address.removeprefix(WATCH))
+            if isinstance(address, WatchedFiles):
+                check_place(address)
 
 
 def _check_no_flags_of_files(options: JobOptions) -> None:
     """Of results that go to a topic. Where the dead letters go to files, what says how to write those is of use."""
     given = {"--output_format": options.output_format is not None}
-    if not _is_file(_outputs(options)[1]):
+    if options.letters.is_broker:
         given |= {
             "--overwrite": options.if_exists == "overwrite",
             "--num_shards": options.num_shards is not None,
             **{f"--{name}": True for name in _of_windows(options)},
         }
-    if not is_stream(options.input) or not _is_file(_outputs(options)[1]):
+    if not options.is_stream or options.letters.is_broker:
         given["--resume"] = options.if_exists == "resume"
     for flag in (flag for flag, is_given in given.items() if is_given):
         raise ConfigError(f"{flag} needs files as --output, and {options.output} is a topic")
 
 
 def reader(options: JobOptions) -> beam.PTransform:
-    """The input's `(prompts, dead_letters)`; its constructor checked the address."""
+    """The input's `(prompts, dead_letters)`."""
     rows: dict[str, Any] = {
         "input_format": input_format_of(options),
         "prompt_column": options.prompt_column,
@@ -194,14 +179,14 @@ def reader(options: JobOptions) -> beam.PTransform:
     }
     if drains(options):
         rows["drain"] = str(drain_file(options))
-    if options.input[0].startswith(_PUBSUB):
+    if isinstance(options.source, PubSubAddress):
         rows["outputs"] = topics_written(options.output, options.dead_letters)
     return _reader(options.input, rows).with_exception_handling()
 
 
 def input_format_of(options: JobOptions) -> str | None:
     """What is named, or follows from what is read: documents are files, unless they are messages."""
-    by_default = "documents" if options.documents and not is_topic(options.input[0]) else None
+    by_default = "documents" if options.documents and not options.source.is_broker else None
     return options.input_format or by_default
 
 
@@ -212,73 +197,71 @@ def schema_of(options: JobOptions) -> pa.Schema | None:
     return None
 
 
-def _reader(inputs: Sequence[str], rows: dict[str, Any]) -> Any:
-    address = inputs[0]
-    if address.startswith(_PUBSUB):
+def _reader(inputs: Sequence[Address], rows: dict[str, Any]) -> Any:
+    source = inputs[0]
+    if isinstance(source, PubSubAddress):
         from millrace.transforms.streams.pubsub import ReadPubSub
 
-        return ReadPubSub(address, **rows)
-    if address.startswith(_KAFKA):
+        return ReadPubSub(source, **rows)
+    if isinstance(source, KafkaTopic):
         from millrace.transforms.streams.kafka import ReadKafka
 
-        return ReadKafka(address, **rows)
-    if address.startswith(WATCH):
+        return ReadKafka(source, **rows)
+    paths = [each.path for each in inputs if isinstance(each, Files)]
+    if isinstance(source, WatchedFiles):
         from millrace.transforms.streams.watch import WatchPrompts
 
-        return WatchPrompts([each.removeprefix(WATCH) for each in inputs], **rows)
-    return ReadPrompts(inputs, **rows)
+        return WatchPrompts(paths, **rows)
+    return ReadPrompts(paths, **rows)
 
 
 def writer(options: JobOptions) -> beam.PTransform:
-    """What takes `(results, failed, unreadable)`; its constructor checked the addresses."""
-    letters = _outputs(options)[1]
+    """What takes `(results, failed, unreadable)`."""
+    letters = options.letters
     if are_same_files(options.output, letters):
-        return _file_writer(options.output, options, options.output_format)
+        return _writer(options.output, options, options.output_format)
     results: Any = _writer(options.output, options, options.output_format)
-    returns = is_topic(options.output) and letters != options.output
+    returns = options.output.is_broker and letters != options.output
     if returns:
         results = results.with_exception_handling()
-    return _Apart(results, _letters_writer(letters, options), flatten=not is_topic(letters), returns=returns)
+    return _Apart(results, _letters_writer(letters, options), flatten=not letters.is_broker, returns=returns)
 
 
-def _letters_writer(address: str, options: JobOptions) -> beam.PTransform:
-    if options.if_exists == "resume" and not is_stream(options.input):
+def _letters_writer(address: Address, options: JobOptions) -> beam.PTransform:
+    if options.if_exists == "resume" and not options.is_stream:
         options = replace(options, if_exists="overwrite")  # the rows of earlier letters are tried again
     return _writer(address, options, "jsonl")
 
 
-def letters_apart(options: JobOptions) -> str | None:
+def letters_apart(options: JobOptions) -> Address | None:
     """Where dead letters go, if that is said, and is not the files of the results, which have some beside them."""
-    same = options.dead_letters and are_same_files(options.output, options.dead_letters)
-    return None if same else options.dead_letters
+    return None if are_same_files(options.output, options.letters) else options.dead_letters
 
 
-def are_same_files(results: str, letters: str) -> bool:
+def are_same_files(results: Address, letters: Address) -> bool:
     """Whether both are one prefix, of one writer: two would remove each other's temporary files."""
-    if is_topic(results) or is_topic(letters):
-        return False
-    return _prefix(results) == _prefix(letters)
+    return isinstance(results, Files) and isinstance(letters, Files) and _prefix(results) == _prefix(letters)
 
 
-def _prefix(output: str) -> str:
-    prefix = OutputFiles(output_and_format(output, None)[0]).prefix
-    return prefix if "://" in prefix else os.path.normpath(prefix)
+def _prefix(address: Files) -> str:
+    prefix = files_at(address).prefix
+    return os.path.normpath(prefix) if address.is_local else prefix
 
 
-def _writer(address: str, options: JobOptions, output_format: str | None) -> beam.PTransform:
-    if address.startswith(_PUBSUB):
+def _writer(address: Address, options: JobOptions, output_format: str | None) -> beam.PTransform:
+    if isinstance(address, PubSubAddress):
         from millrace.transforms.streams.pubsub import WritePubSub
 
         return WritePubSub(address)
-    if address.startswith(_KAFKA):
+    if isinstance(address, KafkaTopic):
         from millrace.transforms.streams.kafka import WriteKafka
 
         return WriteKafka(address)
-    return _file_writer(address, options, output_format)
+    return _file_writer(address.path, options, output_format)
 
 
 def _file_writer(prefix: str, options: JobOptions, output_format: str | None) -> beam.PTransform:
-    if is_stream(options.input):
+    if options.is_stream:
         from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 
         return WriteWindowedFiles(

@@ -146,7 +146,7 @@ def _settings(options: JobOptions) -> dict[str, Any]:
         **({} if updated else {"model": _model(options.model.model), "revision": options.model.revision}),
         "adapter": options.sampling.adapter,
         **_OF_TASK[options.task](options),
-        "output_format": output_and_format(options.output, options.output_format)[1],
+        "output_format": output_and_format(str(options.output), options.output_format)[1],
     }
     return dict(msgspec.to_builtins(settings))
 

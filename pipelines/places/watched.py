@@ -14,28 +14,28 @@ from pathlib import Path
 from apache_beam.io.filesystem import FileSystem
 
 from millrace.model_manager.wire.errors import ConfigError, StorageError
+from millrace.transforms.addresses import WatchedFiles
 from millrace.transforms.files.file_systems import match
 from millrace.transforms.files.object_stores import is_local
 
-WATCH = "watch:"
 _WILD = re.compile(r"[*?[]")
 _log = logging.getLogger(__name__)
 
 
-def check_place(pattern: str) -> None:
+def check_place(watched: WatchedFiles) -> None:
     """Warns of a folder of this machine's that is not there, and raises ConfigError for a store that has no such place.
 
     A folder may be made later; a bucket that cannot be listed is a mistake.
     """
-    if is_local(pattern):
-        folder = fixed_folder(pattern)
+    if watched.is_local:
+        folder = fixed_folder(watched.path)
         if not folder.is_dir():
             _log.warning("no such folder yet: %s; waiting for it", folder)
         return
     try:
-        match(pattern)
+        match(watched.path)
     except StorageError as error:
-        raise ConfigError(f"--input {WATCH}{pattern}: {error}") from None
+        raise ConfigError(f"--input {watched}: {error}") from None
 
 
 def is_watched(path: str, pattern: str) -> bool:

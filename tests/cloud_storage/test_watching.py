@@ -5,6 +5,7 @@ from apache_beam.io.filesystem import FileMetadata
 
 from millrace.model_manager.wire.errors import ConfigError, StorageError
 from millrace.pipelines.places.watched import check_place
+from millrace.transforms.addresses import WatchedFiles
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.reading.file_ranges import match_files
@@ -31,10 +32,10 @@ def test_an_object_that_cannot_be_read_is_a_dead_letter_and_the_others_are_read(
 
 
 def test_a_bucket_that_is_not_there_is_told_before_the_job(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    check_place(f"{bucket.address}/in/*.jsonl")
+    check_place(WatchedFiles(f"{bucket.address}/in/*.jsonl"))
     assert "no such folder" not in caplog.text
     with pytest.raises(ConfigError, match=rf"^--input watch:{bucket.address}-not/\*: .*cannot be listed: .*404"):
-        check_place(f"{bucket.address}-not/*")
+        check_place(WatchedFiles(f"{bucket.address}-not/*"))
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -20,7 +20,8 @@ def test_parameters_become_the_flags_of_the_command() -> None:
     )
     assert command == "score"
     options = parse(flags, "score")
-    assert (options.input, options.if_exists, options.fail_fast) == (["gs://b/a", "gs://b/b"], "overwrite", False)
+    assert ([str(each) for each in options.input], options.if_exists) == (["gs://b/a", "gs://b/b"], "overwrite")
+    assert not options.fail_fast
     assert options.model.prefix_caching is False
     assert options.gpu is not None
     assert options.gpu.count == 2

@@ -84,9 +84,8 @@ def _look_up(path: str) -> _Stored:
     """As the store says now."""
     files = FileSystems.get_filesystem(path)
     size = repeated(path, "read", lambda: files.metadata(path).size_in_bytes)
-    if not path.startswith("gs://"):
-        return _Stored(size, "")
-    return _Stored(size, repeated(path, "read", lambda: files.checksum(path)) or "")
+    has_checksum = FileSystems.get_scheme(path) == "gs"
+    return _Stored(size, (repeated(path, "read", lambda: files.checksum(path)) or "") if has_checksum else "")
 
 
 def _open(path: str) -> BinaryIO:

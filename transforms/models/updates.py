@@ -18,10 +18,10 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
+from ..addresses import WatchedFiles, parse
 from ..files.file_systems import match
 from ..files.object_reads import open_file
 
-_SCHEME = "watch:"
 _MOST_BYTES = 2**16
 _log = logging.getLogger(__name__)
 
@@ -44,9 +44,10 @@ class WatchedFile:
     @classmethod
     def parse(cls, given: str, every: float) -> WatchedFile:
         """From a command line's `watch:FILE`."""
-        if not given.startswith(_SCHEME):
+        address = parse(given)
+        if not isinstance(address, WatchedFiles):
             raise ConfigError(f"--model_updates {given}: takes watch:FILE")
-        return cls(given.removeprefix(_SCHEME), every)
+        return cls(address.path, every)
 
 
 def updated(config: ModelConfig, update: Any) -> ModelConfig:

@@ -75,7 +75,7 @@ def test_a_dry_run_does_not_ask_how_large_a_remote_model_is(capsys: pytest.Captu
         (["--input", "watch:/a/*.jsonl", *JOB[2:], *CLOUD], "--input watch:/a/*.jsonl: workers do not see"),
         ([*JOB[:2], *JOB[4:], *CLOUD], "/out/completions: workers do not see this machine's files"),
         ([*JOB, *CLOUD, "--model", "/models/m"], "--model /models/m: workers do not see this machine's folders"),
-        ([*JOB, *CLOUD, "--dead_letters", "out/d"], "--dead_letters out/d: workers do not see this machine's files"),
+        ([*JOB, *CLOUD, "--dead_letters", "out/d"], "/out/d: workers do not see this machine's files"),
         ([*JOB, *CLOUD, "--model_updates", "watch:/a"], "--model_updates watch:/a: workers do not see this machine's"),
         ([*JOB, *CLOUD, "--gpu", "k80"], "--gpu k80: takes none, l4"),
         ([*JOB, *CLOUD, "--template_location=gs://a-bucket/t", "--overwrite"], "leave --overwrite out"),

@@ -18,7 +18,7 @@ GOOD = {
     "command": ["run", "score", "embed", "extract", "classify"],
     "sdk_container_image": ["us-docker.pkg.dev/p/r/millrace:0.1.0", "gcr.io/p/m@sha256:" + "0" * 64],
     "input": ["gs://b/in/*.jsonl", "gs://b/a.jsonl gs://b/b.csv.gz", '["gs://b/a b.jsonl"]'],
-    "output": ["gs://b/out/c", "pubsub:projects/p/topics/t"],
+    "output": ["gs://b/out/c", "pubsub:projects/p/topics/answers"],
     "dead_letters": ["kafka:host:9092/t"],
     "model": ["org/name", "gs://b/model", "millrace-tiny", "/opt/models/m"],
     "gpu": ["none", "l4", "a100-80gb:8"],

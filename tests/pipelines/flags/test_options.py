@@ -8,6 +8,7 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, Mo
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.pipelines.flags.options import parse
+from millrace.transforms.addresses import Files
 from millrace.transforms.requests.flink_options import has_checkpoints
 
 INPUT = ["--input", "a.jsonl"]
@@ -18,7 +19,11 @@ def test_without_flags_the_defaults_hold() -> None:
     assert options.model == ModelConfig(model=EMBEDDED_MODEL)
     assert options.sampling == SamplingParams(max_tokens=128)
     assert options.manager == ManagerConfig()
-    assert (options.input, options.output, options.if_exists) == (["a.jsonl"], "out/completions", "refuse")
+    assert (options.input, options.output, options.if_exists) == (
+        [Files("a.jsonl")],
+        Files("out/completions"),
+        "refuse",
+    )
 
 
 def test_flags_become_settings() -> None:
@@ -57,7 +62,7 @@ def test_flags_become_settings() -> None:
 
 
 def test_inputs_add_up() -> None:
-    assert parse(["--input", "a", "b", "--input", "c"]).input == ["a", "b", "c"]
+    assert parse(["--input", "a", "b", "--input", "c"]).input == [Files("a"), Files("b"), Files("c")]
 
 
 def test_other_flags_are_beams() -> None:
@@ -187,8 +192,8 @@ def test_generations_may_be_kept_in_the_runners_state_and_nothing_else() -> None
 
 def test_workers_elsewhere_are_given_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = ["--input", "in/*.jsonl", "gs://bucket/a.jsonl", "--output", "out/c"]
-    assert parse(flags).input == ["in/*.jsonl", "gs://bucket/a.jsonl"]
+    flags = ["--input", "in/*.jsonl", "gs://bucket/a.jsonl", "--output", "out/c", "--dead_letters", "out/l"]
+    assert [str(each) for each in parse(flags).input] == ["in/*.jsonl", "gs://bucket/a.jsonl"]
     elsewhere = parse([*flags, "--runner=FlinkRunner"])
-    assert elsewhere.input == [f"{tmp_path}/in/*.jsonl", "gs://bucket/a.jsonl"]
-    assert elsewhere.output == f"{tmp_path}/out/c"
+    assert [str(each) for each in elsewhere.input] == [f"{tmp_path}/in/*.jsonl", "gs://bucket/a.jsonl"]
+    assert (str(elsewhere.output), str(elsewhere.letters)) == (f"{tmp_path}/out/c", f"{tmp_path}/out/l")

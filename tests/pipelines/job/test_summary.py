@@ -8,8 +8,8 @@ import pytest
 
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.pipelines.job.summary import Outcome, outcome_of, print_summary, summary_lines
+from millrace.transforms.addresses import Files, parse
 from millrace.transforms.elements.near_misses import NearMiss
-from millrace.transforms.writing.output_files import OutputFiles
 
 
 def outcome(
@@ -78,9 +78,10 @@ class Counted:
 def test_it_names_the_place_that_dead_letters_are_really_in(letters_to: str | None, name: str, tmp_path: Path) -> None:
     for each in ("out", "out.dead_letters", "apart"):
         (tmp_path / f"{each}-00000-of-00001.jsonl").write_text('{"id": "a", "error": "E", "reason": "r"}\n')
-    to_files = letters_to is not None and not letters_to.startswith("kafka:")
-    place = f"{tmp_path}/{letters_to}" if to_files else letters_to
-    found = outcome_of(Counted(), OutputFiles(f"{tmp_path}/out"), [], letters_to=place)
+    letters = None if letters_to is None else parse(letters_to)
+    if isinstance(letters, Files):
+        letters = Files(f"{tmp_path}/{letters_to}")
+    found = outcome_of(Counted(), output=Files(f"{tmp_path}/out"), letters=letters)
     expected = name if name.startswith("kafka:") else f"{tmp_path}/{name}, the first: E: r"
     assert f"dead letters: 2 rows in {expected}" in summary_lines(found)
 

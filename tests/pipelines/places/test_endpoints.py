@@ -8,7 +8,7 @@ import pytest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.generate import main
 from millrace.pipelines.flags.options import JobOptions, parse
-from millrace.pipelines.places.endpoints import check, clear_temporary, files_of, is_stream, is_topic, reader, writer
+from millrace.pipelines.places.endpoints import check, clear_temporary, files_of, reader, writer
 from millrace.transforms.elements.completions import DeadLetter
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.streams.kafka import ReadKafka, WriteKafka
@@ -38,7 +38,7 @@ def options(*flags: str, source: str = "prompts.jsonl") -> JobOptions:
 )
 def test_an_input_is_read_by_what_its_scheme_names(source: str, transform: type) -> None:
     assert type(reader(options(source=source))) is transform
-    assert is_stream([source]) == (transform is not ReadPrompts)
+    assert options(source=source).is_stream == (transform is not ReadPrompts)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_an_input_is_read_by_what_its_scheme_names(source: str, transform: type)
 def test_an_output_is_written_by_what_its_scheme_names(output: str, transform: type) -> None:
     written: Any = writer(options("--output", output))
     assert type(getattr(written, "_results", written)) is transform
-    assert (files_of(options("--output", output)) is None) == is_topic(output)
+    assert (files_of(options("--output", output)) is None) == (transform is not WriteCompletions)
 
 
 def test_files_of_a_stream_are_written_by_window() -> None:

@@ -7,6 +7,7 @@ import pytest
 from millrace.model_manager.wire.errors import ConfigError, StorageError
 from millrace.pipelines.places import watched
 from millrace.pipelines.places.watched import check_place, fixed_folder, is_watched
+from millrace.transforms.addresses import WatchedFiles
 from millrace.transforms.files.file_systems import match
 
 PATHS = (
@@ -51,7 +52,7 @@ def test_a_store_that_cannot_be_listed_is_no_place_to_watch(monkeypatch: pytest.
 
     monkeypatch.setattr(watched, "match", no_bucket)
     with pytest.raises(ConfigError, match=r"^--input watch:gs://b/\*: .*cannot be listed: NotFound$"):
-        check_place("gs://b/*")
+        check_place(WatchedFiles("gs://b/*"))
 
 
 def test_an_object_stores_patterns_are_beams() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from millrace.transforms.streams.kafka import KafkaFailed, KafkaTopic
+from millrace.transforms.addresses import KafkaTopic
+from millrace.transforms.streams.kafka import KafkaFailed
 from millrace.transforms.streams.kafka.connection import PartitionReader
 from millrace.transforms.streams.kafka.reader import partitions_of
 from millrace.transforms.streams.readers import Reader

@@ -13,8 +13,8 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined, unused-
 
 from millrace.model_manager.wire.messages import FinishReason
 from millrace.pipelines.commands.generate import main
+from millrace.transforms.addresses import KafkaTopic
 from millrace.transforms.elements.completions import Completion
-from millrace.transforms.streams.kafka import KafkaTopic
 from millrace.transforms.streams.kafka.writer import _Send
 from tests.servers.kafka import Kafka
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from ...addresses import KafkaTopic
 from ..unbounded import Finals, Turn
-from .address import KafkaFailed, KafkaTopic
+from .settings import KafkaFailed, client_settings
 
 _FIRST_SECONDS = 1.0
 """How long a reader waits for a first message before it lets its bundle end."""
@@ -64,16 +65,17 @@ class PartitionReader:
     ) -> None:
         """`late`: bundles are final as Flink has it."""
         self._place = (topic.topic, partition)
-        self._name = f"{topic}[{partition}]"
+        self._name = f"{topic}, partition {partition}"
         self._consumer = Consumer(
-            topic.client(
+            client_settings(
+                topic,
                 **{
                     "group.id": topic.group,
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
                     **_PREFETCH,
-                }
+                },
             )
         )
         self._next: int | None = None

@@ -18,11 +18,12 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from ...addresses import KafkaTopic
 from ..messages import Message, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import SpanTracker, StreamTime, Turn
-from .address import SCHEME, KafkaTopic
 from .connection import Readers
+from .settings import client_settings
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 15.0
@@ -86,7 +87,13 @@ def _reached(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPart
 def _begin(consumer: Consumer, topic: KafkaTopic, place: TopicPartition) -> int:
     first, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)
     if place.offset > end:
-        _log.warning("%s[%d] ends at %d, before its group's %d: begins anew", topic, place.partition, end, place.offset)
+        _log.warning(
+            "%s, partition %d: ends at %d, before its group's %d: begins anew",
+            topic,
+            place.partition,
+            end,
+            place.offset,
+        )
         return int(first)
     if place.offset >= 0:
         return int(max(place.offset, first))
@@ -95,7 +102,7 @@ def _begin(consumer: Consumer, topic: KafkaTopic, place: TopicPartition) -> int:
 
 @contextmanager
 def _consumer(topic: KafkaTopic) -> Iterator[Consumer]:
-    consumer = Consumer(topic.client(**{"group.id": topic.group, "enable.auto.commit": False}))
+    consumer = Consumer(client_settings(topic, **{"group.id": topic.group, "enable.auto.commit": False}))
     try:
         yield consumer
     finally:
@@ -124,7 +131,7 @@ def _message(record: Any) -> Message:
     attributes = {name: value.decode("utf-8", "replace") for name, value in record.headers() or () if value is not None}
     if record.key() is not None:
         attributes.setdefault("key", record.key().decode("utf-8", "replace"))
-    position = f"{SCHEME}{record.topic()}/{record.partition()}@{record.offset()}"
+    position = f"kafka:{record.topic()}/{record.partition()}@{record.offset()}"
     return Message(record.value() or b"", attributes, position)
 
 

@@ -9,9 +9,10 @@ import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from ...addresses import KafkaTopic
 from ...elements.completions import DeadLetter
 from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
-from .address import KafkaFailed, KafkaTopic
+from .settings import KafkaFailed, client_settings
 
 
 class WriteKafka(WriteMessages):
@@ -92,7 +93,7 @@ class _Sender:
 
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic.topic
-        self._producer = Producer(topic.client(**{"enable.idempotence": True, "linger.ms": 5}))
+        self._producer = Producer(client_settings(topic, **{"enable.idempotence": True, "linger.ms": 5}))
 
     def send(self, sent: _Sent, outcomes: Outcomes) -> None:
         """Waits where librdkafka's queue is full; each outcome is appended later."""

@@ -6,8 +6,8 @@ when the runner has committed the bundle; until then its leases are renewed, how
 failed bundle pulled is given back and delivered again (at least once).
 """
 
-from .address import PubSubAddress, PubSubFailed
+from .clients import PubSubFailed
 from .reader import ReadPubSub
 from .writer import WritePubSub
 
-__all__ = ["PubSubAddress", "PubSubFailed", "ReadPubSub", "WritePubSub"]
+__all__ = ["PubSubFailed", "ReadPubSub", "WritePubSub"]

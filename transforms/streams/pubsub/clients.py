@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from apache_beam.options.pipeline_options import StandardOptions
 from google.api_core import exceptions
 from google.auth.exceptions import DefaultCredentialsError
 
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
-from .address import PubSubAddress
+from ...addresses import PubSubAddress
 
 _Client = TypeVar("_Client")
+
+
+class PubSubFailed(MillraceError):
+    """Pub/Sub refused what it was asked to do; the runner decides whether to try again."""
+
+
+def is_dataflow(collection: Any) -> bool:
+    """Whether the service itself is to read and write."""
+    runner = collection.pipeline.options.view_as(StandardOptions).runner or ""
+    return runner.rsplit(".", 1)[-1] in ("DataflowRunner", "TestDataflowRunner")
 
 
 def client_of(address: PubSubAddress, make: Callable[[], _Client]) -> _Client:

@@ -13,8 +13,8 @@ import msgspec
 from google.api_core import exceptions
 from google.cloud.pubsub_v1 import SubscriberClient
 
+from ...addresses import PubSubAddress
 from ..unbounded import Finals
-from .address import PubSubAddress
 from .clients import client_of, said_of
 
 LEASE_SECONDS = 60

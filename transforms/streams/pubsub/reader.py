@@ -22,11 +22,11 @@ from google.cloud.pubsub_v1 import SubscriberClient
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from ...addresses import PubSubAddress
 from ..messages import Message, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import SpanTracker, StreamTime, Turn
-from .address import SCHEME, PubSubAddress, is_dataflow
-from .clients import client_of, said_of
+from .clients import client_of, is_dataflow, said_of
 from .connection import LEASE_SECONDS, Session
 
 NUM_READERS = 4
@@ -107,7 +107,7 @@ def _readers(
 def _check_topic(subscription: PubSubAddress, topic: str, outputs: Mapping[str, str]) -> None:
     if topic in outputs:
         raise ConfigError(
-            f"{outputs[topic]} {SCHEME}{topic}: is the topic of --input {subscription}, so the job would answer what "
+            f"{outputs[topic]} pubsub:{topic}: is the topic of --input {subscription}, so the job would answer what "
             "it sends there"
         )
 

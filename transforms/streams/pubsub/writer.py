@@ -12,10 +12,10 @@ from google.cloud.pubsub_v1.types import LimitExceededBehavior, PublisherOptions
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from ...addresses import PubSubAddress
 from ...elements.completions import DEAD_LETTERS, DeadLetter
 from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
-from .address import PubSubAddress, PubSubFailed, is_dataflow
-from .clients import client_of, said_of
+from .clients import PubSubFailed, client_of, is_dataflow, said_of
 
 _SEND_SECONDS = 300.0
 _MAX_BYTES = 9_500_000

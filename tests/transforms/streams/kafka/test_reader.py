@@ -1,7 +1,7 @@
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.streams.kafka import KafkaTopic
+from millrace.transforms.addresses import KafkaTopic
 from millrace.transforms.streams.kafka import reader as kafka_reader
 from millrace.transforms.streams.kafka.reader import partitions_of
 from tests.servers.processes import free_port

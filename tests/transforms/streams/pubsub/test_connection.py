@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import RetryError, ServiceUnavailable
 
-from millrace.transforms.streams.pubsub.address import PubSubAddress
+from millrace.transforms.addresses import PubSubAddress
 from millrace.transforms.streams.pubsub.connection import Leases, Session
 
 

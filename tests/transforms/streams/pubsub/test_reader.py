@@ -7,7 +7,7 @@ import pytest
 from google.api_core.exceptions import Forbidden, NotFound
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.streams.pubsub import PubSubAddress
+from millrace.transforms.addresses import PubSubAddress
 from millrace.transforms.streams.pubsub import reader as pubsub_reader
 from millrace.transforms.streams.pubsub.reader import ReadPubSub, _readers
 from millrace.transforms.streams.pubsub.writer import _Publish
