@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -140,7 +139,9 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def _unknown(command: str) -> int:
-    near = difflib.get_close_matches(command, _COMMANDS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"takes {', '.join(_COMMANDS)}"
+    from millrace.model_manager.wire.conversion import nearest
+
+    near = nearest(command, _COMMANDS)
+    hint = f"did you mean {near}?" if near else f"takes {', '.join(_COMMANDS)}"
     print(f"millrace: unknown command {command!r}: {hint}", file=sys.stderr)
     return 2

@@ -5,11 +5,11 @@ Knows the kinds of names; what fetching from each kind takes stands beside it (`
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..wire.config import EMBEDDED_MODEL
+from ..wire.conversion import nearest
 from ..wire.errors import ConfigError, ModelNotFound
 from .cache_folder import cache_folder
 from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
@@ -27,7 +27,7 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
     Raises ModelNotFound, ModelCorrupt or ModelUnsupported, plain ModelError where access is denied, and ConfigError
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
-    if _is_hub_name(model):
+    if is_hub_name(model):
         return check(_from_hub(model, revision, WANTED), model)
     if revision is not None:
         raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
@@ -38,7 +38,7 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
 
 def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
     """Likewise a local folder with what a model has beside its weights, tokenizer.json among it; fetches no weights."""
-    if _is_hub_name(model):
+    if is_hub_name(model):
         return _from_hub(model, revision, TOKENIZER_FILES)
     if model.startswith("gs://"):
         return _from_bucket(model, cache_dir or cache_folder(), TOKENIZER_FILES)
@@ -47,15 +47,15 @@ def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Pat
 
 def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
     """Likewise the local folder of a LoRA adapter, adapter_config.json and adapter_model.safetensors."""
-    if _is_hub_name(name):
+    if is_hub_name(name):
         return check_adapter(_from_hub(name, None, ADAPTER_FILES), name)
     if name.startswith("gs://"):
         return check_adapter(_from_bucket(name, cache_dir or cache_folder(), ADAPTER_FILES), name)
     return check_adapter(_folder(name), name)
 
 
-def _is_hub_name(model: str) -> bool:
-    """`org/name`, unless a folder of that name is here."""
+def is_hub_name(model: str) -> bool:
+    """True for `org/name`, unless a folder of that name is here."""
     looks_local = model.startswith(("/", ".", "~", "gs://"))
     return not looks_local and model.count("/") == 1 and not Path(model).is_dir()
 
@@ -87,5 +87,5 @@ def _near_miss(folder: Path) -> str:
     neighbours = [EMBEDDED_MODEL]
     if folder.parent.is_dir():
         neighbours += [child.name for child in folder.parent.iterdir() if child.is_dir()]
-    close = difflib.get_close_matches(folder.name, neighbours, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    meant = nearest(folder.name, neighbours)
+    return f" (did you mean {meant}?)" if meant else ""

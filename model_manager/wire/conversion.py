@@ -56,11 +56,14 @@ def _required(settings: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(settings) if field.required}
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant: capitals and hyphens aside, or with a letter or two wrong."""
-    plain = name.lower().replace("-", "_")
-    found = difflib.get_close_matches(plain, known, n=1, cutoff=_ALIKE)
-    return found[0] if found else None
+def nearest(name: str, known: Collection[str], *, alike: float = _ALIKE) -> str | None:
+    """The known name that was probably meant: capitals and hyphens aside, or with a letter or two wrong.
+
+    `alike` is the least similarity of the two, 0 to 1.
+    """
+    plain = {each.lower().replace("-", "_"): each for each in known}
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=alike)
+    return plain[found[0]] if found else None
 
 
 def unknown(name: object, known: Collection[str], *, what: str, near: Callable[[str], str | None] | None = None) -> str:

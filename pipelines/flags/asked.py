@@ -7,7 +7,6 @@ its module imports from that folder, so it need not be installed there.
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import json
 import re
@@ -23,6 +22,7 @@ from typing import Any
 from apache_beam.internal.cloudpickle import cloudpickle
 
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.classify import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD, Classify
 from millrace.transforms.extract import Extract
@@ -195,8 +195,8 @@ def _class_of(address: str) -> Any:
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError:
-        near = difflib.get_close_matches(path, vars(module), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it is {getattr(module, '__file__', None) or 'built in'}"
+        near = nearest(path, vars(module))
+        hint = f"did you mean {near}?" if near else f"it is {getattr(module, '__file__', None) or 'built in'}"
         raise ConfigError(f"--schema {address}: {name} has no {path}: {hint}") from None
 
 

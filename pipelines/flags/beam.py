@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterator, Mapping
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 
 from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
+from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
 from millrace.transforms.requests.flink_options import FlinkOptions
@@ -64,8 +64,8 @@ def _check_class(path: str) -> None:
 def _nearest(given: str) -> str:
     """That all names end alike makes none near."""
     names = {name.removesuffix("runner"): known for name, known in _BEAMS_RUNNERS.items()}
-    near = difflib.get_close_matches(given.lower().removesuffix("runner"), names, n=1)
-    return f" (did you mean {names[near[0]]}?)" if near else ""
+    near = nearest(given.lower().removesuffix("runner"), names)
+    return f" (did you mean {names[near]}?)" if near else ""
 
 
 def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOptions:
@@ -115,7 +115,7 @@ def _check(flag: str, known: list[str], has_job_server: bool) -> None:
         if has_job_server:
             return
         raise ConfigError(f"unexpected argument {flag!r}: flags begin with --")
-    near = difflib.get_close_matches(name.replace("-", "_").replace("__", "--", 1), known, n=1, cutoff=0.7)
+    near = nearest(name, known)
     if near or not has_job_server:
-        hint = f"did you mean {near[0]}?" if near else "--help lists all"
+        hint = f"did you mean {near}?" if near else "--help lists all"
         raise ConfigError(f"unknown flag {name}: {hint}")

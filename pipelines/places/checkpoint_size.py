@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from huggingface_hub import HfApi
 from huggingface_hub.hf_api import RepoFile
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
+from millrace.model_manager.store.resolving import is_hub_name
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
 from millrace.transforms.files.file_systems import match
@@ -17,10 +16,8 @@ _WEIGHTS = ".safetensors"
 
 
 def is_remote(model: str) -> bool:
-    """Whether its files are not on this machine: on the hub or in a bucket."""
-    if model.startswith("gs://"):
-        return True
-    return model.count("/") == 1 and not model.startswith(("/", ".", "~")) and not Path(model).is_dir()
+    """True if the model's files are not on this machine: on the hub or in a bucket."""
+    return model.startswith("gs://") or is_hub_name(model)
 
 
 def weights_bytes(model: str, revision: str | None = None) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
+from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files
 from millrace.transforms.files.file_systems import match
@@ -29,8 +29,8 @@ def check_column(flag: str, name: str, inputs: Sequence[Address], named_format: 
     columns = _columns(path, form) if path else []
     if not columns or name in columns:
         return
-    near = difflib.get_close_matches(name, columns, n=1)
-    hint = f": did you mean {near[0]}?" if near else ""
+    near = nearest(name, columns)
+    hint = f": did you mean {near}?" if near else ""
     more = ", …" if len(columns) > _SHOWN else ""
     raise ConfigError(f"{flag} {name}: not in {path}, whose columns are {', '.join(columns[:_SHOWN])}{more}{hint}")
 

@@ -4,11 +4,11 @@ once and then found in the prefix cache.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 
 from .leaves import in_words
@@ -36,9 +36,9 @@ def checked_template(template: Template) -> Template:
     if not all(isinstance(text, str) for text in texts) or sum(str(text).count("{document}") for text in texts) != 1:
         raise ConfigError("template: takes text, or chat messages with text, that has {document} in it, once")
     for place in re.findall(r"{(\w+)}", "".join(map(str, texts))):
-        near = difflib.get_close_matches(place, _PLACES, n=1, cutoff=_VERY_NEAR)
+        near = nearest(place, _PLACES, alike=_VERY_NEAR)
         if near and place not in _PLACES:
-            raise ConfigError(f"template: {{{place}}} is no place in it: did you mean {{{near[0]}}}?")
+            raise ConfigError(f"template: {{{place}}} is no place in it: did you mean {{{near}}}?")
     return template
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from ..elements.task_results import Extracted
 from ..typed.key_paths import key_path
 from ..typed.values import json_text
+from .arrow_values import arrow_members
 
 JSON_TEXT = {b"millrace": b"json"}
 """Metadata of a field that holds any JSON, as text."""
@@ -58,28 +59,14 @@ def arrow_row(line: bytes, schema: pa.Schema) -> dict[str, Any]:
     """A line's values as `pa.Table.from_pylist` takes them."""
     found = _DECODER.decode(line)
     found["columns"] = json_text(found["columns"])
-    return _members(found, schema)
-
-
-def _members(found: dict[str, Any], fields: pa.Schema | pa.StructType) -> dict[str, Any]:
-    """Those that are there; what is missing is null."""
-    return {field.name: _value(found[field.name], field) for field in fields if field.name in found}
+    return arrow_members(found, schema, _value)
 
 
 def _value(found: Any, field: pa.Field) -> Any:
     if field.metadata == JSON_TEXT:
         return json_text(found)
-    if found is None:
-        return None
-    kind = field.type
-    if pa.types.is_struct(kind):
-        return _members(found, kind)
-    if pa.types.is_map(kind):
-        return [(key, _value(value, kind.item_field)) for key, value in found.items()]
-    if pa.types.is_list(kind):
-        return [_value(each, kind.value_field) for each in found]
-    convert = next((made for is_kind, made in _CONVERSIONS if is_kind(kind)), None)
-    return convert(found) if convert else found
+    convert = next((made for is_kind, made in _CONVERSIONS if is_kind(field.type)), None)
+    return convert(found) if convert and found is not None else found
 
 
 _CONVERSIONS: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [

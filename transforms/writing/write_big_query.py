@@ -19,7 +19,8 @@ from apache_beam.io.gcp.bigquery import WriteToBigQuery
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from .write_table import table_row, table_schema
+from .arrow_values import arrow_members
+from .write_table import table_schema, table_value
 
 _TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
     (pa.types.is_string, "STRING"),
@@ -98,18 +99,13 @@ def _type(field: pa.Field) -> str:
 
 def _row(row: Any, schema: pa.Schema) -> dict[str, Any]:
     """A row as BigQuery takes it in JSON."""
-    found = table_row(row, schema)
-    return {field.name: _value(found[field.name], field.type) for field in schema}
+    return arrow_members(row, schema, _json_value, entry=lambda key, value: {"key": key, "value": value})
 
 
-def _value(value: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_map(kind):
-        return [{"key": _value(key, kind.key_type), "value": _value(each, kind.item_type)} for key, each in value or ()]
-    if pa.types.is_list(kind):
-        return [_value(each, kind.value_type) for each in value or ()]
-    if value is not None and pa.types.is_struct(kind):
-        return {field.name: _value(value[field.name], field.type) for field in kind}
-    return _text(value)
+def _json_value(value: Any, field: pa.Field) -> Any:
+    if value is None and (pa.types.is_list(field.type) or pa.types.is_map(field.type)):
+        return []
+    return _text(table_value(value, field))
 
 
 def _text(value: Any) -> Any:

@@ -17,6 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 from millrace.model_manager.wire.errors import ConfigError
 
 from .arrow_schema import arrow_schema, exact
+from .arrow_values import arrow_members
 
 
 class WriteTable(beam.PTransform):
@@ -55,21 +56,13 @@ def table_schema(rows: Any) -> pa.Schema:
     return arrow_schema(kind.row_type.schema)
 
 
-def table_row(row: Any, fields: pa.Schema | pa.StructType) -> dict[str, Any]:
+def table_row(row: Any, schema: pa.Schema) -> dict[str, Any]:
     """A row as the dicts and lists that Arrow reads. Raises ConfigError for a decimal that would be rounded."""
-    return {field.name: _value(getattr(row, field.name), field) for field in fields}
+    return arrow_members(row, schema, table_value)
 
 
-def _value(value: Any, field: pa.Field) -> Any:
-    if value is None:
-        return None
-    kind = field.type
-    if pa.types.is_struct(kind):
-        return table_row(value, kind)
-    if pa.types.is_list(kind):
-        return [_value(each, kind.value_field) for each in value]
-    if pa.types.is_map(kind):
-        return [(key, _value(each, kind.item_field)) for key, each in value.items()]
-    if pa.types.is_decimal(kind):
+def table_value(value: Any, field: pa.Field) -> Any:
+    """A value that holds no others, as Arrow reads it."""
+    if value is not None and pa.types.is_decimal(field.type):
         return exact(value, field)
     return value.to_utc_datetime(has_tz=True) if isinstance(value, Timestamp) else value
