@@ -31,10 +31,10 @@ from .typed.describe import record_of
 from .typed.details import Details
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of, check_fields
-from .typed.grammar import Grammar
 from .typed.held import check_held
 from .typed.key_paths import renamed_keys
 from .typed.reading import read
+from .typed.record_grammar import RecordGrammar
 from .typed.schemas import schema_of
 from .typed.shapes import Record, Schema
 from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
@@ -120,7 +120,7 @@ class _Extracting:
         self._record = record
         self._keys = renamed_keys(record)
         self._prompts = prompts
-        self._grammar = Grammar(record)
+        self._grammar = RecordGrammar(record)
         self._digest = content_id([self._grammar.of(""), prompts.of("")])
 
     def asked(self, prompt: Prompt) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from ..wire.runtime import RuntimeDir
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo
-from .adapters import Adapters
+from .adapter_lookup import Adapters
 from .choices import submit_choices
 from .election import MANAGER_COMMAND, Election
 from .encoding import Encoding, Prompt
@@ -70,7 +70,7 @@ class EngineClient:
             raise ConfigError(f"chat=True (--chat always): {config.model} has no chat template; takes False or None")
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
-        session = Session(config, folder, election, settings, tokenizer, asked=asked, succession=succession)
+        session = Session(config, folder, election, settings, tokenizer, client_config=asked, succession=succession)
         try:
             session.wait_until_ready()
         except BaseException:

@@ -65,14 +65,19 @@ class Session:
         settings: ManagerConfig,
         decoder: Decoder,
         *,
-        asked: ModelConfig | None = None,
+        client_config: ModelConfig | None = None,
         succession: Succession = KEEPS_ITS_MODEL,
     ) -> None:
-        """`asked`: the settings as the caller gave them, before they were those of this machine."""
+        """`client_config`: the settings as the caller gave them, before they were those of this machine."""
         self._config = config
         self._succession = succession
         self._opening = OpenModel(
-            config, str(folder), settings, succession.group, succession.replaces, asked if succession.group else None
+            config,
+            str(folder),
+            settings,
+            succession.group,
+            succession.replaces,
+            client_config if succession.group else None,
         )
         self._election = election
         self._settings = settings

@@ -25,9 +25,9 @@ from .counters import EngineCounters
 from .interface import AdapterSlots, ModelRunner, StepResult
 from .launched_step import LaunchedStep
 from .lora.loaded_adapters import LoadedAdapters
-from .prompt_reader import PromptReader
+from .prompt_outputs import PromptOutputs
 from .sampling.sampler import LaunchedSamples, Sampler, Samples
-from .scheduling.acceptable import accepted
+from .scheduling.admission import admitted
 from .scheduling.batch_table import BatchTable, Scheduled
 from .scheduling.block_manager import BlockManager
 from .scheduling.deadlines import Deadlines
@@ -80,7 +80,7 @@ class LLMEngine:
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
         self._adapters = LoadedAdapters(adapter_slots)
-        self._reader = PromptReader(runner)
+        self._reader = PromptOutputs(runner)
         self._preparation = Preparation(grammars)
         self._masks = Masks(config.max_num_seqs, info.vocab_size)
         self._sampler = Sampler()
@@ -106,7 +106,7 @@ class LLMEngine:
         """
         self._adapters.check(request)
         self._arrivals += 1
-        sequence = accepted(
+        sequence = admitted(
             request,
             vocab_size=self.info.vocab_size,
             max_len=self.max_len,

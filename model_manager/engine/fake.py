@@ -29,7 +29,7 @@ from ..wire.status import EngineStats, ModelInfo
 from .constraints.preparation import guide_alone
 from .counters import EngineCounters
 from .interface import StepResult
-from .scheduling.acceptable import accepted
+from .scheduling.admission import admitted
 from .scheduling.deadlines import Deadlines
 from .scheduling.readings import EmbedReading, ScoreReading, Scores
 from .scheduling.sequence import Sequence, SequenceStatus
@@ -101,7 +101,7 @@ class FakeEngine:
     def add(self, request: Request) -> None:
         """Queue a request; raises InvalidRequest or PromptTooLong, as the real engine does."""
         self._arrivals += 1
-        sequence = accepted(
+        sequence = admitted(
             request,
             vocab_size=self.info.vocab_size,
             max_len=self.info.max_model_len,

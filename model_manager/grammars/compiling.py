@@ -25,8 +25,8 @@ from .endings import Endings
 from .grammar import Grammar
 from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
 from .lark import ascii_classes, prepared_lark
+from .llguidance_schemas import OPTIONS, prepared
 from .regex_reasons import misread
-from .schemas import OPTIONS, prepared
 from .token_bytes import load_tokenizer
 
 _LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}|[^\x00-\x7f]")

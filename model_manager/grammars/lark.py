@@ -15,8 +15,8 @@ from llguidance import regex_to_lark
 
 from ..wire.constraint import Constraint
 from ..wire.errors import InvalidRequest
+from .llguidance_schemas import OPTIONS, prepared
 from .regex_reasons import misread
-from .schemas import OPTIONS, prepared
 
 _PIECE = re.compile(
     r'"(?:\\.|[^"\\\n])*+"'

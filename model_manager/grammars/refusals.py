@@ -9,9 +9,9 @@ import re
 
 from ..wire.constraint import Constraint
 from .lark import given_position, pieces, place
+from .llguidance_schemas import prepared
 from .regex_reasons import regex_reason
 from .schema_reasons import TOO_LARGE, TOO_LARGE_SAID, Judge, schema_reason
-from .schemas import prepared
 
 OF_A_MODEL = re.compile(r"unknown special token|Token range end too large")
 """What is said of a grammar that has tokens which the model has not."""

@@ -55,7 +55,7 @@ class Model:
         """Clients, and the group that each changes models with."""
         self.replaces: set[str] = set()
         """Keys of the models whose places it takes, until that is done."""
-        self.asked: ModelConfig | None = None
+        self.client_config: ModelConfig | None = None
         """What clients that are to follow are told to open."""
         self.wish = 0
         """Which of all such wishes was the last for this model; the later one holds."""
@@ -79,18 +79,18 @@ class Model:
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, client: int, asked: OpenModel, now: float) -> None:
+    def open(self, client: int, message: OpenModel, now: float) -> None:
         """A client wants the model; once it is ready the client is told so, and which of its settings do not hold.
 
         Who takes another's place waits for room, and who gives way is not loaded meanwhile.
         """
-        self.users[client] = asked.group
+        self.users[client] = message.group
         self._requests.credits.join(client)
         self._last_used = now
-        self._waiting[client] = asked
-        if asked.replaces not in ("", self.key):
-            self.replaces.add(asked.replaces)
-            self.asked = asked.asked or asked.config
+        self._waiting[client] = message
+        if message.replaces not in ("", self.key):
+            self.replaces.add(message.replaces)
+            self.client_config = message.client_config or message.config
         if self.state is State.READY:
             self._welcome()
         elif self.state in (State.IDLE, State.FAILED) and not self._requests.is_paused:
@@ -185,9 +185,9 @@ class Model:
     def _welcome(self) -> None:
         info = self._engines.info
         assert info is not None, "ready without a description"
-        for client, asked in self._waiting.items():
-            unmet = unmet_settings(asked.config, self._engines.config)
-            unmet += unmet_settings(asked.manager, self._settings)
+        for client, message in self._waiting.items():
+            unmet = unmet_settings(message.config, self._engines.config)
+            unmet += unmet_settings(message.manager, self._settings)
             self._outbox.to_client(client, ModelReady(self.key, info, unmet))
         self._waiting.clear()
 

@@ -123,12 +123,12 @@ class Succession:
             new.stop_waiting()
 
     def _tell(self, new: Model, told: set[int]) -> None:
-        assert new.asked is not None, "who takes another's place has said what was asked for"
+        assert new.client_config is not None, "who takes another's place has said what was asked for"
         for old in self._replaced(new):
             for client, group in old.users.items():
                 if group in new.groups and client not in told:
                     told.add(client)
-                    self._outbox.to_client(client, Replaced(old.key, new.asked))
+                    self._outbox.to_client(client, Replaced(old.key, new.client_config))
 
     def _pause(self) -> None:
         """Who gives way takes nothing new until its clients are gone, or the other has failed."""

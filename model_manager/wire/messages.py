@@ -170,7 +170,7 @@ class OpenModel(Message, frozen=True):
     """Clients that change models together: where one of them goes, all are told to go. Empty: changes for nobody."""
     replaces: str = ""
     """The key of the model that this client leaves for this one, once it is ready."""
-    asked: ModelConfig | None = None
+    client_config: ModelConfig | None = None
     """`config` as this client was asked for it, which is how others of its group are told."""
 
 

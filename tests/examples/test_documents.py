@@ -25,8 +25,8 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.transforms.classify import LABEL
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.grammar import Grammar
 from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import ConstrainedClient, compiler
 
@@ -57,7 +57,7 @@ def test_the_grammar_takes_every_answer(kind: Kind) -> None:
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     for document in drawn(kind, 6):
         asked = kind.asked(rng, document.facts)
-        grammar = Grammar(asked.record).of(document.text)
+        grammar = RecordGrammar(asked.record).of(document.text)
         matcher = compiler().compile(Constraint(grammar=grammar)).matcher()
         tokens = tokenizer.encode(answer(asked, document.facts)).ids
         assert matcher.validate_tokens(tokens) == len(tokens)

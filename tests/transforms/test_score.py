@@ -15,7 +15,7 @@ from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.elements.task_results import ContinuationScore, Embedded, Scored
 from millrace.transforms.embed import Embed
 from millrace.transforms.generate import Generate
-from millrace.transforms.requests.request_ids import RequestIds
+from millrace.transforms.requests.retry_ids import RequestIds
 from millrace.transforms.score import Score
 from millrace.transforms.writing.output_rows import json_line, write_parquet
 from tests.transforms.clients import PickyClient

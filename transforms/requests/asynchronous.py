@@ -38,7 +38,7 @@ from ..models.client import Client
 from ..models.shared_client import Lease, SharedClient
 from ..models.switch import ServedModel
 from ..models.unmet_settings import count_unmet
-from .request_ids import RequestIds
+from .retry_ids import RequestIds
 
 OnFailure = Literal["emit", "dead_letter", "raise"]
 """What becomes of a request that failed: an element that has the error, a DeadLetter, or the end of the job."""

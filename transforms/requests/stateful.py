@@ -39,7 +39,7 @@ from ..models.ref_counted import RefCounted
 from ..models.shared_client import Lease, SharedClient
 from ..models.unmet_settings import count_unmet
 from .asynchronous import AsyncRequestDoFn, InFlight, OnFailure, OwnWindows, Task
-from .request_ids import RequestIds
+from .retry_ids import RequestIds
 
 _CAPABLE = ("PrismRunner", "DataflowRunner", "FlinkRunner", "PortableRunner")
 _INCAPABLE = {"SparkRunner"}

@@ -11,9 +11,9 @@ from millrace.model_manager.grammars.compiling import allowed, check
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 
-from .grammar import Grammar
 from .leaves import bounded, expression, is_choice
 from .reading import Range
+from .record_grammar import RecordGrammar
 from .shapes import Items, Leaf, Maybe, Record, Shape
 
 _DOCUMENT = "a"
@@ -25,7 +25,7 @@ def check_supported(record: Record) -> None:
     """Raises ConfigError for what no grammar is made of, what nothing satisfies, and what is more than a grammar may
     have; it names the field where one is to blame.
     """
-    whole = _refusal(grammar=Grammar(record).of(_DOCUMENT))
+    whole = _refusal(grammar=RecordGrammar(record).of(_DOCUMENT))
     if whole is None:
         return
     for path, leaf in _leaves(record, ""):
@@ -41,7 +41,7 @@ def check_answer(record: Record, document: str, answer: str, ranges: Mapping[str
     the answer's values, by their paths.
     """
     written = answer.encode()
-    taken = allowed(Constraint(grammar=Grammar(record).of(document)), answer)
+    taken = allowed(Constraint(grammar=RecordGrammar(record).of(document)), answer)
     if taken < len(written):
         at = len(written[:taken].decode(errors="ignore"))
         around = [(end - start, path) for path, (start, end) in ranges.items() if start <= at <= end]

@@ -13,8 +13,8 @@ from typing import Any
 
 from millrace.model_manager.wire.errors import AnswerRejected
 
-from .grammar import pieces
 from .leaves import float_within
+from .record_grammar import pieces
 from .shapes import Items, Leaf, Maybe, Piece, Record, Shape, Span
 
 _DECODER = JSONDecoder(parse_float=Decimal)

@@ -80,8 +80,8 @@ class CompiledRunner:
         self._embed(torch.from_numpy(step.token_ids), torch.from_numpy(step.positions))
         self._attention.begin(step)
         self._body.run(count)
-        asked, places = np.unique(np.concatenate((step.logits_rows, step.hidden_rows)), return_inverse=True)
-        self._finish_rows(asked, count)
+        wanted, places = np.unique(np.concatenate((step.logits_rows, step.hidden_rows)), return_inverse=True)
+        self._finish_rows(wanted, count)
         logits_places, hidden_places = np.split(places, [len(step.logits_rows)])
         return StepOutput(
             logits=self._logits_of_rows(logits_places),
@@ -109,14 +109,14 @@ class CompiledRunner:
             cos, sin = angles(self._plan.rope, positions)
             buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
 
-    def _finish_rows(self, asked: Longs, count: int) -> None:
-        """Bring the rows `asked` of `count` through the rest of the last layer; they are the first rows then."""
-        if len(asked) < count:
-            rows = torch.from_numpy(asked)
+    def _finish_rows(self, wanted: Longs, count: int) -> None:
+        """Bring the rows `wanted` of `count` through the rest of the last layer; they are the first rows then."""
+        if len(wanted) < count:
+            rows = torch.from_numpy(wanted)
             for buffer in (self._buffers.stream, self._buffers.attended):
-                buffer.tensor[: len(asked)] = buffer.tensor[rows]
-        if len(asked):
-            self._last.run(len(asked))
+                buffer.tensor[: len(wanted)] = buffer.tensor[rows]
+        if len(wanted):
+            self._last.run(len(wanted))
 
     def _logits_of_rows(self, rows: Longs) -> torch.Tensor:
         rows = np.ascontiguousarray(rows)

@@ -84,7 +84,7 @@ def text_part(config: Any) -> Any | None:
     return text
 
 
-def longest_context(config: Any, asked: int | None) -> int:
+def longest_context(config: Any, setting: int | None) -> int:
     """Most tokens of a sequence: what is asked for, or the model's own; raises ConfigError for more than that.
 
     Beyond the original length of a `longrope` or `dynamic` rope an answer would depend on its company, so they end
@@ -97,13 +97,13 @@ def longest_context(config: Any, asked: int | None) -> int:
         if rope.get("rope_type") in _LENGTH_BOUND_ROPE:
             served = min(served, int(rope.get("original_max_position_embeddings") or positions))
             why = f": rope type {rope['rope_type']} makes longer answers depend on the rest of their batch"
-    if asked is not None and asked > served:
+    if setting is not None and setting > served:
         raise ConfigError(
-            f"max_model_len={asked}: this model takes at most {served}{why if served < positions else ''}"
+            f"max_model_len={setting}: this model takes at most {served}{why if served < positions else ''}"
         )
-    if asked is None and served < positions:
+    if setting is None and served < positions:
         log.warning("max_model_len is %d, not %d%s", served, positions, why)
-    return asked or served
+    return setting or served
 
 
 def feed_forward_size(config: Any) -> int:

@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_device(asked: Device) -> torch.device:
+def choose_device(setting: Device) -> torch.device:
     """The device to run on; raises ConfigError if it is asked for by name and not there."""
     present = torch.cuda.is_available()
-    if asked == "cuda" and not present:
+    if setting == "cuda" and not present:
         raise ConfigError("device='cuda': this machine has no usable CUDA device; takes 'cpu' or 'auto' here")
-    return torch.device("cuda" if present and asked != "cpu" else "cpu")
+    return torch.device("cuda" if present and setting != "cpu" else "cpu")
 
 
-def choose_dtype(asked: Dtype, stored: torch.dtype, device: torch.device) -> torch.dtype:
+def choose_dtype(setting: Dtype, stored: torch.dtype, device: torch.device) -> torch.dtype:
     """The format to compute in: the one asked for, else the stored one as far as `device` computes it fast.
 
     Raises ConfigError for float16 asked for on a CPU, where it has neither speed nor range.
     """
-    if asked == "float16" and device.type == "cpu":
+    if setting == "float16" and device.type == "cpu":
         raise ConfigError("dtype='float16': not on a CPU; takes 'auto', 'float32' or 'bfloat16' there")
-    if asked != "auto":
-        return _FORMATS[asked]
+    if setting != "auto":
+        return _FORMATS[setting]
     chosen = stored if _is_fast(stored, device) else _next_best(device)
     if chosen != stored:
         log.warning("dtype auto: %s on this %s instead of the checkpoint's %s", chosen, device.type, stored)

@@ -14,7 +14,7 @@ import torch
 from ...wire.config import ModelConfig
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
-from ..prompt_reader import MOST_LOGITS
+from ..prompt_outputs import MOST_LOGITS
 from ..quantization.precision import CACHE_FORMATS, check_formats
 from ..speculation.drafts import most_draft_rows
 from . import kv_memory

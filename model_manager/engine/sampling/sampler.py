@@ -121,8 +121,8 @@ def _arrived(outcome: list[npt.NDArray[Any]], counts: Longs) -> Samples:
     """From what was copied: tokens and flags, then what `_logprobs` gave."""
     (tokens, finite, possible), *logprobs = outcome
     columns = zip(*(column.tolist() for column in logprobs), strict=True)
-    asked = np.flatnonzero(counts >= 0).tolist()
-    entries = {row: _entry(int(counts[row]), *each) for row, each in zip(asked, columns, strict=True)}
+    with_logprobs = np.flatnonzero(counts >= 0).tolist()
+    entries = {row: _entry(int(counts[row]), *each) for row, each in zip(with_logprobs, columns, strict=True)}
     return Samples(tokens.tolist(), (finite != 0).tolist(), (possible != 0).tolist(), entries)
 
 
@@ -130,10 +130,10 @@ def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, counts: Longs) -> l
     """Of the N rows that ask for log-probabilities, by the logits alone, before anything was done to them: [N, 1] the
     token's own, [N] whether it is the likeliest, [N, K] the likeliest tokens, [N, K] theirs; nothing if N is 0.
     """
-    asked = np.flatnonzero(counts >= 0)
-    if not asked.size:
+    with_logprobs = np.flatnonzero(counts >= 0)
+    if not with_logprobs.size:
         return []
-    index = to_device(asked, logits.device)
+    index = to_device(with_logprobs, logits.device)
     scores = logits[index].log_softmax(dim=-1).clamp_(min=LEAST)
     own = scores.gather(1, token_ids[index, None])
     greedy = own[:, 0] >= scores.max(dim=-1).values

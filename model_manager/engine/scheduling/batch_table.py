@@ -55,7 +55,7 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenRange:
     """Positions `start` to `end - 1` of a running sequence and the drafts behind it, for a draft model to compute."""
 
     sequence: Sequence
@@ -129,9 +129,9 @@ class BatchTable:
             sources=sources,
         )
 
-    def pack_spans(self, spans: List[Span]) -> StepInput:
+    def pack_ranges(self, ranges: List[TokenRange]) -> StepInput:
         """The same of a draft model's step."""
-        columns = [(s.sequence.row, s.start, s.end - s.start, int(s.reaches_end)) for s in spans]
+        columns = [(s.sequence.row, s.start, s.end - s.start, int(s.reaches_end)) for s in ranges]
         return self._pack(*_columns(columns))
 
     def _pack(self, rows: Longs, starts: Longs, counts: Longs, wanted: Longs) -> StepInput:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as List
 
 from ..interface import Longs, ModelRunner
 from ..sampling.sampler import Sampler
-from ..scheduling.batch_table import BatchTable, Span
+from ..scheduling.batch_table import BatchTable, TokenRange
 from ..scheduling.sequence import Sequence
 
 
@@ -32,12 +32,12 @@ class DraftModel:
     def draft(self, sequences: List[Sequence], counts: Longs) -> list[list[int]]:
         guesses: dict[str, list[int]] = {sequence.request_id: [] for sequence in sequences}
         most = {s.request_id: int(count) for s, count in zip(sequences, counts, strict=True) if self._takes(s, count)}
-        spans = self._first_spans([sequence for sequence in sequences if sequence.request_id in most])
+        ranges = self._first_ranges([sequence for sequence in sequences if sequence.request_id in most])
         depth = 0
-        while spans:
-            ready = self._run(spans, depth, guesses)
-            spans = [
-                Span(sequence, sequence.num_tokens + depth, sequence.num_tokens + depth + 1)
+        while ranges:
+            ready = self._run(ranges, depth, guesses)
+            ranges = [
+                TokenRange(sequence, sequence.num_tokens + depth, sequence.num_tokens + depth + 1)
                 for sequence in ready
                 if len(guesses[sequence.request_id]) < most[sequence.request_id]
             ]
@@ -48,26 +48,26 @@ class DraftModel:
         """Whether all but the last of those guesses, which is not computed, are within this model's positions."""
         return sequence.num_tokens + int(count) - 1 <= self._runner.max_model_len
 
-    def _first_spans(self, sequences: List[Sequence]) -> list[Span]:
+    def _first_ranges(self, sequences: List[Sequence]) -> list[TokenRange]:
         """What is missing of each, within the budget. Drafts that were wrong are computed again as what they became;
         of the tokens that are there, all but the last can have been drafts, since that one was sampled.
         """
-        spans = []
+        ranges = []
         left = self._max_tokens
         for sequence in sequences:
             start = min(sequence.num_draft_computed_tokens, sequence.num_tokens - 1)
             end = min(sequence.num_tokens, start + left)
             if end > start:
-                spans.append(Span(sequence, start, end))
+                ranges.append(TokenRange(sequence, start, end))
                 left -= end - start
-        return spans
+        return ranges
 
-    def _run(self, spans: list[Span], depth: int, guesses: dict[str, list[int]]) -> list[Sequence]:
-        """Compute the spans and add a guess for each sequence that got to its end; returns those."""
-        output = self._runner.execute(self._table.pack_spans(spans))
-        for span in spans:
-            span.sequence.num_draft_computed_tokens = span.end
-        ready = [span.sequence for span in spans if span.reaches_end]
+    def _run(self, ranges: list[TokenRange], depth: int, guesses: dict[str, list[int]]) -> list[Sequence]:
+        """Compute the ranges and add a guess for each sequence that got to its end; returns those."""
+        output = self._runner.execute(self._table.pack_ranges(ranges))
+        for each in ranges:
+            each.sequence.num_draft_computed_tokens = each.end
+        ready = [each.sequence for each in ranges if each.reaches_end]
         if ready:
             samples = self._sampler.sample(output.logits, self._table.sampling(ready, ahead=depth))
             for sequence, token_id in zip(ready, samples.token_ids, strict=True):

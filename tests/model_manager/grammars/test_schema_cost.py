@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from millrace.model_manager.grammars.llguidance_schemas import prepared
 from millrace.model_manager.grammars.schema_cost import referred
-from millrace.model_manager.grammars.schemas import prepared
 from millrace.model_manager.wire.constraint import Constraint
 
 MOST_SECONDS = 5.0

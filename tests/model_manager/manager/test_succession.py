@@ -51,7 +51,9 @@ class Machine:
             self.router.connect(number, observer=False)
             self.told[number] = []
         key = replaces.key if replaces else ""
-        self.router.open_model(number, OpenModel(config, "/", group=group, replaces=key, asked=config), self.now)
+        self.router.open_model(
+            number, OpenModel(config, "/", group=group, replaces=key, client_config=config), self.now
+        )
         self.settle()
 
     def close(self, number: int, config: ModelConfig) -> None:

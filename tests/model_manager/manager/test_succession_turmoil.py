@@ -84,7 +84,7 @@ class Turmoil:
 
     def open(self, number: int, config: ModelConfig, replaces: str) -> None:
         self.clients[number].opened.add(config.key)
-        message = OpenModel(config, "/", group="job", replaces=replaces, asked=config)
+        message = OpenModel(config, "/", group="job", replaces=replaces, client_config=config)
         self.router.open_model(number, message, self.now)
 
     def close(self, number: int, config: ModelConfig) -> None:

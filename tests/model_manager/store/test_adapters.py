@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.client.adapters import Adapters
+from millrace.model_manager.client.adapter_lookup import Adapters
 from millrace.model_manager.store import find_adapter
 from millrace.model_manager.store.adapters import digest_of
 from millrace.model_manager.store.contents import ADAPTER_FILES

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from millrace.model_manager.grammars.compiling import allowed
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.transforms.typed.blanks import BLANKS, is_blank
-from millrace.transforms.typed.grammar import Grammar, pieces
 from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.record_grammar import RecordGrammar, pieces
 from millrace.transforms.typed.shapes import Maybe, Member, Piece, Record, Shape, Span
 from tests.transforms.constrained_client import answer, compiler
 
@@ -79,7 +79,7 @@ def test_blanks_are_all_white_space_all_control_characters_and_what_has_no_width
 def test_whatever_is_let_through_is_a_piece_that_begins_and_ends_with_what_shows(
     document: str, span: Span, seed: int
 ) -> None:
-    compiled = compiler().compile(Constraint(grammar=Grammar(record(Piece(span))).of(document)))
+    compiled = compiler().compile(Constraint(grammar=RecordGrammar(record(Piece(span))).of(document)))
     for each in range(seed, seed + 8):
         text = compiled.tokenizer.decode_bytes(answer(compiled, each)[0]).decode()
         piece = json.loads(text)["a"]
@@ -96,7 +96,7 @@ def test_whatever_is_let_through_is_a_piece_that_begins_and_ends_with_what_shows
 def test_every_piece_that_begins_and_ends_with_what_shows_is_let_through_and_no_other(
     document: str, span: Span
 ) -> None:
-    grammar = Grammar(record(Piece(span))).of(document)
+    grammar = RecordGrammar(record(Piece(span))).of(document)
     expected = spans(document, span)
     assert expected
     assert [text for text in sorted(expected) if not takes(grammar, text)] == []
@@ -115,7 +115,7 @@ def test_words_are_never_cut_so_that_trimming_would_cut_them_again(document: str
 @pytest.mark.parametrize("document", [" ", "\xa0\u3000", "\ufeff", "\0\0", "\u200b\u2060", JOINERS, "\u2028\x85\x1f"])
 def test_an_optional_span_of_a_document_that_shows_nothing_can_be_null_alone(document: str) -> None:
     for span in (Span.words, Span.chars):
-        grammar = Grammar(record(Maybe(Piece(span)))).of(document)
+        grammar = RecordGrammar(record(Maybe(Piece(span)))).of(document)
         assert takes(grammar, None)
         assert not takes(grammar, document)
         compiled = compiler().compile(Constraint(grammar=grammar))

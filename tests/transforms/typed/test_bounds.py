@@ -11,9 +11,9 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import AnswerRejected, ConfigError
 from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.grammar import Grammar
 from millrace.transforms.typed.leaves import bounded
 from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.shapes import Leaf, Record
 from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import compiler
@@ -27,7 +27,7 @@ def record(annotation: Any) -> Record:
 
 
 def accepted(held: Record, number: str) -> bool:
-    compiled = compiler().compile(Constraint(grammar=Grammar(held).of("")))
+    compiled = compiler().compile(Constraint(grammar=RecordGrammar(held).of("")))
     tokens = compiled.tokenizer.tokenize_str(f'{{"a": {number}}}')
     matcher = compiled.matcher()
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()

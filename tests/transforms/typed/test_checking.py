@@ -9,11 +9,11 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.grammar import Grammar
 from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.shapes import Schema
 from tests.transforms.constrained_client import compiler
-from tests.transforms.typed.test_grammar import sentence
+from tests.transforms.typed.test_record_grammar import sentence
 
 MANY = [f"f{at}" for at in range(420)]
 CHAIN = {"$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(3000)} | {"d3000": {"type": "integer"}}}
@@ -44,13 +44,13 @@ def test_what_the_engine_would_refuse_is_told_at_launch(given: Schema, said: str
 def test_hundreds_of_fields_are_within_a_grammars_limits(kind: Any, required: list[str]) -> None:
     record = record_of(schema({key: {"type": kind} for key in MANY}, required))
     check_supported(record)
-    compiler().compile(Constraint(grammar=Grammar(record).of("")))
+    compiler().compile(Constraint(grammar=RecordGrammar(record).of("")))
 
 
 def test_what_may_be_missing_comes_in_any_selection_in_order() -> None:
     names = ["a", "b", "c", "d", "e"]
     record = record_of(schema({key: {"type": "integer"} for key in names}))
-    found = [[*json.loads(read(record, sentence(Grammar(record).of(""), seed), "").json)] for seed in range(60)]
+    found = [[*json.loads(read(record, sentence(RecordGrammar(record).of(""), seed), "").json)] for seed in range(60)]
     assert all(keys == sorted(keys) for keys in found)
     assert len({tuple(keys) for keys in found}) > 10
 
@@ -58,4 +58,4 @@ def test_what_may_be_missing_comes_in_any_selection_in_order() -> None:
 def test_what_is_equal_stands_in_a_grammar_once() -> None:
     inner = schema({"x": {"type": "number", "minimum": 1}, "y": {"enum": ["p", "q"]}}, ["x", "y"])
     record = record_of(schema({"a": inner, "b": inner, "c": {"type": "array", "items": inner}}, ["a", "b", "c"]))
-    assert Grammar(record).of("").count("%json") == 1
+    assert RecordGrammar(record).of("").count("%json") == 1

@@ -11,8 +11,8 @@ import pytest
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.grammar import Grammar
 from millrace.transforms.typed.leaves import bare, choice
+from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
 from tests.transforms.constrained_client import answer, compiler
@@ -179,7 +179,7 @@ def test_references_are_followed_until_they_recur(draft: str) -> None:
     assert valid({"a": {"name": "x", "inner": [{"name": "y", "inner": [{"name": "z"}]}]}})
     assert not valid({"a": {"name": "x", "inner": [{"name": "y", "inner": [{"name": 3}]}]}})
     for seed in range(4):
-        compiled = compiler().compile(Constraint(grammar=Grammar(record).of("")))
+        compiled = compiler().compile(Constraint(grammar=RecordGrammar(record).of("")))
         text = compiled.tokenizer.decode_bytes(answer(compiled, seed)[0]).decode()
         jsonschema.validators.validator_for(schema)(schema).validate(json.loads(text))
 

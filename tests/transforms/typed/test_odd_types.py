@@ -20,11 +20,11 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.examples import answer_of
-from millrace.transforms.typed.grammar import Grammar
 from millrace.transforms.typed.reading import read
+from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.values import decoded, value_of
-from tests.transforms.typed.test_grammar import DOCUMENT, sentence
+from tests.transforms.typed.test_record_grammar import DOCUMENT, sentence
 
 Field = pydantic.Field
 T = TypeVar("T")
@@ -159,7 +159,7 @@ ODD: dict[str, Any] = {
 @pytest.mark.parametrize("given", ODD.values(), ids=ODD)
 def test_each_gives_valid_rows_that_survive_beams_coder_and_may_be_examples(given: Any) -> None:
     record = record_of(given)
-    grammar = Grammar(record).of(DOCUMENT)
+    grammar = RecordGrammar(record).of(DOCUMENT)
     coder = registry.get_coder(element_type(record))
     for seed in range(5):
         found = json.loads(read(record, sentence(grammar, seed), DOCUMENT).json)
@@ -186,7 +186,7 @@ def test_a_literal_member_of_an_enum_is_that_member() -> None:
 
 def test_a_decimal_may_be_as_large_as_its_digits_say() -> None:
     record = record_of(Constrained)
-    grammar = Grammar(record).of("")
+    grammar = RecordGrammar(record).of("")
     prices = {json.loads(read(record, sentence(grammar, seed), "").json)["price"] for seed in range(40)}
     assert any(price > 99 for price in prices)
 

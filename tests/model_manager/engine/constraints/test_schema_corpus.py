@@ -9,7 +9,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from millrace.model_manager.grammars.compiling import GrammarCompiler
 from millrace.model_manager.grammars.grammar import Grammar
-from millrace.model_manager.grammars.schemas import OPTIONS
+from millrace.model_manager.grammars.llguidance_schemas import OPTIONS
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.messages import Request

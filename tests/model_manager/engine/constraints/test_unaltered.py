@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from millrace.model_manager.engine.constraints.preparation import guide_alone
-from millrace.model_manager.engine.scheduling.acceptable import accepted
+from millrace.model_manager.engine.scheduling.admission import admitted
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.wire.constraint import Constraint
@@ -145,7 +145,7 @@ def test_a_model_that_knows_its_answer_gives_it_at_every_budget(fields: dict[str
 def refused(constraint: Constraint, text: str, max_tokens: int) -> str | None:
     """What hinders an output of that text, in the tokenizer's own tokens, in all that holds one sequence."""
     request = asked("", 5, constraint, max_tokens)
-    sequence = accepted(request, vocab_size=VOCAB_SIZE, max_len=4096, stop_rules=RULES, known=(), now=0.0)
+    sequence = admitted(request, vocab_size=VOCAB_SIZE, max_len=4096, stop_rules=RULES, known=(), now=0.0)
     guide_alone(sequence, COMPILER)
     tokens = TOKENIZER.tokenize_str(text)
     for token in [*tokens, EOS]:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.engine import prompt_reader as prompt_reader
+from millrace.model_manager.engine import prompt_outputs
 from millrace.model_manager.engine.scheduling.readings import EmbedReading, ScoreReading, Scores
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -164,7 +164,7 @@ def test_values_that_are_not_finite_fail_their_request_alone() -> None:
 
 
 def test_logits_of_few_rows_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_reader, "MOST_LOGITS", 3 * VOCAB_SIZE)
+    monkeypatch.setattr(prompt_outputs, "MOST_LOGITS", 3 * VOCAB_SIZE)
     sizes: list[int] = []
 
     class Counting(HistoryRunner):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.model_manager.engine.scheduling.acceptable import accepted
+from millrace.model_manager.engine.scheduling.admission import admitted
 from millrace.model_manager.engine.scheduling.sequence import Sequence, sampling_seed
 from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
@@ -58,7 +58,7 @@ def test_an_unseeded_request_has_a_seed_of_its_id_and_a_seeded_one_its_own() -> 
 
 def accept(request: Request, max_len: int = 8, known: tuple[str, ...] = ()) -> Sequence:
     rules = StopRules(frozenset(), None)
-    return accepted(request, vocab_size=2, max_len=max_len, stop_rules=rules, known=known, now=0.0)
+    return admitted(request, vocab_size=2, max_len=max_len, stop_rules=rules, known=known, now=0.0)
 
 
 def test_max_tokens_is_cut_to_the_positions_that_are_left() -> None:

@@ -29,7 +29,7 @@ def pieces(text: str, by: str) -> list[str]:
     return list(text) if by == "chars" else [word for run in _RUN.findall(text) for word in _WORD.findall(run)]
 
 
-class Grammar:
+class RecordGrammar:
     """Of a record; made once, completed for each document where it has spans."""
 
     def __init__(self, record: Record) -> None:

@@ -15,7 +15,7 @@ MOST_LOGITS = 1 << 22
 """Of prompts' rows, rows times vocabulary, that are held at once: a whole prompt's would be the largest thing there."""
 
 
-class PromptReader:
+class PromptOutputs:
     """Serves the readings of a step's sequences, those of all scores together."""
 
     def __init__(self, runner: ModelRunner) -> None:

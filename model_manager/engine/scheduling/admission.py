@@ -10,7 +10,7 @@ from .sequence import Sequence
 from .stopping import StopRules
 
 
-def accepted(
+def admitted(
     request: Request,
     *,
     vocab_size: int,

@@ -17,9 +17,9 @@ from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.blanks import is_blank
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.examples import answer_of
-from millrace.transforms.typed.grammar import Grammar
 from millrace.transforms.typed.leaves import bare, choice
 from millrace.transforms.typed.reading import Reading, read
+from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
 from millrace.transforms.typed.values import decoded, value_of
@@ -46,7 +46,7 @@ def checked(record: Record, text: str, document: str) -> Reading:
 @pytest.mark.parametrize("given_type", TYPES, ids=lambda each: getattr(each, "__name__", "schema"))
 def test_every_sentence_is_a_row(given_type: Any) -> None:
     record = record_of(given_type)
-    grammar = Grammar(record).of(DOCUMENT)
+    grammar = RecordGrammar(record).of(DOCUMENT)
     for seed in range(12):
         checked(record, sentence(grammar, seed), DOCUMENT)
 
@@ -54,7 +54,7 @@ def test_every_sentence_is_a_row(given_type: Any) -> None:
 def test_what_a_json_schema_is_given_for_is_valid_under_it_itself() -> None:
     record = record_of(SCHEMA)
     for seed in range(12):
-        found = read(record, sentence(Grammar(record).of(""), seed), "")
+        found = read(record, sentence(RecordGrammar(record).of(""), seed), "")
         jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(found.json))
 
 
@@ -104,7 +104,7 @@ def wider(shapes: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(records(st.recursive(LEAVES, wider, max_leaves=5)), st.integers(0, 2**31))
 def test_every_sentence_of_a_random_type_is_a_row(record: Record, seed: int) -> None:
-    checked(record, sentence(Grammar(record).of(DOCUMENT), seed), DOCUMENT)
+    checked(record, sentence(RecordGrammar(record).of(DOCUMENT), seed), DOCUMENT)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -115,7 +115,7 @@ def test_every_sentence_of_a_random_type_is_a_row(record: Record, seed: int) -> 
 )
 def test_a_span_is_a_piece_of_any_document_where_its_offsets_say(document: str, span: Span, seed: int) -> None:
     record = Record("Row", (Member("a", Piece(span), "a"), Member("b", Items(Piece(span), 2, 3), "b")))
-    found = checked(record, sentence(Grammar(record).of(document), seed), document)
+    found = checked(record, sentence(RecordGrammar(record).of(document), seed), document)
     values = json.loads(found.json)
     pieces = {"a": values["a"]} | {f"b[{at}]": value for at, value in enumerate(values["b"])}
     assert {path: document[start:end] for path, (start, end) in found.spans.items()} == pieces
@@ -123,7 +123,7 @@ def test_a_span_is_a_piece_of_any_document_where_its_offsets_say(document: str, 
 
 def test_nothing_but_pieces_of_the_document_is_let_through() -> None:
     record = Record("Row", (Member("a", Piece(Span.words), "a"),))
-    compiled = compiler().compile(Constraint(grammar=Grammar(record).of('Anna "Lee" Larsen\nbought')))
+    compiled = compiler().compile(Constraint(grammar=RecordGrammar(record).of('Anna "Lee" Larsen\nbought')))
 
     def accepted(piece: str) -> bool:
         tokens = compiled.tokenizer.tokenize_str('{"a": ' + json.dumps(piece) + "}")
@@ -139,7 +139,7 @@ def test_a_word_of_a_hundred_thousand_characters_document_is_found() -> None:
     assert len(document) > 100_000
     for span in (Span.words, Span.chars):
         record = Record("Row", (Member("a", Piece(span), "a"),))
-        compiled = compiler().compile(Constraint(grammar=Grammar(record).of(document)))
+        compiled = compiler().compile(Constraint(grammar=RecordGrammar(record).of(document)))
         tokens = compiled.tokenizer.tokenize_str('{"a": "word6100 \\"quoted\\""}')
         matcher = compiled.matcher()
         assert matcher.try_consume_tokens(tokens) == len(tokens)
@@ -153,7 +153,7 @@ def test_an_example_is_written_as_the_grammar_would(tmp_path: Path) -> None:
     value = {"order-id": 4, "day": None, "tags": ["a"], "size": {"w": 1.5}}
     text = answer_of(record, value)
     assert text == '{"order-id": 4, "day": null, "size": {"w": 1.5}, "tags": ["a"]}'
-    compiled = compiler().compile(Constraint(grammar=Grammar(record).of("")))
+    compiled = compiler().compile(Constraint(grammar=RecordGrammar(record).of("")))
     tokens = compiled.tokenizer.tokenize_str(text)
     matcher = compiled.matcher()
     assert matcher.try_consume_tokens(tokens) == len(tokens)

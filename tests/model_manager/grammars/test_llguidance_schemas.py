@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.grammars.compiling import GrammarCompiler
-from millrace.model_manager.grammars.schemas import DATE, prepared
+from millrace.model_manager.grammars.llguidance_schemas import DATE, prepared
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.client.tokenizers_made_here import KINDS, save

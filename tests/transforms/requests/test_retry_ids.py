@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Prompt
-from millrace.transforms.requests.request_ids import RequestIds
+from millrace.transforms.requests.retry_ids import RequestIds
 
 PARAMS = SamplingParams()
 texts = st.lists(st.sampled_from("abcd"))
