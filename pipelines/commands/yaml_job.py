@@ -29,7 +29,7 @@ from millrace.transforms.files.file_systems import match
 from ..edge import at_the_edge
 from ..flags.beam import PRISM, beam_options, check_runner, runner_name, runs_here
 from ..flags.parser import FlagParser
-from ..job.logs import logs_at
+from ..job.logs import logs_at, tell
 from ..job.summary import Outcome, count_lines, outcome_of, places, span
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.named_runner import named_runner
@@ -62,11 +62,11 @@ def _run(arguments: Sequence[str]) -> int:
     spec = _read(flags.file, flags.jinja_variables)
     options = _options(spec, rest)
     runs_on_flink(options)  # or ends here
-    with logs_at("info" if flags.verbose else "warning") as stderr, named_runner(options) as runner:
+    with logs_at("info" if flags.verbose else "warning") as console, named_runner(options) as runner:
         pipeline = beam.Pipeline(runner=runner, options=options)
         build(pipeline, spec, flags.file)
         where = "this machine" if runs_here(options) else options.view_as(StandardOptions).runner
-        print(f"{flags.file}: runs on {where}", file=stderr, flush=True)
+        tell(console, f"{flags.file}: runs on {where}")
         began = time.time()
         with hint_at_workers(options):
             result = pipeline.run()

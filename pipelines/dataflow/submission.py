@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import apache_beam as beam
 import google.auth
@@ -38,7 +38,7 @@ _ENDED_BADLY = (PipelineState.FAILED, PipelineState.CANCELLED)
 Build = Callable[[beam.Pipeline, JobOptions], Any]
 
 
-def run_on_dataflow(options: JobOptions, build: Build, stderr: TextIO) -> int:
+def run_on_dataflow(options: JobOptions, build: Build, show: Callable[[str], None]) -> int:
     """Show what is asked for, and submit it unless `dry_run`; returns the exit status.
 
     Raises ConfigError or ModelError for what can be known before.
@@ -51,7 +51,7 @@ def run_on_dataflow(options: JobOptions, build: Build, stderr: TextIO) -> int:
     workers = arrange_workers(options.beam, options.model, options.gpu, weights, stream=is_streaming(options.beam))
     if not options.quiet or options.dry_run:
         rows = [*_job_rows(options), ("package", str(package)), *workers.shown]
-        print("\n".join([*table(_title(options), rows), *why]), file=stderr, flush=True)
+        show("\n".join([*table(_title(options), rows), *why]))
     if options.dry_run:
         return 0
     with _temporary_folder(), package.staged(options.beam):

@@ -1,5 +1,7 @@
-"""What is logged while a job runs, each line once: by default our own warnings, and nothing that would drown the
-progress line; the libraries', Beam's above all, at a level above ours.
+"""What is logged while a job runs, each line once: by default our own warnings; the libraries', Beam's above all, at a
+level above ours.
+
+Log lines and the progress line share one Console: it prints a log line above the progress line, never into it.
 """
 
 from __future__ import annotations
@@ -13,23 +15,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from rich.console import Console
+
 _OURS = "millrace"
 _STDERR = 2
 _THEIRS = {"debug": logging.INFO, "info": logging.WARNING}
 
 
 @contextmanager
-def logs_at(level: str) -> Iterator[TextIO]:
-    """Log our own modules from `level` up; from info down the libraries', a level higher. Yields where the terminal is.
+def logs_at(level: str) -> Iterator[Console]:
+    """Log our own modules from `level` up; from info down the libraries', a level higher. Yields the console.
 
-    Otherwise stderr itself is closed to all: libraries in C and Beam's worker processes print what they like to it.
+    Above info stderr itself goes nowhere: libraries in C and Beam's worker processes print what they like to it.
     """
     verbose = level in _THEIRS
     with _own_stderr(shared=verbose) as stream, warnings.catch_warnings():
         if not verbose:
             warnings.simplefilter("ignore")
-        with _handler(stream, level, _THEIRS.get(level, logging.CRITICAL)):
-            yield stream
+        console = Console(file=stream)
+        with _handling(ConsoleHandler(console), level, _THEIRS.get(level, logging.CRITICAL)):
+            yield console
+
+
+def tell(console: Console, line: str) -> None:
+    """Print a line as it is, without markup, colours or breaks."""
+    console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class ConsoleHandler(logging.Handler):
+    """Log records as lines of a console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(logging.Formatter("%(levelname).1s %(asctime)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(self._console, self.format(record))
 
 
 @contextmanager
@@ -58,11 +80,9 @@ def _is_real(stream: TextIO) -> bool:
 
 
 @contextmanager
-def _handler(stream: TextIO, ours: str, theirs: int) -> Iterator[None]:
+def _handling(handler: logging.Handler, ours: str, theirs: int) -> Iterator[None]:
     root = logging.getLogger()
     before, others = root.level, [each for each in root.handlers if _prints(each)]
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(levelname).1s %(asctime)s %(name)s: %(message)s"))
     for other in others:
         root.removeHandler(other)
     root.addHandler(handler)

@@ -5,7 +5,6 @@ Counts come from the manager, polled from a thread; the job itself knows nothing
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +18,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.reading.count import RowCount
+
+from .logs import tell
 
 POLL_SECONDS = 0.5
 _PLAIN_EVERY = 10.0
@@ -108,31 +109,6 @@ def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
     return speed.line(waits=status is not None and not any(model.outstanding for model in status.models))
 
 
-class _Ear(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        self.heard.set()
-
-
-@contextmanager
-def heard(logger: str) -> Iterator[Callable[[], bool]]:
-    """Tells whether anybody in this process has logged there, at whatever level, since the block began."""
-    place, ear = logging.getLogger(logger), _Ear()
-    before = place.level, place.propagate
-    place.addHandler(ear)
-    place.setLevel(logging.DEBUG)
-    place.propagate = False
-    try:
-        yield ear.heard.is_set
-    finally:
-        place.removeHandler(ear)
-        place.setLevel(before[0])
-        place.propagate = before[1]
-
-
 @contextmanager
 def shown_progress(
     read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock = time.monotonic
@@ -151,7 +127,9 @@ def shown_progress(
 
 def _show_live(read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock, stop: threading.Event) -> None:
     columns = (SpinnerColumn(), BarColumn(bar_width=30), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Otherwise rich takes sys.stderr for itself, and shows what logs.py keeps from the terminal.
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    with bar as progress:
         task: TaskID = progress.add_task("starting", total=1.0 if speed.total else None)
         while not stop.wait(POLL_SECONDS):
             line = describe(read(), job, speed, clock())
@@ -166,7 +144,7 @@ def _show_plain(
         line = describe(read(), job, speed, clock())
         is_due = clock() - printed_at >= _PLAIN_EVERY or line.startswith(_READING)
         if is_due and line != printed:
-            console.print(line, highlight=False, soft_wrap=True)
+            tell(console, line)
             printed_at, printed = clock(), line
 
 

@@ -6,6 +6,7 @@ Without --runner a job of files runs here on Beam's local runner, and a stream, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import shutil
 import signal
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import apache_beam as beam
 import grpc
@@ -29,7 +30,7 @@ from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.reading.count import RowCount, count_rows
-from millrace.transforms.streams.readers import READING
+from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
 
@@ -53,8 +54,8 @@ from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
 from ..runners.prism import OwnPrism
-from .logs import logs_at
-from .progress import Speed, heard, shown_progress
+from .logs import logs_at, tell
+from .progress import Speed, shown_progress
 from .summary import count_lines, model_lines, outcome_of, print_summary
 
 _LOOK_SECONDS = 0.2
@@ -69,23 +70,23 @@ def run_job(options: JobOptions, build: Build) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
     if options.is_stream:
         options.beam.view_as(StandardOptions).streaming = True
-    with logs_at(options.log_level) as stderr:
+    with logs_at(options.log_level) as console:
         if is_dataflow(options.beam):
-            return run_on_dataflow(options, build, stderr)
+            return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
         if runs_on_flink(options.beam):
             check_checkpoints(options)
         for line in () if options.quiet else model_lines(options.model.model):
-            print(line, file=stderr, flush=True)
+            tell(console, line)
         with unnoted_if_refused(files_of(options), options):
             if options.is_stream:
-                return _run_stream(options, build, stderr)
+                return _run_stream(options, build, console)
             if not runs_here(options.beam):
                 return _run_elsewhere(options, build)
             resolve(options.model.model, options.model.revision)
             if options.if_exists == "overwrite":
                 _check_model(options)
-            return _run_here(_built(FnApiRunner(), options, build), options, stderr)
+            return _run_here(_built(FnApiRunner(), options, build), options, console)
 
 
 def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
@@ -108,10 +109,10 @@ def _check_model(options: JobOptions) -> None:
         EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
 
 
-def _run_here(pipeline: beam.Pipeline, options: JobOptions, stderr: TextIO) -> int:
+def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console) -> int:
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
-    with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, stderr):
+    with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console):
         result = pipeline.run()
         result.wait_until_finish()
     outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
@@ -165,7 +166,7 @@ def _what_is_kept(files: OutputFiles | None) -> str:
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run_stream(options: JobOptions, build: Build, stderr: TextIO) -> int:
+def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
     standard = options.beam.view_as(StandardOptions)
     if standard.runner is not None and runs_here(options.beam):
         raise ConfigError(
@@ -175,10 +176,10 @@ def _run_stream(options: JobOptions, build: Build, stderr: TextIO) -> int:
     if not on_prism(options):
         return _run_elsewhere(options, build)
     resolve(options.model.model, options.model.revision)
-    return _run_on_prism(options, build, stderr)
+    return _run_on_prism(options, build, console)
 
 
-def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
+def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
     if drains(options):
         _log.warning(
             "what is read of %s is written when its window is over, and until then in Prism's memory alone: Ctrl-C and "
@@ -190,7 +191,7 @@ def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
         told: list[str] = []
-        with ends, _printed(told, stderr), _progress(options, lambda _: None, stderr):
+        with ends, _printed(told, console), _progress(options, lambda _: None, console):
             result = pipeline.run()
             with _ended_at_interruption(result, options, told):
                 result.wait_until_finish()
@@ -198,13 +199,13 @@ def _run_on_prism(options: JobOptions, build: Build, stderr: TextIO) -> int:
 
 
 @contextlib.contextmanager
-def _printed(lines: list[str], stderr: TextIO) -> Iterator[None]:
+def _printed(lines: list[str], console: Console) -> Iterator[None]:
     """What there is to print once the progress line is gone."""
     try:
         yield
     finally:
         for line in lines:
-            print(line, file=stderr, flush=True)
+            tell(console, line)
 
 
 @contextlib.contextmanager
@@ -259,13 +260,14 @@ def _what_comes_again(options: JobOptions) -> str:
 
 
 @contextlib.contextmanager
-def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None], stderr: TextIO) -> Iterator[None]:
+def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None], console: Console) -> Iterator[None]:
     if options.quiet:
         yield
         return
-    with heard(READING) as is_read:
-        speed = Speed(total(options), lambda: str(options.source) if is_read() else "")
-        with shown_progress(_read_status, options.job, speed, Console(file=stderr)):
+    is_read = threading.Event()
+    with when_reading(is_read.set):
+        speed = Speed(total(options), lambda: str(options.source) if is_read.is_set() else "")
+        with shown_progress(_read_status, options.job, speed, console):
             yield
 
 

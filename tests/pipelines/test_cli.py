@@ -17,6 +17,7 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
+from tests.terminals import lines_of, on_terminal
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -131,3 +132,16 @@ def test_an_interrupt_is_one_sentence_keeps_the_rows_and_leaves_no_process(tmp_p
     _, alive = psutil.wait_procs(children, timeout=30)
     assert [child for child in alive if child.is_running()] == []
     assert list(tmp_path.glob("out/c.tmp/*/completions-*"))
+
+
+@pytest.mark.usefixtures("runtime")
+def test_on_a_terminal_a_log_line_stands_above_the_progress_line(tmp_path: Path) -> None:
+    rows = [json.dumps({"prompt": f"question {number}", "max_token": 4}) for number in range(50)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    flags = ["--input", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out/c", "--backend", "fake", "--linger", "0.1"]
+    with on_terminal([sys.executable, "-m", "millrace", "run", *flags]) as job:
+        shown = job.ended(120)
+    assert job.process.returncode == 0, shown
+    (logged,) = [line for line in lines_of(shown) if "column 'max_token' is no parameter" in line]
+    assert logged.startswith("W "), "not behind the progress line"
+    assert "starting" in shown

@@ -5,8 +5,8 @@ source ─► its readers, each with where it begins ─► redistribute ─► 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import apache_beam as beam
@@ -19,9 +19,26 @@ from .connected import Address, ConnectedDoFn, Connection
 from .messages import Message
 from .unbounded import END, FROM_START, OWN_WATERMARK, SpanTracker, StreamTime, Turn, pause
 
-READING = f"{__name__}.reading"
-"""The logger that is told, at DEBUG, that a source is read: for who waits for it in this process."""
-_reading = logging.getLogger(READING)
+_listeners: list[Callable[[], None]] = []
+
+
+@contextmanager
+def when_reading(call: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, `call` is called each time that a reader in this process begins to read.
+
+    Readers reach a runner pickled, so they cannot hold the callback themselves.
+    """
+    _listeners.append(call)
+    try:
+        yield
+    finally:
+        _listeners.remove(call)
+
+
+def tell_reading() -> None:
+    """A reader begins to read."""
+    for call in tuple(_listeners):
+        call()
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -70,7 +87,7 @@ class ReaderDoFn(ConnectedDoFn[Address, Connection]):
 
     def setup(self) -> None:
         super().setup()
-        _reading.debug("reading %s", self._address)
+        tell_reading()
 
     @beam.DoFn.unbounded_per_element()
     def process(

@@ -8,7 +8,6 @@ reading/read_rows.py.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from time import time as wall_clock
 from typing import Any, Unpack
@@ -31,12 +30,10 @@ from ..reading.file_ranges import FileRange, split_file
 from ..reading.prompt_reader import RowSettings
 from ..reading.read_prompts import ReadPrompts, ReadRange
 from ..reading.read_rows import UnreadableFile
-from .readers import READING
+from .readers import tell_reading
 
 _WHOLE_AT_ONCE = ("gs", "s3", "azfs")
 """Schemes of object stores: an object is not there before it is complete."""
-
-_reading = logging.getLogger(READING)
 
 
 class WatchPrompts(ReadPrompts):
@@ -120,7 +117,7 @@ class Look(PollFn):
     def __call__(self, watched: tuple[list[str], float]) -> PollResult[FileMetadata]:
         """`watched`: the patterns, and since when, by the wall clock."""
         patterns, started = watched
-        _reading.debug("looking at %s", patterns)
+        tell_reading()
         now = wall_clock()
         watermark = MIN_TIMESTAMP if now < started + self._interval else Timestamp.of(now - self._behind)
         found = {str(file.path): file for pattern in patterns for file in match(pattern)}

@@ -1,6 +1,5 @@
 import io
 import itertools
-import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,9 @@ from rich.console import Console
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
-from millrace.pipelines.job.progress import Speed, describe, duration, heard, shown_progress
+from millrace.pipelines.job.progress import Speed, describe, duration, shown_progress
 from millrace.transforms.reading.count import RowCount
-from millrace.transforms.streams.readers import READING, ReaderDoFn
+from millrace.transforms.streams.readers import ReaderDoFn, tell_reading, when_reading
 from millrace.transforms.streams.watch import Look
 
 
@@ -33,29 +32,33 @@ def test_before_the_first_request_it_says_what_is_waited_for() -> None:
 
 
 def test_a_stream_says_when_it_is_read() -> None:
-    with heard(READING) as is_read:
-        speed = Speed(None, lambda: "kafka:one:9092/prompts" if is_read() else "")
+    is_read = threading.Event()
+    with when_reading(is_read.set):
+        speed = Speed(None, lambda: "kafka:one:9092/prompts" if is_read.is_set() else "")
         assert describe(None, "j", speed, 0.0) == "starting"
-        logging.getLogger(READING).debug("reading")
+        tell_reading()
         assert describe(None, "j", speed, 0.0) == "reading kafka:one:9092/prompts"
         assert describe(status(state="loading"), "j", speed, 0.0) == "loading org/m"
         assert describe(status(job(1)), "j", speed, 0.0).startswith("1 ")
-    with heard(READING) as is_read:
-        assert not is_read()
+    is_read.clear()
+    tell_reading()
+    assert not is_read.is_set(), "nobody listens any more"
 
 
 def test_a_watch_tells_that_it_looks(tmp_path: Path) -> None:
-    with heard(READING) as is_read:
+    is_read = threading.Event()
+    with when_reading(is_read.set):
         Look(interval=1.0, settle=1.0)(([f"{tmp_path}/*"], 0.0))
-        assert is_read()
+    assert is_read.is_set()
 
 
 def test_a_reader_tells_that_it_reads() -> None:
     reader: ReaderDoFn[str, threading.Event] = ReaderDoFn("source", None, late=False)
     reader.connect = threading.Event  # type: ignore[method-assign]
-    with heard(READING) as is_read:
+    is_read = threading.Event()
+    with when_reading(is_read.set):
         reader.setup()
-        assert is_read()
+    assert is_read.is_set()
 
 
 def test_that_a_stream_is_read_is_told_at_once_and_once_where_there_is_no_terminal() -> None:

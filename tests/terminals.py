@@ -1,0 +1,66 @@
+"""A process whose stderr is a terminal: a pty, 100 columns wide."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator, Sequence
+from fcntl import ioctl
+
+_SIZE = struct.pack("HHHH", 40, 100, 0, 0)
+
+
+class OnTerminal:
+    """The process, and what its terminal has shown."""
+
+    def __init__(self, process: subprocess.Popen[str], controller: int) -> None:
+        self.process = process
+        self._controller = controller
+        self._shown = bytearray()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # Linux's end of a pty
+            while data := os.read(self._controller, 1 << 16):
+                self._shown += data
+
+    def shown(self) -> str:
+        """All so far, control sequences included."""
+        return self._shown.decode(errors="replace")
+
+    def ended(self, timeout: float) -> str:
+        """All that was shown; waits for the process's end."""
+        self.process.wait(timeout)
+        self._reader.join(timeout)
+        return self.shown()
+
+
+@contextlib.contextmanager
+def on_terminal(command: Sequence[str]) -> Iterator[OnTerminal]:
+    """Start it; killed at the end, if it is still there."""
+    controller, terminal = pty.openpty()
+    ioctl(terminal, termios.TIOCSWINSZ, _SIZE)
+    environment = {**os.environ, "TERM": "xterm"}
+    try:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": terminal}
+        with subprocess.Popen(command, **pipes, text=True, env=environment) as process:  # type: ignore[call-overload]
+            os.close(terminal)
+            running = OnTerminal(process, controller)
+            try:
+                yield running
+            finally:
+                process.kill()
+                running.ended(60)
+    finally:
+        os.close(controller)
+
+
+def lines_of(shown: str) -> list[str]:
+    """The lines as a reader sees them scroll by: what stands behind an erased line stands at a line's beginning."""
+    return [line.rstrip("\r") for line in shown.replace("\x1b[2K", "\n").split("\n")]
