@@ -25,9 +25,10 @@ from apache_beam.yaml import yaml_provider, yaml_transform
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.file_systems import match
+from millrace.transforms.runners import runner_of
 
 from ..edge import at_the_edge
-from ..flags.beam import PRISM, beam_options, check_runner, runner_name, runs_here
+from ..flags.beam import beam_options, check_runner
 from ..flags.parser import FlagParser
 from ..job.logs import logs_at, tell
 from ..job.summary import Outcome, count_lines, outcome_of, places, span
@@ -62,10 +63,11 @@ def _run(arguments: Sequence[str]) -> int:
     spec = _read(flags.file, flags.jinja_variables)
     options = _options(spec, rest)
     runs_on_flink(options)  # or ends here
-    with logs_at("info" if flags.verbose else "warning") as console, named_runner(options) as runner:
-        pipeline = beam.Pipeline(runner=runner, options=options)
+    runner = runner_of(options)
+    with logs_at("info" if flags.verbose else "warning") as console, named_runner(options) as beams_runner:
+        pipeline = beam.Pipeline(runner=beams_runner, options=options)
         build(pipeline, spec, flags.file)
-        where = "this machine" if runs_here(options) else options.view_as(StandardOptions).runner
+        where = "this machine" if runner.is_local else options.view_as(StandardOptions).runner
         tell(console, f"{flags.file}: runs on {where}")
         began = time.time()
         with hint_at_workers(options):
@@ -77,8 +79,7 @@ def _run(arguments: Sequence[str]) -> int:
     outcome = outcome_of(result) if isinstance(result, RunnerResult | PortableResult) else None
     for line in _what_was_done(outcome, spec, began):
         print(line)
-    counts = outcome is not None and runner_name(options) != PRISM.lower()  # which at times loses some
-    return outcome.status if outcome is not None and counts else 0
+    return outcome.status if outcome is not None and runner.counts_all else 0
 
 
 def build(pipeline: beam.Pipeline, spec: dict[str, Any], path: str) -> None:

@@ -12,33 +12,16 @@ from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
 from millrace.transforms.requests.flink_options import FlinkOptions
+from millrace.transforms.runners import FLINK, TRIED, known
 
 from .parser import FlagParser
 
-PRISM = "PrismRunner"
-"""Where a stream runs that names no runner."""
 _PORTABLE = "--job_endpoint"
-_FLINK = "FlinkRunner"
 """With a job server, which Beam starts for Flink itself, there may be options that only it knows."""
-_RUNNERS = ("DirectRunner", PRISM, _FLINK, "PortableRunner", "DataflowRunner")
-"""On which jobs are tried."""
-_LOCAL = ("", "directrunner", "fnapirunner", "switchingdirectrunner")
-_BEAMS_RUNNERS = {name.lower(): name for name in StandardOptions.KNOWN_RUNNER_NAMES}
 
 
 class _BeamFlagParser(_BeamArgumentParser, FlagParser):
     pass
-
-
-def runner_name(options: PipelineOptions) -> str:
-    """As Beam reads it: without its module, in small letters, `flink` as `flinkrunner`; empty where none is named."""
-    name = (options.view_as(StandardOptions).runner or "").rsplit(".", 1)[-1].lower()
-    return f"{name}runner" if f"{name}runner" in _BEAMS_RUNNERS else name
-
-
-def runs_here(options: PipelineOptions) -> bool:
-    """Whether the job runs on this machine, in this process or those that it starts."""
-    return runner_name(options) in _LOCAL
 
 
 def check_runner(options: PipelineOptions) -> None:
@@ -46,10 +29,10 @@ def check_runner(options: PipelineOptions) -> None:
     given = options.view_as(StandardOptions).runner or ""
     if "." in given:
         _check_class(given)
-    elif given and runner_name(options) not in _BEAMS_RUNNERS:
+    elif given and known(given) is None:
         raise ConfigError(
-            f"--runner {given}: there is no such runner{_nearest(given)}; takes {', '.join(_RUNNERS)}, or the full "
-            "name of another's class"
+            f"--runner {given}: there is no such runner{_nearest(given)}; takes "
+            f"{', '.join(runner.name for runner in TRIED)}, or the full name of another's class"
         )
 
 
@@ -63,7 +46,7 @@ def _check_class(path: str) -> None:
 
 def _nearest(given: str) -> str:
     """That all names end alike makes none near."""
-    names = {name.removesuffix("runner"): known for name, known in _BEAMS_RUNNERS.items()}
+    names = {name.lower().removesuffix("runner"): name for name in StandardOptions.KNOWN_RUNNER_NAMES}
     near = nearest(given.lower().removesuffix("runner"), names)
     return f" (did you mean {names[near]}?)" if near else ""
 
@@ -78,18 +61,18 @@ def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOpti
     for options in _all_options(PipelineOptions):
         if has_job_server or options is not FlinkOptions:
             options._add_argparse_args(parser)
-    known = [flag for action in parser._actions for flag in action.option_strings]
+    beams = [flag for action in parser._actions for flag in action.option_strings]
     _, unknown = parser.parse_known_args(flags)
     for flag in unknown:
         _check_elsewhere(flag, own_flags)
-        _check(flag, [*own_flags, *known], has_job_server)
+        _check(flag, [*own_flags, *beams], has_job_server)
     options = PipelineOptions(flags)
     check_runner(options)
     return options
 
 
 def _names_job_server(flag: str) -> bool:
-    return flag.split("=")[0] == _PORTABLE or flag.endswith(_FLINK)
+    return flag.split("=")[0] == _PORTABLE or known(flag.split("=")[-1]) is FLINK
 
 
 def _all_options(options: type[PipelineOptions]) -> Iterator[type[PipelineOptions]]:

@@ -8,9 +8,9 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.runners import DATAFLOW, runner_of
 
 from ..machines import GPUS
-from .beam import runner_name
 
 
 def add_dataflow(group: Any) -> None:
@@ -31,14 +31,9 @@ def add_gpu(group: Any) -> None:
     )
 
 
-def is_dataflow(options: PipelineOptions) -> bool:
-    """Whether `--runner` names it."""
-    return runner_name(options) == "dataflowrunner"
-
-
 def check_dataflow(known: argparse.Namespace, options: PipelineOptions) -> None:
     """Raises ConfigError where they are given to another runner."""
-    if is_dataflow(options):
+    if runner_of(options) is DATAFLOW:
         return
     if known.gpu != "none":
         raise ConfigError("--gpu: takes --runner DataflowRunner; elsewhere --device cuda uses the GPUs that are there")

@@ -21,12 +21,12 @@ from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.extract import MAX_TOKENS
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
 from millrace.transforms.models.updates import WatchedFile
-from millrace.transforms.requests.retries import manager_config
+from millrace.transforms.runners import PRISM, Runner, runner_of
 from millrace.transforms.writing.output_files import IfExists
 
 from ..machines import GpuRequest
 from .asked import Classification, Extraction, add_classification, add_extraction, classification, extraction
-from .beam import beam_options, runs_here
+from .beam import beam_options
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
 from .from_settings import add_settings, given
@@ -137,6 +137,12 @@ class JobOptions:
         return any(address.is_stream for address in self.input)
 
     @property
+    def runner(self) -> Runner:
+        """Where the job runs: a stream that names no runner on Prism."""
+        is_named = bool(self.beam.view_as(StandardOptions).runner)
+        return PRISM if self.is_stream and not is_named else runner_of(self.beam)
+
+    @property
     def letters(self) -> Address:
         """Where dead letters go."""
         return self.dead_letters or self.output
@@ -177,7 +183,7 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
         model=ModelConfig.parse(given(known, names["model"])),
         chat=_CHAT[known.chat],
         sampling=_sampling(_DEFAULTS.get(task, {}) | given(known, names["sampling"])),
-        manager=manager_config(beam.view_as(StandardOptions).runner, given(known, names["manager"])),
+        manager=runner_of(beam).manager_config(given(known, names["manager"])),
         fail_fast=known.fail_fast,
         quiet=known.quiet,
         verbose=known.verbose,
@@ -220,7 +226,7 @@ def _address(flag: str, given: str, beam: PipelineOptions) -> Address:
         address = parse_address(given)
     except ConfigError as error:
         raise ConfigError(f"{flag} {error}") from None
-    return address if runs_here(beam) else address.absolute()
+    return address if runner_of(beam).is_local else address.absolute()
 
 
 def _sampling(fields: dict[str, Any]) -> SamplingParams:

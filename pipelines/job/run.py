@@ -26,18 +26,17 @@ from rich.console import Console
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
-from millrace.model_manager.wire.errors import ConfigError, MillraceError
+from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.reading.count import RowCount, count_rows
+from millrace.transforms.runners import DATAFLOW, PRISM
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
 
 from ..dataflow.submission import run_on_dataflow
 from ..edge import interruptible
-from ..flags.beam import PRISM, runs_here
-from ..flags.dataflow import is_dataflow
 from ..flags.options import JobOptions
 from ..places.endpoints import (
     check,
@@ -47,12 +46,10 @@ from ..places.endpoints import (
     drains,
     files_of,
     input_format_of,
-    on_prism,
 )
 from ..places.provenance import unnoted_if_refused
 from ..runners.job_server import hint_at_workers, runs_on_flink
-from ..runners.local_runner import FnApiRunner
-from ..runners.named_runner import named_runner
+from ..runners.named_runner import FnApiRunner, named_runner
 from ..runners.prism import OwnPrism
 from .logs import logs_at, tell
 from .progress import Speed, shown_progress
@@ -71,7 +68,7 @@ def run_job(options: JobOptions, build: Build) -> int:
     if options.is_stream:
         options.beam.view_as(StandardOptions).streaming = True
     with logs_at(options.log_level) as console:
-        if is_dataflow(options.beam):
+        if options.runner is DATAFLOW:
             return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
         if runs_on_flink(options.beam):
@@ -81,7 +78,7 @@ def run_job(options: JobOptions, build: Build) -> int:
         with unnoted_if_refused(files_of(options), options):
             if options.is_stream:
                 return _run_stream(options, build, console)
-            if not runs_here(options.beam):
+            if not options.runner.is_local:
                 return _run_elsewhere(options, build)
             resolve(options.model.model, options.model.revision)
             if options.if_exists == "overwrite":
@@ -148,7 +145,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions) -> int:
 
 def _what_goes_on(options: JobOptions, files: OutputFiles | None, *, known: bool) -> str:
     """Nothing of a job on Prism, which ends with this process. `known`: whether the runner has said that it has it."""
-    if on_prism(options):
+    if options.runner is PRISM:
         return _what_is_kept(files)
     if not known:
         return "the job was being submitted: if its runner has it, cancel it there"
@@ -167,13 +164,7 @@ def _what_is_kept(files: OutputFiles | None) -> str:
 
 
 def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
-    standard = options.beam.view_as(StandardOptions)
-    if standard.runner is not None and runs_here(options.beam):
-        raise ConfigError(
-            f"--runner {standard.runner}: is for input that ends, and {options.source} does not: takes {PRISM} (the "
-            "default), FlinkRunner, PortableRunner, DataflowRunner"
-        )
-    if not on_prism(options):
+    if options.runner is not PRISM:
         return _run_elsewhere(options, build)
     resolve(options.model.model, options.model.revision)
     return _run_on_prism(options, build, console)

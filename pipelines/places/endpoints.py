@@ -21,18 +21,19 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import StandardOptions
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddress, WatchedFiles
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.requests.flink_options import has_checkpoints
+from millrace.transforms.runners import PRISM, TRIED
 from millrace.transforms.writing.arrow_schema import extracted_schema
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 from millrace.transforms.writing.write_completions import WriteCompletions
 
 from ..flags.asked import Extraction
-from ..flags.beam import PRISM, runner_name
 from ..flags.options import JobOptions
 from .columns import check_column
 from .loops import check_apart, topics_written
@@ -40,17 +41,12 @@ from .provenance import check_settings
 from .watched import check_place
 
 
-def on_prism(options: JobOptions) -> bool:
-    """Whether the runner is Prism, of this process's own."""
-    return runner_name(options.beam) in ("", PRISM.lower())
-
-
 def drains(options: JobOptions) -> bool:
     """Whether the job's end is to wait for its files.
 
     Prism has a bundle committed, and its messages acknowledged, once it has what came of them in memory.
     """
-    return on_prism(options) and options.source.is_broker and _has_files(options)
+    return options.runner is PRISM and options.source.is_broker and _has_files(options)
 
 
 def _has_files(options: JobOptions) -> bool:
@@ -124,15 +120,18 @@ def _check_places(options: JobOptions) -> None:
 
 
 def _check_runner(options: JobOptions) -> None:
-    if not options.source.is_broker:
-        return
-    if options.stateful and on_prism(options):
+    runner = options.runner
+    if options.is_stream and not runner.takes_streams:
+        others = ", ".join(each.name for each in TRIED if each.takes_streams and each is not PRISM)
         raise ConfigError(
-            f"--stateful: {PRISM} keeps its state in memory only, and what is read of {options.source} would be lost "
-            "with it: leave it out, or name a runner that keeps state, as Flink and Dataflow do"
+            f"--runner {options.beam.view_as(StandardOptions).runner}: is for input that ends, and {options.source} "
+            f"does not: takes {PRISM.name} (the default), {others}"
         )
-    if runner_name(options.beam) == "flinkrunner":
-        check_checkpoints(options)
+    if options.stateful and options.source.is_broker and not runner.keeps_state:
+        raise ConfigError(
+            f"--stateful: {runner.name} keeps its state in memory only, and what is read of {options.source} would be "
+            "lost with it: leave it out, or name a runner that keeps state, as Flink and Dataflow do"
+        )
 
 
 def check_checkpoints(options: JobOptions) -> None:
@@ -145,7 +144,7 @@ def check_checkpoints(options: JobOptions) -> None:
 
 
 def _check_folders(options: JobOptions) -> None:
-    if on_prism(options):  # elsewhere other machines look
+    if options.runner is PRISM:  # elsewhere other machines look
         FileSystems.set_options(options.beam)  # as building the pipeline will
         for address in options.input:
             if isinstance(address, WatchedFiles):

@@ -1,7 +1,8 @@
-"""The job server that `--job_endpoint` names: whether it is there, and whether it is Flink's, before a job is built.
+"""The job server that `--job_endpoint` names, and the runner that takes jobs to it.
 
-Beam's own runners wait for it, and say nothing, for a minute or more. Of the workers that it is to use, only what a
-failure may mean is said: they are where the runner's machines see them, and not always where this process does.
+Whether the server is there, and whether it is Flink's, is asked before a job is built: Beam's own runners wait for it
+silently, for a minute or more. Its workers are where the runner's machines see them, and not always where this process
+does: a failure that may come from them gets a hint.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+from apache_beam.runners.portability import portable_runner
 
 from millrace.model_manager.wire.errors import ConfigError
-
-from ..flags.beam import runner_name
+from millrace.transforms.runners import FLINK, PORTABLE, runner_of
 
 _CONNECT_MS = 10_000
 _EMBEDDED = "embed"
@@ -31,13 +33,14 @@ _NOT_REACHED = re.compile(
 def runs_on_flink(options: PipelineOptions) -> bool:
     """Whether the runner is Flink. Raises ConfigError where the job server is missing, or does not answer."""
     endpoint = options.view_as(PortableOptions).job_endpoint
-    if runner_name(options) == "portablerunner" and not endpoint:
+    runner = runner_of(options)
+    if runner is PORTABLE and not endpoint:
         raise ConfigError(
             "--job_endpoint: is missing: --runner PortableRunner takes a job to a job server; takes the HOST:PORT of "
             "one, such as localhost:8099"
         )
     described = _options_of(endpoint, options) if endpoint and endpoint != _EMBEDDED else []
-    return runner_name(options) == "flinkrunner" or _OF_FLINK in described
+    return runner is FLINK or _OF_FLINK in described
 
 
 def _options_of(endpoint: str, options: PipelineOptions) -> list[str]:
@@ -73,3 +76,24 @@ def hint_at_workers(options: PipelineOptions) -> Iterator[None]:
                 "the runner's machines see it: see that `millrace worker-pool` runs there"
             )
         raise
+
+
+class PortableRunner(portable_runner.PortableRunner):
+    """Beam's runner for a job server, such as Prism's or Flink's, whose jobs may last."""
+
+    keeps_unknown_options = False
+    """Whether the job server gets flags that Beam does not know."""
+
+    def create_job_service_handle(self, job_service: Any, options: PipelineOptions) -> Any:
+        return _JobServiceHandle(job_service, options, self.keeps_unknown_options)
+
+
+class _JobServiceHandle(portable_runner.JobServiceHandle):
+    """A job server has `--job_server_timeout` seconds, 300, for an answer. Beam takes the news of a job for one answer.
+
+    From a server that knows a job before it runs, as Prism does, the news would end then, and the job with it.
+    """
+
+    def run(self, preparation_id: str) -> Any:
+        self.timeout = None
+        return super().run(preparation_id)

@@ -27,7 +27,7 @@ from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from .portable_runner import PortableRunner
+from .job_server import PortableRunner
 
 _PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")

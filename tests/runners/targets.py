@@ -14,8 +14,8 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from millrace.pipelines.flags.beam import runs_here
-from millrace.pipelines.runners.local_runner import FnApiRunner
+from millrace.pipelines.runners.named_runner import FnApiRunner
+from millrace.transforms.runners import runner_of
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism_server
 from tests.servers.processes import free_port, listens, serving
@@ -82,7 +82,7 @@ class Target:
     @staticmethod
     def runner(options: PipelineOptions) -> Any:
         """What a pipeline is given as its runner, as `millrace run` does; None is what the flags say."""
-        return FnApiRunner() if runs_here(options) else None
+        return FnApiRunner() if runner_of(options).is_local else None
 
 
 _STREAMING = ["--streaming"]

@@ -20,9 +20,9 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.shared_client import SharedClient
 from ..models.updates import WatchedFile
+from ..runners import Runner, running
 from .asynchronous import AsyncRequestDoFn, OnFailure, Task
 from .flink_options import warn_of_lost_rows
-from .retries import manager_config, tries_again
 from .stateful import StatefulRequests
 from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
 
@@ -99,15 +99,15 @@ class ModelTransform(beam.PTransform):
 
     def expand(self, prompts: Any) -> Any:
         warn_of_lost_rows(prompts.pipeline.options)
-        outputs = prompts | type(self).__name__ >> self._requests(prompts.pipeline.runner)
+        outputs = prompts | type(self).__name__ >> self._requests(running(prompts.pipeline.runner))
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
         results.element_type = _like(prompts.element_type, self._task.result)
         dead_letters.element_type = _like(prompts.element_type, DeadLetter)
         return (results, dead_letters) if self._handles_exceptions else results
 
-    def _requests(self, runner: object) -> Any:
+    def _requests(self, runner: Runner) -> Any:
         watched = self._updates if isinstance(self._updates, WatchedFile) else None
-        client = SharedClient(self._options_on(type(runner).__name__), self._open_client, watched)
+        client = SharedClient(self._options_on(runner), self._open_client, watched)
         settings = client, self._task, self._params, self.job, self._on_failure
         if self._stateful:
             return StatefulRequests(*settings)
@@ -117,9 +117,9 @@ class ModelTransform(beam.PTransform):
             requests = beam.ParDo(UpdatedRequestDoFn(*settings), latest_update(self._updates))
         return requests.with_outputs(DEAD_LETTERS, main="results")
 
-    def _options_on(self, runner: str) -> ClientOptions:
-        manager = self._manager or manager_config(runner, {})
-        retry_within = manager.orphan_grace if tries_again(runner) else 0.0
+    def _options_on(self, runner: Runner) -> ClientOptions:
+        manager = self._manager or runner.manager_config({})
+        retry_within = manager.orphan_grace if runner.tries_again else 0.0
         return ClientOptions(
             self._model,
             manager=manager,

@@ -38,12 +38,10 @@ from ..models.changes import count_changes
 from ..models.ref_counted import RefCounted
 from ..models.shared_client import Lease, SharedClient
 from ..models.unmet_settings import count_unmet
+from ..runners import TRIED, running
 from .asynchronous import AsyncRequestDoFn, InFlight, OnFailure, OwnWindows, Task
 from .retry_ids import RequestIds
 
-_CAPABLE = ("PrismRunner", "DataflowRunner", "FlinkRunner", "PortableRunner")
-_INCAPABLE = {"SparkRunner"}
-"""Though it is a PortableRunner."""
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.2, 2.0
 """Seconds from look to look."""
 _MAX_UNCLAIMED = 10_000
@@ -81,12 +79,11 @@ class StatefulRequests(beam.PTransform):
 
 def check_runner(pipeline: beam.Pipeline) -> None:
     """Raises ConfigError for a runner without timers of real time."""
-    names = [each.__name__ for each in type(pipeline.runner).__mro__]
     embedded = pipeline.options.view_as(PortableOptions).job_endpoint == "embed"  # the local runner again
-    if embedded or _INCAPABLE & set(names) or not set(names) & set(_CAPABLE):
+    if embedded or not running(pipeline.runner).fires_timers:
         raise ConfigError(
-            f"stateful=True: {names[0]} is not known to fire timers of real time, so nothing might come out; "
-            f"takes {', '.join(_CAPABLE)}, or stateful=False"
+            f"stateful=True: {type(pipeline.runner).__name__} is not known to fire timers of real time, so nothing "
+            f"might come out; takes {', '.join(each.name for each in TRIED if each.fires_timers)}, or stateful=False"
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.transforms.window import FixedWindows
+
+from ..runners import PRISM, running
 
 
 def end_quietly(collection: Any) -> None:
@@ -15,6 +16,6 @@ def end_quietly(collection: Any) -> None:
     Prism (2.77) awaits a bundle's outputs and its end. Where a stage has no outputs it takes the first for there, and
     asks for the second without a pause, on a core of its own. So there is a grouping that wants them, of nothing.
     """
-    if isinstance(collection.pipeline.runner, PrismRunner):
+    if running(collection.pipeline.runner) is PRISM:
         windows = collection | "Windows" >> beam.WindowInto(FixedWindows(60))
         windows | "Key" >> beam.WithKeys("") | "Group" >> beam.GroupByKey()

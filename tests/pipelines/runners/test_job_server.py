@@ -87,7 +87,7 @@ def test_an_interrupt_while_a_job_is_submitted_says_that_its_runner_may_have_it(
 ) -> None:
     with job_service(on_prepare=lambda: os.kill(os.getpid(), signal.SIGINT)) as endpoint:
         there = [*PORTABLE, f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
-        assert dispatch(["run", *files(tmp_path), *there]) == 130
+        assert dispatch(["run", "--quiet", *files(tmp_path), *there]) == 130
     assert capsys.readouterr().err == (
         "millrace: interrupted; the job was being submitted: if its runner has it, cancel it there\n"
     )
@@ -101,7 +101,7 @@ def test_an_interrupt_before_that_says_that_nothing_was_submitted(
         os.kill(os.getpid(), by)
 
     with job_service() as endpoint:
-        options = parse([*files(tmp_path), *PORTABLE, f"--job_endpoint={endpoint}"])
+        options = parse([*files(tmp_path), *PORTABLE, f"--job_endpoint={endpoint}", "--quiet"])
         assert at_the_edge(lambda: run_job(options, build)) == 130
     assert capsys.readouterr().err == "millrace: interrupted; nothing was submitted\n"
 

@@ -5,22 +5,14 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 
-from millrace.pipelines.flags.beam import runner_name
-from millrace.pipelines.runners.local_runner import FnApiRunner
-from millrace.pipelines.runners.named_runner import named_runner
-from millrace.pipelines.runners.portable_runner import PortableRunner
+from millrace.pipelines.runners.job_server import PortableRunner
+from millrace.pipelines.runners.named_runner import FnApiRunner, named_runner
 from millrace.pipelines.runners.prism import OwnPrism
 
 
 def named(*flags: str) -> type:
     with named_runner(PipelineOptions(list(flags))) as runner:
         return type(runner)
-
-
-def test_a_runner_is_known_by_its_name_with_its_module_or_without() -> None:
-    assert runner_name(PipelineOptions([])) == ""
-    assert runner_name(PipelineOptions(["--runner=a.b.FlinkRunner"])) == "flinkrunner"
-    assert runner_name(PipelineOptions(["--runner=Flink"])) == "flinkrunner"
 
 
 def test_prism_and_job_servers_have_runners_whose_jobs_last() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from apache_beam.options.pipeline_options import StandardOptions
 from google.api_core import exceptions
 from google.auth.exceptions import DefaultCredentialsError
 
@@ -19,12 +18,6 @@ _Client = TypeVar("_Client")
 
 class PubSubFailed(MillraceError):
     """Pub/Sub refused what it was asked to do; the runner decides whether to try again."""
-
-
-def is_dataflow(collection: Any) -> bool:
-    """Whether the service itself is to read and write."""
-    runner = collection.pipeline.options.view_as(StandardOptions).runner or ""
-    return runner.rsplit(".", 1)[-1] in ("DataflowRunner", "TestDataflowRunner")
 
 
 def client_of(address: PubSubAddress, make: Callable[[], _Client]) -> _Client:

@@ -1,0 +1,47 @@
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from millrace.model_manager.wire.config import ManagerConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.runners import DATAFLOW, FLINK, LOCAL, PORTABLE, PRISM, Runner, known, runner_of
+
+
+@pytest.mark.parametrize(
+    ("flags", "runner"),
+    [
+        ([], LOCAL),
+        (["--runner=direct"], LOCAL),
+        (["--runner=SwitchingDirectRunner"], LOCAL),
+        (["--runner=a.b.FlinkRunner"], FLINK),
+        (["--runner=Flink"], FLINK),
+        (["--runner=millrace.pipelines.runners.prism.OwnPrism"], PRISM),
+        (["--runner=prism"], PRISM),
+        (["--runner=dataflow"], DATAFLOW),
+        (["--runner=a.b.Another"], Runner(name="a.b.Another")),
+    ],
+)
+def test_a_runner_is_known_by_its_name_with_its_module_or_without(flags: list[str], runner: Runner) -> None:
+    assert runner_of(PipelineOptions(flags)) == runner
+
+
+def test_beams_other_runners_are_known_by_name_alone() -> None:
+    assert known("SparkRunner") == Runner(name="SparkRunner")
+    assert known("FooRunner") is None
+
+
+@pytest.mark.parametrize("runner", [LOCAL, PRISM])
+def test_where_a_job_ends_with_the_first_failure_nothing_waits_longer_for_a_retry(runner: Runner) -> None:
+    assert runner.manager_config({}) == ManagerConfig()
+
+
+@pytest.mark.parametrize("runner", [FLINK, PORTABLE, DATAFLOW, Runner(name="Another")])
+def test_elsewhere_the_model_and_its_answers_stay_until_a_worker_has_been_replaced(runner: Runner) -> None:
+    patient = runner.manager_config({})
+    assert patient.linger > ManagerConfig().linger
+    assert patient.orphan_grace > ManagerConfig().orphan_grace
+
+
+def test_what_was_asked_for_holds_on_every_runner() -> None:
+    assert FLINK.manager_config({"linger": 1.0}).linger == 1.0
+    with pytest.raises(ConfigError, match="linger"):
+        FLINK.manager_config({"linger": -1.0})

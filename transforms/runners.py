@@ -1,0 +1,88 @@
+"""What is known of Beam's runners, in one table. Whatever depends on a runner's name asks here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from millrace.model_manager.wire.config import ManagerConfig
+
+_PATIENT = {"linger": 120.0, "orphan_grace": 120.0}
+"""Seconds; a runner that has to notice first that a machine is gone takes its time."""
+
+
+class Runner(msgspec.Struct, frozen=True, kw_only=True):
+    """One of Beam's runners."""
+
+    name: str
+    """As `--runner` takes it."""
+    classes: tuple[str, ...] = ()
+    """Other classes of the same runner."""
+    is_local: bool = False
+    """Jobs run in this process or in worker processes that it starts."""
+    takes_streams: bool = True
+    tries_again: bool = True
+    """A bundle that failed is run again; where it is not, the job ends with the first failure."""
+    fires_timers: bool = False
+    """Timers of real time are known to fire."""
+    keeps_state: bool = True
+    """State is still there after the runner was killed."""
+    counts_all: bool = True
+    """No metric is lost; Prism loses some where bundles of a stage end together."""
+
+    def manager_config(self, given: dict[str, Any]) -> ManagerConfig:
+        """What is given, and else what suits the runner; raises ConfigError for impossible values.
+
+        Where a bundle is run again, the model and its answers wait for that: its requests are not paid for twice.
+        """
+        return ManagerConfig.parse({**(_PATIENT if self.tries_again else {}), **given})
+
+
+LOCAL = Runner(
+    name="DirectRunner",
+    classes=("FnApiRunner", "SwitchingDirectRunner"),
+    is_local=True,
+    takes_streams=False,
+    tries_again=False,
+)
+PRISM = Runner(
+    name="PrismRunner",
+    classes=("OwnPrism",),
+    tries_again=False,
+    fires_timers=True,
+    keeps_state=False,
+    counts_all=False,
+)
+FLINK = Runner(name="FlinkRunner", fires_timers=True)
+PORTABLE = Runner(name="PortableRunner", fires_timers=True)
+DATAFLOW = Runner(name="DataflowRunner", classes=("TestDataflowRunner",), fires_timers=True)
+TRIED = (LOCAL, PRISM, FLINK, PORTABLE, DATAFLOW)
+"""The runners on which jobs are tested."""
+_OTHERS = (
+    Runner(name="BundleBasedDirectRunner", tries_again=False),
+    Runner(name="InteractiveRunner", tries_again=False),
+)
+_BY_NAME = {name.lower(): Runner(name=name) for name in StandardOptions.KNOWN_RUNNER_NAMES} | {
+    name.lower(): runner for runner in (*TRIED, *_OTHERS) for name in (runner.name, *runner.classes)
+}
+
+
+def known(name: str) -> Runner | None:
+    """By a name as Beam reads it: `Flink`, `flinkrunner`, or a class with its module."""
+    short = name.rsplit(".", 1)[-1].lower()
+    return _BY_NAME.get(short) or _BY_NAME.get(f"{short}runner")
+
+
+def runner_of(options: PipelineOptions) -> Runner:
+    """The runner that `--runner` names; by default the local one."""
+    name = options.view_as(StandardOptions).runner or LOCAL.name
+    return known(name) or Runner(name=name)
+
+
+def running(runner: Any) -> Runner:
+    """The runner that a pipeline has. Another's subclass is as that one, but may run failed bundles again."""
+    name, *above = (each.__name__ for each in type(runner).__mro__)
+    nearest = next(filter(None, map(known, above)), Runner(name=name))
+    return known(name) or msgspec.structs.replace(nearest, name=name, tries_again=True)
