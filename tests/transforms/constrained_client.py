@@ -57,9 +57,9 @@ def _allowed(mask: bytes) -> list[int]:
     return [8 * at + bit for at, byte in enumerate(mask) if byte for bit in range(8) if byte >> bit & 1]
 
 
-def _openness(token: bytes) -> tuple[int, bytes]:
-    """The less, the sooner the answer ends."""
-    return 0 if token == b'"' else 1 if token[:1] in (b"]", b"}") else 2, token
+def _openness(token: bytes) -> tuple[int, bool, bytes]:
+    """The less, the sooner the answer ends. A number below 0 does not end while all its digits are 0."""
+    return 0 if token == b'"' else 1 if token[:1] in (b"]", b"}") else 2, not token.strip(b"0"), token
 
 
 class ConstrainedClient(StandInClient):
