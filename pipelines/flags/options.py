@@ -15,7 +15,7 @@ from millrace.model_manager.grammars.compiling import check as check_constraint
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.messages import Pooling
-from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.sampling import SCHEDULING, SamplingParams
 from millrace.transforms.addresses import Address
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.extract import MAX_TOKENS
@@ -65,8 +65,6 @@ _DOCUMENTS: dict[Task, Callable[[argparse.Namespace], Extraction | Classificatio
 """The tasks on documents, and what is asked about these."""
 _DEFAULTS: dict[Task, dict[str, Any]] = {"extract": {"max_tokens": MAX_TOKENS}}
 """Parameters that have another default than elsewhere."""
-_OF_EVERY_TASK = ("priority", "deadline", "cache_salt", "adapter")
-"""Parameters that are not of sampling."""
 _NOT_OF_ROWS = (
     *("n", "constraint", "logprobs", "prompt_logprobs", "min_tokens", "stop", "stop_token_ids"),
     *("include_stop_str_in_output", "ignore_eos", "allowed_token_ids", "bad_words"),
@@ -287,7 +285,7 @@ def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
 def _parameters_left_out(task: Task) -> set[str]:
     if task == "generate":
         return set()
-    return set(_NOT_OF_ROWS) if task == "extract" else set(SamplingParams.__struct_fields__) - set(_OF_EVERY_TASK)
+    return set(_NOT_OF_ROWS) if task == "extract" else set(SamplingParams.__struct_fields__) - set(SCHEDULING)
 
 
 def _add_updates(group: Any) -> None:

@@ -15,34 +15,15 @@ from typing import Any
 from millrace.model_manager.wire.constraint import unwrapped
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.json_text import from_text
-from millrace.model_manager.wire.sampling import nearest_parameter
+from millrace.model_manager.wire.sampling import SamplingParams, nearest_parameter
 
 _URLS = ("/v1/chat/completions", "/v1/completions")
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "min_tokens",
-    "n",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "constraint",
-)
+_OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs")
+"""Parameters that this format has in another form, or not at all."""
+_PARAMETERS = tuple(name for name in SamplingParams.__struct_fields__ if name not in _OTHERWISE)
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 _LOGPROBS = ("logprobs", "top_logprobs")
 _FORMAT = "response_format"
-_SCHEDULING = ("priority", "deadline", "cache_salt", "adapter")
 _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
@@ -69,12 +50,12 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
     body = row["body"]
     _check_endpoint(row)
-    supported = {*_CONTENT, *_SAMPLING, *_SCHEDULING, *_RIDE_ALONG, *_LENGTHS, *_LOGPROBS, _FORMAT}
+    supported = {*_CONTENT, *_PARAMETERS, *_RIDE_ALONG, *_LENGTHS, *_LOGPROBS, _FORMAT}
     for name in sorted(body.keys() - supported):
         _check_unsupported(name, body[name])
     rest = {name: value for name, value in row.items() if name != "body"}
     rest |= {name: body[name] for name in _RIDE_ALONG & body.keys()}
-    params = {name: body[name] for name in (*_SAMPLING, *_SCHEDULING) if body.get(name) is not None}
+    params = {name: body[name] for name in _PARAMETERS if body.get(name) is not None}
     params |= _max_tokens(body) | _logprobs(body) | _constraint(body)
     content = {name: body[name] for name in _CONTENT if name in body}
     return rest | content | ({"sampling_params": params} if params else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from dataclasses import dataclass
 from functools import cache
@@ -21,20 +22,10 @@ from . import kernel_record as sampling_record
 from . import kernels as sampling_kernels
 from . import vector_passes as sampling_vectors
 from .kernel_record import Field, Float, Int, slot_bytes, thread_bytes
-from .logit_rows import Listed, SamplingRows
+from .logit_rows import SETTINGS, Listed, SamplingRows
 from .random_numbers import uniforms
 
-_FLOATS = {
-    Float.TEMPERATURE: "temperature",
-    Float.TOP_P: "top_p",
-    Float.MIN_P: "min_p",
-    Float.TYPICAL_P: "typical_p",
-    Float.REPETITION: "repetition_penalty",
-    Float.PRESENCE: "presence_penalty",
-    Float.FREQUENCY: "frequency_penalty",
-}
 _SOURCES = (sampling_cuts, sampling_edits, sampling_kernels, sampling_record, sampling_vectors, vector_ops)
-_INTS = {Int.TOP_K: "top_k", Int.NUM_PROMPT_TOKENS: "num_prompt_tokens", Int.NUM_LOGPROBS: "num_logprobs"}
 
 
 @dataclass(frozen=True)
@@ -128,10 +119,16 @@ def _kernel() -> Kernel:
     return Kernel(sampling_kernels.sample_rows, [Path(inspect.getfile(module)) for module in _SOURCES])
 
 
+def _take(table: npt.NDArray[Any], columns: type[enum.IntEnum], rows: SamplingRows) -> None:
+    """Fill the columns that have the name of one of a row's settings."""
+    for column in columns:
+        if column.name.lower() in (SETTINGS.names or ()):
+            table[:, column] = rows.settings[column.name.lower()]
+
+
 def _ints(rows: SamplingRows, vocab_size: int) -> Longs:
     ints = np.empty((len(rows.lengths), len(Int)), np.int64)
-    for column, name in _INTS.items():
-        ints[:, column] = rows.settings[name]
+    _take(ints, Int, rows)
     ints[ints[:, Int.TOP_K] >= vocab_size, Int.TOP_K] = 0
     ints[:, Int.NUM_LOGPROBS] = np.minimum(ints[:, Int.NUM_LOGPROBS], vocab_size)
     ints[:, Int.NUM_TOKENS] = rows.lengths
@@ -142,8 +139,7 @@ def _ints(rows: SamplingRows, vocab_size: int) -> Longs:
 
 def _floats(rows: SamplingRows) -> npt.NDArray[np.float64]:
     floats = np.empty((len(rows.lengths), len(Float)), np.float64)
-    for column, name in _FLOATS.items():
-        floats[:, column] = rows.settings[name]
+    _take(floats, Float, rows)
     floats[:, Float.UNIFORM] = uniforms(rows.settings["seed"], rows.index)
     return floats
 

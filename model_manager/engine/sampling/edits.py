@@ -23,9 +23,9 @@ def _penalise(row: int, tokens: int, count: int, num_prompt: int, floats: int, m
     """Repetition (Keskar et al., arXiv:1909.05858) over all tokens, frequency and presence over those from `num_prompt`
     on; `marks` is zero before and after.
     """
-    repetition = np.float32(load_double(floats, Float.REPETITION))
-    presence = np.float32(load_double(floats, Float.PRESENCE))
-    frequency = np.float32(load_double(floats, Float.FREQUENCY))
+    repetition = np.float32(load_double(floats, Float.REPETITION_PENALTY))
+    presence = np.float32(load_double(floats, Float.PRESENCE_PENALTY))
+    frequency = np.float32(load_double(floats, Float.FREQUENCY_PENALTY))
     first = num_prompt if repetition == 1 else 0
     for i in range(first, count):
         token = load_int32(tokens, i)
@@ -62,8 +62,8 @@ def _allow(record: int, row: int, count: int, first: int, end: int, spare: int) 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _has_penalty(floats: int) -> Any:
-    frequency, presence = load_double(floats, Float.FREQUENCY), load_double(floats, Float.PRESENCE)
-    return load_double(floats, Float.REPETITION) != 1 or frequency != 0 or presence != 0
+    frequency, presence = load_double(floats, Float.FREQUENCY_PENALTY), load_double(floats, Float.PRESENCE_PENALTY)
+    return load_double(floats, Float.REPETITION_PENALTY) != 1 or frequency != 0 or presence != 0
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)

@@ -65,9 +65,9 @@ class Float(enum.IntEnum):
     TOP_P = 1
     MIN_P = 2
     TYPICAL_P = 3
-    REPETITION = 4
-    PRESENCE = 5
-    FREQUENCY = 6
+    REPETITION_PENALTY = 4
+    PRESENCE_PENALTY = 5
+    FREQUENCY_PENALTY = 6
     UNIFORM = 7
 
 

@@ -14,43 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...wire.sampling import SamplingParams
+from ...wire.sampling import COLUMNS, SamplingParams
 from ..interface import Ints, Longs
 from .token_rules import TokenRules
 
-SETTINGS = np.dtype(
-    [
-        ("seed", np.uint64),
-        ("top_k", np.int64),
-        ("num_prompt_tokens", np.int64),
-        ("num_logprobs", np.int64),
-        ("top_p", np.float64),
-        ("min_p", np.float64),
-        ("typical_p", np.float64),
-        ("temperature", np.float32),
-        ("repetition_penalty", np.float32),
-        ("presence_penalty", np.float32),
-        ("frequency_penalty", np.float32),
-    ]
-)
-"""One sequence's numbers, by SamplingParams' names; `num_logprobs` is -1 where none are asked for."""
+_BESIDE = {"seed": np.uint64, "num_prompt_tokens": np.int64, "num_logprobs": np.int64}
+SETTINGS = np.dtype([*_BESIDE.items(), *COLUMNS.items()], align=True)
+"""One sequence's numbers, by SamplingParams' names; `num_logprobs` is -1 where the request wants none."""
 
 
 def settings_of(params: SamplingParams, seed: int, num_prompt_tokens: int) -> tuple[Any, ...]:
     """A record of SETTINGS."""
-    return (
-        seed,
-        params.top_k,
-        num_prompt_tokens,
-        -1 if params.logprobs is None else params.logprobs,
-        params.top_p,
-        params.min_p,
-        params.typical_p,
-        params.temperature,
-        params.repetition_penalty,
-        params.presence_penalty,
-        params.frequency_penalty,
-    )
+    num_logprobs = -1 if params.logprobs is None else params.logprobs
+    return seed, num_prompt_tokens, num_logprobs, *(getattr(params, name) for name in COLUMNS)
 
 
 @dataclass(frozen=True)

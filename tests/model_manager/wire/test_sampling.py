@@ -1,6 +1,7 @@
 """SamplingParams: what is out of range is refused by name."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,11 @@ def test_rows_of_json_and_messages_give_the_same_parameters(params: SamplingPara
     row = msgspec.json.decode(msgspec.json.encode(params))
     assert SamplingParams.parse(row) == params
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+def test_each_parameter_is_in_its_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "SAMPLING.md").read_text()
+    assert [name for name in SamplingParams.__struct_fields__ if f"`{name}`" not in page] == []
 
 
 INVALID = [
