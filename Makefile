@@ -17,9 +17,11 @@ READY := $(VENV)/ready
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# A file's tests, or those of a runner, stay together: what they share is made once.
+# A file's tests, or those of a runner, stay together: what they share is made once. They begin in the order of
+# tests/conftest.py. Those on other runners wait more than they compute, so three of them share two cores.
 WORKERS ?= 2
-PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup
+RUNNER_WORKERS ?= 3
+PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
@@ -41,7 +43,7 @@ test-slow: $(READY)
 
 test-runners: $(READY)
 	$(if $(RUNNER),,$(VENV)/bin/python -m tests.servers.everything)
-	$(PYTEST) -m runners $(if $(RUNNER),tests/runners)
+	$(PYTEST) -n $(RUNNER_WORKERS) -m runners $(if $(RUNNER),tests/runners)
 
 # Each part says what differs; all of them run, and any difference fails.
 truth: $(READY)

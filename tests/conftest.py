@@ -30,13 +30,19 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: what tests share, a server of a runner too, is made once."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    """For `--dist loadgroup`: tests that share a server stay in one process, and the longest begin first."""
+    groups = {item: _group(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: groups[item] != "flink")
 
 
 def _group(item: pytest.Item) -> str:
-    """The servers that a test's runner needs (`flink-batch` of `flink-batch-process`), or the test's file."""
+    """The group that a test names, the servers of its runner, or its file."""
+    if marker := item.get_closest_marker("xdist_group"):
+        return str(marker.args[0])
     parameters = getattr(item, "callspec", None)
     target = getattr(parameters.params.get("target") if parameters else None, "name", None)
-    return target.rpartition("-")[0] if target else item.location[0]
+    if target is None:
+        return item.location[0]
+    return "flink-embedded" if "embedded" in target else target.partition("-")[0]

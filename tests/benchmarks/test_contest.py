@@ -1,6 +1,5 @@
 """Contests with a fake peer: real processes, an environment of its own, a made checkpoint's folder."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 from benchmarks import contest
 from benchmarks.command_line import command_line
 from benchmarks.contenders import CONTENDERS
-from benchmarks.contest import Contestant, parse_arguments, report, run
-from benchmarks.environments import FAKE, Environment
+from benchmarks.contest import Contestant, parse_arguments, run
+from benchmarks.environments import FAKE
 from benchmarks.results import Match, read
 from benchmarks.side_process import side_process
-from benchmarks.workload import GPU_SHAPES, SHAPES, SMALL_SHAPES, TINY
+from benchmarks.workload import TINY
 
 
 @pytest.fixture(autouse=True)
@@ -42,27 +41,6 @@ def test_a_peer_runs_in_an_environment_that_holds_none_of_our_packages() -> None
     assert python.is_relative_to(FAKE.folder)
     for module in ("torch", "msgspec", "psutil"):
         assert subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 1
-
-
-def test_an_environment_is_built_once() -> None:
-    built = FAKE.python().parents[1] / "ready"
-    first = built.stat().st_mtime_ns
-
-    assert FAKE.python().parents[1] / "ready" == built
-    assert built.stat().st_mtime_ns == first
-
-
-def test_an_unfinished_environment_is_built_anew() -> None:
-    left = FAKE.folder / "left over"
-    left.parent.mkdir(parents=True)
-    left.touch()
-
-    assert FAKE.python().exists()
-    assert not left.exists()
-
-
-def test_another_pin_is_another_environment() -> None:
-    assert Environment("fake", ("a==1",)).folder != Environment("fake", ("a==2",)).folder
 
 
 def test_an_interrupted_run_goes_on_with_the_matches_that_its_results_lack(
@@ -113,18 +91,6 @@ def test_each_match_has_a_row_for_each_side_that_can_take_part(
     assert "tiny tiny int8: fake is left out: a fake has no int8" in capsys.readouterr().out
 
 
-def test_the_last_line_of_a_report_is_its_rows_as_json(
-    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("--shape", TINY, "--workload", TINY, "--dtype", "float32", "--rounds", "1")
-    rows = run(_arguments(monkeypatch, *flags, "--checkpoints", str(checkpoints)))
-    report(rows, baseline="fake")
-
-    *_, table, last = capsys.readouterr().out.splitlines()
-    assert "1.00x" in table
-    assert json.loads(last)["rows"][0]["tokens_per_s"] == rows[0].tokens_per_s
-
-
 def test_a_dtype_that_a_side_never_takes_is_left_out_before_anything_is_built(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,13 +98,6 @@ def test_a_dtype_that_a_side_never_takes_is_left_out_before_anything_is_built(
 
     assert run(_arguments(monkeypatch, *flags, "--checkpoints", str(checkpoints))) == []
     assert "static-8 is left out: takes float32, bfloat16" in capsys.readouterr().out
-
-
-def test_all_means_what_says_something_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = _arguments(monkeypatch, "--shape", "all", "--workload", "all")
-
-    assert set(arguments.shape) == set(SHAPES) - {TINY, *GPU_SHAPES, *SMALL_SHAPES}
-    assert arguments.workload == ["skewed", "uniform"]
 
 
 def test_an_unknown_choice_is_refused_by_name(
@@ -153,7 +112,3 @@ def test_a_contestant_that_dies_ends_the_contest_with_its_name() -> None:
     missing = pytest.raises(SystemExit, match="someone ended with status 1")
     with side_process("someone", Path(sys.executable), "benchmarks.nowhere") as process, missing:
         Contestant(process)
-
-
-def test_a_match_reads_as_what_it_is_about() -> None:
-    assert str(Match("opt-125m", "skewed", "int8")) == "opt-125m skewed int8"

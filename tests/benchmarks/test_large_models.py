@@ -14,10 +14,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks import large_checkpoints
-from benchmarks.bandwidth import SIZES, Sizes, bound, bytes_per_second
+from benchmarks.bandwidth import SIZES, bound, bytes_per_second
 from benchmarks.engine import main, shares
 from benchmarks.results import Match, Row
-from benchmarks.workload import VOCAB, Item, make
+from benchmarks.workload import make
 
 SMALL = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 9, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}  # fmt: skip
@@ -27,12 +27,6 @@ def test_the_workload_is_nano_vllms() -> None:
     items = make("nano-vllm", 151936)
     assert len(items) == 256
     assert sum(item.num_output for item in items) == 133_966, "as its README says"
-
-
-def test_the_bound_counts_weights_once_a_step_and_each_context_once_a_token() -> None:
-    items = [Item([1] * 10, 2), Item([1] * 5, 3)]
-    contexts = (11 + 12) + (6 + 7 + 8)
-    assert bound(items, Sizes(weight_bytes=100, kv_bytes_per_token=4), 1000.0) == 5 * 1000 / (3 * 100 + 4 * contexts)
 
 
 def test_on_an_h200_memory_allows_what_is_known() -> None:
@@ -62,20 +56,6 @@ def test_a_checkpoint_written_shard_by_shard_is_whole(shape: str, tmp_path: Path
     model, report = auto.from_pretrained(tmp_path, dtype=torch.bfloat16, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert model.get_input_embeddings().weight.shape == (99, 32)
-
-
-def test_the_sizes_of_the_bound_are_those_of_the_models() -> None:
-    """Qwen3-0.6B's embedding table is its output layer too, so it is read; Llama-3.1-8B's is not."""
-    qwen, llama = SIZES["qwen3-0.6b"], SIZES["llama-3.1-8b"]
-    assert qwen == Sizes(weight_bytes=2 * 596_049_920, kv_bytes_per_token=2 * 28 * 8 * 128 * 2)
-    assert llama == Sizes(2 * (8_030_261_248 - 128_256 * 4096), kv_bytes_per_token=2 * 32 * 8 * 128 * 2)
-
-
-def test_what_is_rehearsed_is_the_workload_in_small() -> None:
-    items = make("nano-vllm-small", VOCAB["qwen3-small"])
-    assert len(items) == 16
-    assert all(6 <= count <= 64 for item in items for count in (len(item.prompt_token_ids), item.num_output))
-    assert max(token for item in items for token in item.prompt_token_ids) < VOCAB["llama-small"]
 
 
 def test_an_engine_that_fails_takes_no_others_figures_with_it(

@@ -3,27 +3,22 @@
 import json
 import random
 from decimal import Decimal
-from itertools import islice
 from pathlib import Path
 
 import jsonschema
 import pytest
 from tokenizers import Tokenizer
 
-from examples.embedded_model.data import DOCUMENTS, OF_DOCUMENTS, conversations, examples
 from examples.embedded_model.documents.evaluate import WHOLE, evaluate, extracted, held_out, judged
 from examples.embedded_model.documents.facts import Document
-from examples.embedded_model.documents.labels import kind_of_document, label_question, liking
 from examples.embedded_model.documents.questions import DOCUMENT_KINDS, Kind, answer, prompt
 from examples.embedded_model.documents.write import EACH, example_documents, files
-from examples.embedded_model.documents.written import CURRENCIES, Hand
 from examples.embedded_model.evaluate import EVALUATION_SEED, Judged, field_accuracy
 from examples.embedded_model.split import Example, Split
 from millrace import Extract
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
-from millrace.transforms.classify import LABEL
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
@@ -71,17 +66,6 @@ def test_the_prompt_is_that_of_extract(kind: Kind) -> None:
     assert prompt(kind.record, document.text) == Extract(kind.rows, "millrace-tiny").prompt(document.text)
 
 
-def test_the_label_is_one_of_the_answers_that_classify_scores() -> None:
-    rng = random.Random(7)
-    for make in (kind_of_document, liking):
-        labels, _, right = make(rng, Split.TRAIN)
-        assert right in labels
-    for _ in range(20):
-        question = label_question(rng, Split.TRAIN)
-        offered = question.prompt.partition("one of ")[2].partition("\n")[0].partition(" (")[0]
-        assert json.loads(question.answer)[LABEL] in offered.split(", ")
-
-
 @of_each_kind
 def test_what_is_asked_stands_in_the_document(kind: Kind) -> None:
     for document in drawn(kind, 200):
@@ -103,41 +87,6 @@ def test_no_name_of_a_held_out_document_is_in_training(kind: Kind) -> None:
         return found | {item for each in documents for item in each.facts.get("items", ())}
 
     assert not names(drawn(kind, 300, Split.HELD_OUT)) & names(drawn(kind, 3000))
-
-
-def test_training_goes_on_with_documents_that_are_not_held_out() -> None:
-    seen = {turn.prompt for found in islice(conversations(1, Split.TRAIN, DOCUMENTS), 1500) for turn in found.turns}
-    for kind in OF_DOCUMENTS:
-        asked = {one.prompt for one in examples(kind, 60, EVALUATION_SEED, Split.HELD_OUT)}
-        assert not asked & seen
-    assert sum(prompt.startswith("Extract these fields as JSON:\n") for prompt in seen) > 350
-
-
-def test_what_is_trained_is_short_enough() -> None:
-    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-    lengths = sorted(
-        sum(len(tokenizer.encode(turn.prompt + turn.answer).ids) for turn in found.turns)
-        for found in islice(conversations(2, Split.TRAIN, DOCUMENTS), 600)
-    )
-    assert lengths[-1] < 900
-    assert lengths[len(lengths) * 19 // 20] < 680
-
-
-@of_each_kind
-def test_documents_come_in_many_forms(kind: Kind) -> None:
-    texts = [document.text for document in drawn(kind, 300)]
-    assert 0.02 < sum("\n" not in text for text in texts) / len(texts) < 0.5
-    assert len({text.split("\n")[0] for text in texts}) > 150
-    rows = [json.loads(kind.row(document.facts)) for document in drawn(kind, 300)]
-    for member in kind.record.members:
-        assert len({json.dumps(row[member.key]) for row in rows}) > 1, member.key
-
-
-@pytest.mark.parametrize("currency", CURRENCIES)
-@pytest.mark.parametrize("numbers", ["plain", "thousands", "continental"])
-def test_an_amount_is_written_with_its_currency(currency: str, numbers: str) -> None:
-    written = {"plain": "1234.50", "thousands": "1,234.50", "continental": "1.234,50"}[numbers]
-    assert Hand("{day}", numbers, "{code} {number}", currency).money(Decimal("1234.50")) == f"{currency} {written}"
 
 
 def test_the_shipped_documents_are_what_the_generator_writes() -> None:

@@ -14,7 +14,7 @@ from examples.embedded_model.data import conversations, examples
 from examples.embedded_model.evaluate import EVALUATION_SEED, Model, accuracy, judge, load
 from examples.embedded_model.prompts import FILES, render
 from examples.embedded_model.split import Split
-from examples.embedded_model.tokenizer import SPECIAL_TOKENS, encode
+from examples.embedded_model.tokenizer import encode
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "model_manager" / "store" / "embedded" / "millrace-tiny"
@@ -31,12 +31,6 @@ def loaded() -> Loaded:
 @pytest.fixture(scope="module")
 def bare() -> Tokenizer:
     return Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-
-
-def test_the_generator_is_deterministic() -> None:
-    first, second = (list(islice(conversations(7, Split.TRAIN), 300)) for _ in range(2))
-    assert first == second
-    assert first != list(islice(conversations(8, Split.TRAIN), 300))
 
 
 @pytest.mark.parametrize("kind", CLAIMED)
@@ -69,16 +63,6 @@ def test_the_tokenizer_round_trips_any_text(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_every_digit_is_a_token(bare: Tokenizer) -> None:
-    assert bare.encode("1234.50").tokens == ["1", "2", "3", "4", ".", "5", "0"]
-
-
-def test_a_word_has_the_same_tokens_after_a_space_and_a_quotation_mark(bare: Tokenizer) -> None:
-    word = bare.encode("Kraibelsk").ids
-    assert bare.encode(" Kraibelsk").ids[-len(word) :] == word
-    assert bare.encode('"Kraibelsk').ids[-len(word) :] == word
-
-
 def test_both_libraries_tokenize_alike(bare: Tokenizer) -> None:
     text = "Order 12: 3 x müg — 4.50 EUR\n<|user|>"
     assert AutoTokenizer.from_pretrained(MODEL).encode(text) == bare.encode(text).ids
@@ -100,15 +84,6 @@ def test_training_sees_what_the_chat_template_writes(bare: Tokenizer) -> None:
         for turn in conversation.turns:
             messages += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": turn.answer}]
         assert tokenizer.apply_chat_template(messages, return_dict=False) == encode(bare, conversation)[0]
-
-
-def test_the_template_refuses_an_unknown_role() -> None:
-    with pytest.raises(Exception, match="unknown role: tool"):
-        AutoTokenizer.from_pretrained(MODEL).apply_chat_template([{"role": "tool", "content": "x"}])
-
-
-def test_the_special_tokens_are_the_first_ids(bare: Tokenizer) -> None:
-    assert [bare.token_to_id(token) for token in SPECIAL_TOKENS] == list(range(len(SPECIAL_TOKENS)))
 
 
 @pytest.mark.parametrize("kind", CLAIMED)

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.pipelines.runners.named_runner import FnApiRunner
@@ -138,6 +139,15 @@ def targets() -> list[Target]:
     if not found:
         raise ValueError(f"RUNNER={wanted}: takes the beginning of {', '.join(target.name for target in _TARGETS)}")
     return found
+
+
+_ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
+
+
+def one_of_each() -> Any:
+    """Parametrizes a test with one environment of each runner and mode, where every environment is too many."""
+    found = [target for target in targets() if target.name in _ONE_OF_EACH]
+    return pytest.mark.parametrize("target", found, ids=lambda target: target.name)
 
 
 @contextmanager

@@ -24,13 +24,13 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.generate import Generate
 from tests.job_commands import job_command
-from tests.runners.targets import Servers, Target
+from tests.runners.targets import Servers, Target, one_of_each
 from tests.runners.watching import nothing_is_left, watched
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES = 8
-ROWS = 48
+ROWS = 24
 """Of each file, and two beside them that cannot be completed."""
 
 
@@ -111,6 +111,7 @@ def counted(group: tuple[str, Iterable[Any]]) -> tuple[str, int]:
     return group[0], len(list(group[1]))
 
 
+@one_of_each()
 def test_results_keep_key_time_and_windows_and_are_counted(
     target: Target, servers: Servers, runtime: Path, tmp_path: Path
 ) -> None:

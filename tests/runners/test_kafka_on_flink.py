@@ -16,11 +16,11 @@ from tests.runners.targets import Servers, targets
 from tests.runners.watching import nothing_is_left, until
 from tests.servers.kafka import Kafka, kafka
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800), pytest.mark.xdist_group("flink")]
 
 PARTITIONS = 5
 """More than there are tasks."""
-FIRST, ALL = 60, 240
+FIRST, ALL = 30, 120
 TOKENS = 32
 _TARGET = [target for target in targets() if target.name == "flink-streaming-process"]
 
@@ -51,7 +51,7 @@ def send(broker: Kafka, topic: str, numbers: Iterable[int]) -> None:
 
 def answered(broker: Kafka, topic: str) -> set[str]:
     """Ids of the rows that have an answer by now."""
-    found = broker.received(topic, 100_000, seconds=2.0)
+    found = broker.received(topic, 100_000, seconds=0.0)
     assert all(dict(each.headers())["kind"] == b"result" for each in found)
     return {each.key().decode() for each in found}
 

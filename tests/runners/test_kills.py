@@ -19,7 +19,7 @@ from tests.job_commands import job_command
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left, status_of, until
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800), pytest.mark.xdist_group("flink")]
 
 FILES = 16
 ROWS = 10
@@ -63,17 +63,17 @@ def the_job(runtime: Path) -> JobStatus | None:
     return status.jobs[0] if status and status.jobs else None
 
 
-def in_mid_job(runtime: Path) -> Status:
-    """Wait until a fifth of the requests are finished; most are not."""
+def once_finished(runtime: Path, share: float) -> Status:
+    """Wait until this share of the requests is finished; more are not."""
 
-    def some_are_finished() -> bool:
+    def are_finished() -> bool:
         counted = the_job(runtime)
-        return counted is not None and counted.finished >= FILES * ROWS // 5
+        return counted is not None and counted.finished >= FILES * ROWS * share
 
-    until(some_are_finished, "a fifth is finished")
+    until(are_finished, f"{share} of the requests are finished")
     status = status_of(runtime)
     assert status is not None
-    assert status.jobs[0].finished < FILES * ROWS * 4 // 5, "the job is too fast for this test"
+    assert status.jobs[0].finished < FILES * ROWS * (share + 0.5), "the job is too fast for this test"
     return status
 
 
@@ -108,14 +108,12 @@ def kill_task_manager(servers: Servers, _status: Status) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kill", "outlives"),
+    ("name", "kills"),
     [
-        pytest.param("flink-streaming-process", kill_task_manager, True),
-        pytest.param("flink-streaming-external", kill_sdk_worker, True),
-        pytest.param("flink-streaming-process", kill_sdk_worker, True),
-        pytest.param("flink-streaming-process", kill_engine, False),
+        pytest.param("flink-streaming-process", [kill_sdk_worker, kill_task_manager]),
+        pytest.param("flink-streaming-external", [kill_sdk_worker, kill_engine]),
     ],
-    ids=["task manager", "SDK worker, EXTERNAL", "SDK worker, PROCESS", "inference process"],
+    ids=["SDK worker and task manager, PROCESS", "SDK worker and inference process, EXTERNAL"],
 )
 def test_a_job_outlives_what_is_killed_and_pays_for_no_token_twice(
     servers: Servers,
@@ -123,15 +121,14 @@ def test_a_job_outlives_what_is_killed_and_pays_for_no_token_twice(
     prompts: str,
     tmp_path: Path,
     name: str,
-    kill: Callable[[Servers, Status], None],
-    outlives: bool,
+    kills: list[Callable[[Servers, Status], None]],
 ) -> None:
-    """`outlives`: whether the engine does."""
     if name not in _STREAMING:
         pytest.skip("RUNNER names others")
     with job(_STREAMING[name], servers, prompts, tmp_path / "out") as process:
-        before = in_mid_job(runtime)
-        kill(servers, before)
+        for number, kill in enumerate(kills, start=1):
+            before = once_finished(runtime, number / 5)
+            kill(servers, before)
         complete(process, tmp_path / "out")
     status = status_of(runtime)
     assert status is not None
@@ -139,11 +136,11 @@ def test_a_job_outlives_what_is_killed_and_pays_for_no_token_twice(
     counted, engine = status.jobs[0], engine_of(status)
     assert counted.finished == FILES * ROWS
     assert counted.generated_tokens == FILES * ROWS * TOKENS
-    if outlives:
-        assert engine.pids == engine_of(before).pids
-        assert engine.stats.generated_tokens == FILES * ROWS * TOKENS, "the engine's own count"
-    else:
+    if kill_engine in kills:
         assert engine.restarts == 1
         assert engine.stats.generated_tokens < FILES * ROWS * TOKENS, "the new one went on from what there was"
+    else:
+        assert engine.pids == engine_of(before).pids
+        assert engine.stats.generated_tokens == FILES * ROWS * TOKENS, "the engine's own count"
     stop_models(runtime)
     nothing_is_left(runtime)

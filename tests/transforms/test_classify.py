@@ -3,11 +3,9 @@
 import json
 import math
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, ClassVar
 
 import apache_beam as beam
-import pyarrow.parquet as pq
 import pytest
 
 from millrace import Classification, Classify, ModelConfig, Prompt
@@ -201,16 +199,6 @@ def test_failures_are_dead_letters() -> None:
         rows, letters = running | beam.Create(documents) | transform
         check(rows, lambda found: [row.label for row in found] == ["good"], "rows")
         check(letters, lambda found: [letter.id for letter in found] == ["chat"], "letters")
-
-
-def test_rows_go_on_to_parquet_with_no_more_ado(tmp_path: Path) -> None:
-    with pipeline() as running:
-        rows = running | beam.Create(["so good"]) | Classify(["good", "bad"], MODEL, open_client=ReadingClient)
-        _ = rows | beam.io.WriteToParquet(str(tmp_path / "rows"))
-    (path,) = tmp_path.iterdir()
-    (row,) = pq.read_table(path).to_pylist()
-    assert (row["label"], row["labels"]) == ("good", ["good"])
-    assert dict(row["probabilities"])["good"] == pytest.approx(1 / (1 + math.exp(-3)))
 
 
 def test_the_text_column_is_where_documents_are() -> None:

@@ -4,12 +4,10 @@ import datetime
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import apache_beam as beam
 import msgspec
-import pyarrow.parquet as pq
 import pydantic
 import pytest
 from apache_beam.options.pipeline_options import SetupOptions
@@ -82,13 +80,6 @@ def test_workers_know_the_types_of_rows_before_any_transform_is_there() -> None:
         for name in ("once", "twice"):
             _ = documents | name >> Extract(Plain, MODEL, open_client=ConstrainedClient)
         assert running.options.view_as(SetupOptions).beam_plugins == ["millrace.transforms.typed.beam_rows"]
-
-
-def test_keys_stay() -> None:
-    with pipeline() as running:
-        keyed = running | beam.Create([(number, text) for number, text in enumerate(DOCUMENTS)])
-        found = keyed | Extract(Plain, MODEL, open_client=ConstrainedClient)
-        check(found | beam.GroupByKey() | beam.Map(lambda pair: pair[0]), lambda keys: sorted(keys) == list(range(8)))
 
 
 def test_details_have_id_columns_spans_and_how_sure_the_model_was() -> None:
@@ -399,11 +390,3 @@ def test_an_answer_that_is_no_json_or_is_cut_off_is_no_row(client: Any, said: st
 def test_parameters_that_are_its_own_are_refused(params: SamplingParams) -> None:
     with pytest.raises(ConfigError, match=r"Extract"):
         Extract(Plain, MODEL, params)
-
-
-def test_rows_go_on_to_parquet_with_no_more_ado(tmp_path: Path) -> None:
-    with pipeline() as running:
-        rows = running | beam.Create(DOCUMENTS) | Extract(Plain, MODEL, open_client=ConstrainedClient)
-        _ = rows | beam.io.WriteToParquet(str(tmp_path / "rows"))
-    (path,) = tmp_path.iterdir()
-    assert [set(row) for row in pq.read_table(path).to_pylist()] == [{"name", "age"}] * 8

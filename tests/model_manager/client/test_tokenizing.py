@@ -1,6 +1,5 @@
 """Token ids and chat templates; the standard is transformers' tokenizer for the same files."""
 
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
 from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair
-from tests.model_manager.client.tokenizers_made_here import CHAT_TEMPLATE, KINDS, TEXTS, added, byte_level_bpe, save
+from tests.model_manager.client.tokenizers_made_here import KINDS, TEXTS, added, byte_level_bpe, save
 
 
 @pytest.fixture(scope="module")
@@ -190,42 +189,6 @@ def test_a_folder_without_tokenizer_is_not_found(tmp_path: Path) -> None:
 # ── what is wrong with a request ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("messages", "says"),
-    [
-        ("Hi", "list of at least one"),
-        ([], "list of at least one"),
-        ({"role": "user", "content": "Hi"}, "list of at least one"),
-        (["Hi"], r"messages\[0\]: takes {role, content}, got str"),
-        ([*USER, {"role": "user"}], r"messages\[1\]\.content: takes text .* got nothing"),
-        ([{"content": "Hi"}], r"messages\[0\]\.role: takes text"),
-        ([{"role": 1, "content": "Hi"}], r"role: takes text .* got int"),
-        ([{"role": "user", "content": 1}], "content: takes text .* got int"),
-        ([{"role": "user", "content": b"Hi"}], "got bytes"),
-        ([{"role": "user", "content": "Hi", "tool_calls": []}], "got tool_calls too"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\]: .* got a part of type 'image_url'"),
-        ([{"role": "user", "content": ["Hi"]}], r"content\[0\]: .* got str"),
-        ([{"role": "user", "content": [{"type": "text", "text": None}]}], r"content\[0\]"),
-    ],
-)
-def test_what_are_no_messages_is_refused(pairs: Mapping[str, Pair], messages: Any, says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says):
-        pairs["byte_level_bpe"].ours.encode_chat(messages)
-
-
-def test_text_parts_are_joined_by_newlines(pairs: Mapping[str, Pair]) -> None:
-    tokenizer = pairs["byte_level_bpe"].ours
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert tokenizer.encode_chat([{"role": "user", "content": parts}]) == tokenizer.encode_chat(
-        [{"role": "user", "content": "one\ntwo"}]
-    )
-
-
-def test_fields_that_are_null_count_as_absent(pairs: Mapping[str, Pair]) -> None:
-    tokenizer = pairs["byte_level_bpe"].ours
-    assert tokenizer.encode_chat([{**USER[0], "tool_calls": None}]) == tokenizer.encode_chat(USER)
-
-
 def test_the_templates_own_words_are_passed_on(pairs: Mapping[str, Pair]) -> None:
     with pytest.raises(InvalidRequest, match="Unknown role!"):
         pairs["byte_level_bpe"].ours.encode_chat([{"role": "tool", "content": "x"}])
@@ -268,8 +231,3 @@ def test_a_fork_after_encoding_is_silent_and_encodes_and_nothing_heavy_is_import
     command = [sys.executable, "-W", "error", "-c", _FORK, str(save(byte_level_bpe(), tmp_path))]
     outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-
-
-def test_the_template_made_here_is_saved_as_it_stands(tmp_path: Path) -> None:
-    save(byte_level_bpe(), tmp_path)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["chat_template"] == CHAT_TEMPLATE

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from millrace.model_manager.engine.interface import StepInput, StepOutput
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
 from millrace.model_manager.wire.messages import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.engine.arrivals import ARRIVALS, Scenario
 from tests.model_manager.engine.history_runner import (
     EOS,
     VOCAB_SIZE,
@@ -290,40 +286,3 @@ def test_stats_count_what_happened() -> None:
     assert (stats.blocks_used, stats.blocks_total) == (1, 64)
     assert stats.tokens_per_s == 0.5
     assert stats.rss_mb > 0
-
-
-@given(
-    arrivals=ARRIVALS,
-    num_blocks=st.integers(2, 16),
-    max_num_seqs=st.integers(1, 6),
-    extra_budget=st.integers(0, 20),
-    prefix_caching=st.booleans(),
-    runs_ahead=st.booleans(),
-)
-@settings(max_examples=150)
-def test_whatever_arrives_each_request_is_answered_once_and_as_if_alone(
-    arrivals: list[dict[str, Any]],
-    num_blocks: int,
-    max_num_seqs: int,
-    extra_budget: int,
-    prefix_caching: bool,
-    runs_ahead: bool,
-) -> None:
-    broken: list[list[int]] = []
-    runner = HistoryRunner(
-        num_blocks,
-        8,
-        max_model_len=60,
-        broken=lambda history: any(history[: len(b)] == b for b in broken),
-        runs_ahead=runs_ahead,
-    )
-    under_test = EngineUnderTest(
-        runner,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + extra_budget,
-        prefix_caching=prefix_caching,
-    )
-    scenario = Scenario(under_test, arrivals)
-    broken += scenario.broken_histories()
-    scenario.play()
-    scenario.check(broken)

@@ -14,15 +14,18 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.model_manager.engine.scheduling import scheduler
 from millrace.model_manager.engine.scheduling.scheduler import Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.common_beginning import common_beginning
+from millrace.model_manager.wire.errors import PromptTooLong
 from millrace.model_manager.wire.messages import FinishReason, Request
-from tests.model_manager.engine.arrivals import Scenario
+from tests.model_manager.engine.drafting import Oracle, speculate
 from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
 from tests.model_manager.engine.scheduling.test_scheduler import Driver
 
@@ -61,13 +64,15 @@ ARRIVALS = st.lists(
 @given(
     arrivals=ARRIVALS,
     num_blocks=st.integers(3, 20),
-    max_num_seqs=st.integers(1, 4),
+    max_num_seqs=st.integers(1, 6),
     extra_budget=st.integers(0, 30),
     prefix_caching=st.sampled_from([True, True, True, False]),
     digests_collide=st.sampled_from([False, False, False, True]),
     runs_ahead=st.booleans(),
+    num_drafts=st.sampled_from([0, 0, 1, 4]),
+    wrong_drafts=st.integers(1, 4),
 )
-@settings(max_examples=15)
+@settings(max_examples=150)
 def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     arrivals: list[dict[str, Any]],
     num_blocks: int,
@@ -76,6 +81,8 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     prefix_caching: bool,
     digests_collide: bool,
     runs_ahead: bool,
+    num_drafts: int,
+    wrong_drafts: int,
 ) -> None:
     broken: list[list[int]] = []
 
@@ -91,7 +98,11 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
             prefix_caching=prefix_caching,
         )
     pressure = Pressure(under_test, arrivals)
-    broken += pressure.broken_histories()
+    broken += [asked.prompt_token_ids for name, asked in pressure.requests.items() if pressure.arrivals[name]["broken"]]
+    if num_drafts:
+        known = {name: reference_tokens(asked, 60) for name, asked in pressure.requests.items()}
+        oracle = Oracle(known, wrong=lambda name, index: (index + len(name)) % wrong_drafts == 0)
+        speculate(under_test, oracle, Policy.unrestrained(num_drafts))
     under_test.watch = Watch(
         under_test.engine._scheduler,
         lambda each: circle(pressure.requests[each.request_id], prefix_caching),
@@ -210,14 +221,42 @@ def prompt(sequence: Sequence) -> list[int]:
     return sequence.token_ids[: sequence.num_prompt_tokens]
 
 
-class Pressure(Scenario):
-    """Requests with everything that concerns their scheduling."""
+class Pressure:
+    """Requests that arrive and are aborted at given steps, with everything that concerns their scheduling."""
+
+    def __init__(self, under_test: EngineUnderTest, arrivals: list[dict[str, Any]]) -> None:
+        self.under_test = under_test
+        self.arrivals = {str(n): arrival for n, arrival in enumerate(arrivals)}
+        self.max_len = under_test.engine.max_len
+        self.requests = {name: self._request(name, arrival) for name, arrival in self.arrivals.items()}
 
     def _request(self, name: str, arrival: dict[str, Any]) -> Request:
         names = ("max_tokens", "temperature", "cache_salt", "priority", "deadline")
         asked = request(name, arrival["prompt"], **{each: arrival[each] for each in names})
         resumed = reference_tokens(asked, self.max_len)[: arrival["resumed"]] if self._fits(asked) else []
         return Request(name, asked.prompt_token_ids, asked.params, output_token_ids=resumed, family=arrival["family"])
+
+    def _fits(self, asked: Request) -> bool:
+        return len(asked.prompt_token_ids) < self.max_len
+
+    def play(self) -> None:
+        steps = 0
+        while steps <= 60 or self.under_test.engine.has_work():
+            assert steps < 5000
+            for name, arrival in self.arrivals.items():
+                if arrival["at"] == steps:
+                    self._add(self.requests[name])
+                if arrival["aborted_after"] is not None and arrival["at"] + arrival["aborted_after"] == steps:
+                    self.under_test.engine.abort(name)
+            self.under_test.step()
+            steps += 1
+
+    def _add(self, asked: Request) -> None:
+        if self._fits(asked):
+            self.under_test.engine.add(asked)
+        else:
+            with pytest.raises(PromptTooLong):
+                self.under_test.engine.add(asked)
 
     def check(self, broken: list[list[int]]) -> None:
         """Catches: blocks that are not given back, requests lost or answered twice (EngineUnderTest), tokens that

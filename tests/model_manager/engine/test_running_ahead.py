@@ -126,15 +126,6 @@ def test_a_step_that_reads_a_prompt_is_taken_in_at_once() -> None:
     assert events == ["launch", "take", "launch", "launch", "take", "take"]
 
 
-def test_where_someone_must_make_room_the_last_tokens_come_first() -> None:
-    """Three sequences of 16 tokens, in five blocks of 8: whoever ends makes room, and is not preempted for it."""
-    runner = Order(5)
-    under_test = EngineUnderTest(runner, max_num_batched_tokens=64)
-    asked = [request(str(n), [n + 1] * 7, max_tokens=9, temperature=1.0) for n in range(3)]
-    for each, output in zip(asked, under_test.run(*asked), strict=True):
-        assert output.token_ids == reference_tokens(each, 40)
-
-
 def test_a_token_that_is_being_sampled_when_the_deadline_passes_came_in_time() -> None:
     under_test, _ = ordered()
     under_test.engine.add(request(max_tokens=50, deadline=5.0))
@@ -171,19 +162,6 @@ def test_a_launched_step_is_work_though_nobody_is_left() -> None:
     under_test.step()
     assert not under_test.engine.has_work()
     assert events == ["launch", "take"]
-
-
-def test_not_finite_logits_fail_that_request_alone_and_leave_nothing_in_the_cache() -> None:
-    runner = HistoryRunner(broken=lambda history: len(history) == 19 and history[0] == 7, runs_ahead=True)
-    under_test = EngineUnderTest(runner)
-    for asked in (request("bad", [7] * 14, max_tokens=20), request("good", [8] * 14, max_tokens=20)):
-        under_test.engine.add(asked)
-    under_test.finish()
-    assert under_test.failures == {"bad": "NonFiniteLogits"}
-    assert len(under_test.progress["bad"]) == 5
-    assert under_test.outputs["good"].token_ids == reference_tokens(request("x", [8] * 14, max_tokens=20), 256)
-    (after,) = under_test.run(request("after", [7] * 14, max_tokens=1))
-    assert after.cached_tokens == 0
 
 
 def test_a_block_is_shared_only_once_the_logits_after_it_are_seen() -> None:

@@ -129,60 +129,6 @@ def machine(room: float, *clients: int) -> Machine:
     return made
 
 
-def test_where_memory_allows_it_the_new_model_is_loaded_beside_the_old_one_which_goes_on() -> None:
-    made = machine(ROOM_FOR_TWO, 1)
-    made.submit(1, OLD, "a")
-    made.client(1, NEW, replaces=OLD)
-    assert made.running == ["old", "new"]
-    made.submit(1, OLD, "b")
-    made.finish(OLD, "a", "b")
-    assert made.answers(1) == {"a": "output", "b": "output"}
-    assert made.limit(1, OLD) > 0
-
-
-def test_the_old_model_ends_as_its_clients_have_left_it() -> None:
-    made = machine(ROOM_FOR_TWO, 1)
-    made.submit(1, OLD, "a")
-    made.client(1, NEW, replaces=OLD)
-    made.load(NEW)
-    made.close(1, OLD)
-    assert made.running == ["old", "new"]  # what only it waited for is being cancelled
-    made.finish(OLD, "a")
-    assert made.running == ["new"]
-
-
-def test_fellow_clients_are_told_to_follow_once_the_new_model_is_ready_and_others_are_not() -> None:
-    made = machine(ROOM_FOR_TWO, 1, 2)
-    made.client(3, OLD, group="other job")
-    made.client(4, OLD, group="")
-    made.client(1, NEW, replaces=OLD)
-    assert not made.heard(2, Replaced)
-    made.load(NEW)
-    assert made.heard(2, Replaced) == [Replaced(OLD.key, NEW)]
-    assert not made.heard(3, Replaced)
-    assert not made.heard(4, Replaced)
-    made.client(5, OLD)
-    assert made.heard(5, Replaced) == [Replaced(OLD.key, NEW)]
-
-
-def test_without_the_room_the_old_model_ends_its_requests_and_goes_before_the_new_one_comes() -> None:
-    made = machine(ROOM_FOR_ONE, 1, 2)
-    made.submit(1, OLD, "a", "b")
-    made.client(1, NEW, replaces=OLD)
-    assert made.running == ["old"]
-    assert (made.limit(1, OLD), made.limit(2, OLD)) == (0, 0)
-    made.finish(OLD, "a")
-    assert made.running == ["old"]
-    made.finish(OLD, "b")
-    assert made.running == ["new"]
-    assert made.answers(1) == {"a": "output", "b": "output"}
-    made.load(NEW)
-    assert made.heard(1, ModelReady)[-1].key == NEW.key
-    assert made.heard(2, Replaced) == [Replaced(OLD.key, NEW)]
-    made.wait(1)
-    assert (made.limit(1, OLD), made.limit(2, OLD)) == (0, 0)
-
-
 def test_requests_that_cross_with_the_word_are_sent_back_and_retries_still_find_theirs() -> None:
     made = machine(ROOM_FOR_ONE, 1, 2)
     made.submit(1, OLD, "a", "b")
@@ -281,20 +227,6 @@ def test_who_comes_to_the_old_model_while_it_gives_way_is_sent_on() -> None:
     assert made.heard(2, Replaced) == [Replaced(OLD.key, NEW)]
     assert [failed.error.kind for failed in made.heard(2, ModelFailed)] == ["ModelReplaced"]
     assert not made.heard(2, ModelReady)
-
-
-def test_an_engine_killed_while_it_gives_way_is_started_again_and_ends_its_requests() -> None:
-    made = machine(ROOM_FOR_ONE, 1)
-    made.submit(1, OLD, "a")
-    made.client(1, NEW, replaces=OLD)
-    made.running.remove("old")
-    made.router.engine_died(OLD.key, "killed", hopeless=False, now=made.now)
-    made.settle()
-    assert made.running == ["old"]
-    made.load(OLD)
-    made.finish(OLD, "a")
-    assert made.answers(1) == {"a": "output"}
-    assert made.running == ["new"]
 
 
 def test_after_a_managers_death_who_still_waits_for_the_old_model_is_sent_on_whoever_comes_first() -> None:

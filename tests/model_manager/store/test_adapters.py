@@ -9,15 +9,14 @@ from millrace.model_manager.client.adapter_lookup import Adapters
 from millrace.model_manager.store import find_adapter
 from millrace.model_manager.store.adapters import digest_of
 from millrace.model_manager.store.contents import ADAPTER_FILES
-from millrace.model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelError, ModelNotFound
+from millrace.model_manager.wire.errors import InvalidRequest, ModelNotFound
 from millrace.model_manager.wire.messages import Adapter
 from tests.model_manager.store import cloud_storage, model_hub
 from tests.model_manager.store.checkpoints import contents, write_adapter
 from tests.model_manager.store.cloud_storage import CloudStorage
 from tests.model_manager.store.model_hub import ModelHub
 from tests.model_manager.store.resolving_process import find
-from tests.servers.fake_gcs import downloads
-from tests.servers.faulty_http import ALWAYS, Altered, Status
+from tests.servers.faulty_http import ALWAYS, Status
 
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 LEFT_OUT = ("README.md", "adapter_model.bin", "optimizer.pt", "tokenizer.json", "training.safetensors")
@@ -100,27 +99,6 @@ def test_a_bucket_that_lacks_a_file(cloud: CloudStorage, source: Path, file: str
         find_adapter(cloud.upload(source, "a"))
 
 
-def test_a_folder_that_is_not_in_the_bucket(cloud: CloudStorage, source: Path) -> None:
-    with pytest.raises(ModelNotFound, match="no files in that folder"):
-        find_adapter(cloud.upload(source, "a") + "b")
-
-
-def test_bytes_altered_on_their_way_are_not_kept(cloud: CloudStorage, source: Path) -> None:
-    address = cloud.upload(source, "a")
-    cloud.proxy.inject(Altered(), downloads("adapter_model.safetensors"), ALWAYS)
-    with pytest.raises(ModelCorrupt, match="does not match its checksum"):
-        find_adapter(address)
-    cloud.proxy.heal()
-    check_is_copy(find_adapter(address), address, source)
-
-
-def test_weights_cut_short_before_the_upload(cloud: CloudStorage, source: Path) -> None:
-    weights = source / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(ModelCorrupt, match="not a whole safetensors file"):
-        find_adapter(cloud.upload(source, "a"))
-
-
 def test_what_is_wrong_with_an_adapter_in_a_bucket_is_its_requests_trouble_alone(
     cloud: CloudStorage, source: Path
 ) -> None:
@@ -150,23 +128,6 @@ def test_an_adapter_on_the_hub_arrives_whole_and_nothing_else(hub: ModelHub, sou
 def test_a_hub_name_that_lacks_a_file(hub: ModelHub, source: Path) -> None:
     (source / "adapter_config.json").unlink()
     with pytest.raises(ModelNotFound, match=r"has no adapter_config\.json, which an adapter consists of"):
-        find(hub.environment, "org/lora")
-
-
-def test_an_unknown_hub_name(hub: ModelHub) -> None:
-    with pytest.raises(ModelNotFound, match="org/nobody: no such folder here and no such"):
-        find(hub.environment, "org/nobody")
-
-
-def test_a_gated_adapter_says_what_to_do(hub: ModelHub) -> None:
-    hub.gated.add("org/lora")
-    with pytest.raises(ModelError, match="HF_TOKEN"):
-        find(hub.environment, "org/lora")
-
-
-def test_a_file_shorter_than_the_hub_announced(hub: ModelHub) -> None:
-    hub.truncated = "adapter_model.safetensors"
-    with pytest.raises(ModelCorrupt, match="size that the hub announced"):
         find(hub.environment, "org/lora")
 
 

@@ -6,7 +6,6 @@ import enum
 import json
 from collections.abc import Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
 
 import annotated_types
@@ -24,6 +23,7 @@ from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.values import decoded, value_of
+from tests.transforms.typed.invoices import TYPES
 from tests.transforms.typed.test_record_grammar import DOCUMENT, sentence
 
 Field = pydantic.Field
@@ -156,7 +156,7 @@ ODD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("given", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("given", [*TYPES, *ODD.values()], ids=[*map(str, range(len(TYPES))), *ODD])
 def test_each_gives_valid_rows_that_survive_beams_coder_and_may_be_examples(given: Any) -> None:
     record = record_of(given)
     grammar = RecordGrammar(record).of(DOCUMENT)
@@ -252,12 +252,3 @@ EARLIEST = annotated_types.Ge(datetime.date(2020, 1, 1))
 def test_what_no_row_can_be_of_is_refused_before_the_job_by_the_name_of_its_field(given: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Extract(given, "any")
-
-
-def test_a_schemas_file_may_be_anywhere(tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    (tmp_path / "of numbers.json").write_text(json.dumps(schema))
-    for place in (tmp_path / "of numbers.json", str(tmp_path / "of numbers.json")):
-        assert Extract(place, "any").schema["properties"] == {"a": {"type": "integer"}}
-    with pytest.raises(ConfigError, match="takes a file with a JSON Schema"):
-        Extract(tmp_path / "none.json", "any")

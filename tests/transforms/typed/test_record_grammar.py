@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -24,7 +23,7 @@ from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
 from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import answer, compiler
-from tests.transforms.typed.invoices import SCHEMA, TYPES
+from tests.transforms.typed.invoices import SCHEMA
 
 DOCUMENT = 'Order "77" of\n3 March:\tAnna\\ Larsen — bought 2 × lämp \U0001f600, 4.50 EUR each\x1f.'
 
@@ -41,21 +40,6 @@ def checked(record: Record, text: str, document: str) -> Reading:
     coder = registry.get_coder(element_type(record))
     assert coder.decode(coder.encode(value)) == value
     return found
-
-
-@pytest.mark.parametrize("given_type", TYPES, ids=lambda each: getattr(each, "__name__", "schema"))
-def test_every_sentence_is_a_row(given_type: Any) -> None:
-    record = record_of(given_type)
-    grammar = RecordGrammar(record).of(DOCUMENT)
-    for seed in range(12):
-        checked(record, sentence(grammar, seed), DOCUMENT)
-
-
-def test_what_a_json_schema_is_given_for_is_valid_under_it_itself() -> None:
-    record = record_of(SCHEMA)
-    for seed in range(12):
-        found = read(record, sentence(RecordGrammar(record).of(""), seed), "")
-        jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(found.json))
 
 
 KINDS: tuple[Kind, ...] = ("text", "integer", "number", "decimal", "boolean", "date", "datetime")

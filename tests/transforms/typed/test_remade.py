@@ -7,16 +7,13 @@ import enum
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal, NamedTuple
 
-import apache_beam as beam
 import pydantic
 import pytest
 from apache_beam.coders import registry
 
 from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.details import Details
 from millrace.transforms.typed.values import value_of
-from tests.transforms.running import check, pipeline
 
 Field = pydantic.Field
 
@@ -221,18 +218,6 @@ def test_beams_coder_gives_each_row_back_as_it_was(given: type, answer: dict[str
     again = coder.decode(coder.encode(row))
     assert state(again) == state(row)
     assert state(coder.decode(coder.encode(again))) == state(row)
-
-
-@pytest.mark.parametrize(("given", "answer"), ROWS, ids=lambda each: getattr(each, "__name__", ""))
-def test_rows_are_what_they_were_behind_a_shuffle_and_in_details(given: type, answer: dict[str, Any]) -> None:
-    record = record_of(given)
-    row = value_of(record, answer)
-    kind = element_type(record)
-    with pipeline() as running:
-        rows = running | beam.Create([answer]) | beam.Map(lambda each: value_of(record, each)).with_output_types(kind)
-        again = rows | beam.Reshuffle() | beam.Map(lambda each: each).with_output_types(kind) | "2" >> beam.Reshuffle()
-        check(again | beam.Map(state), lambda found: found == [state(row)])
-    assert Details(record).element_type.__annotations__["value"] == given
 
 
 def test_an_instance_again_may_be_changed_and_compared() -> None:

@@ -78,10 +78,11 @@ def test_instances_of_a_few_schemas_are_judged_right(compiler: GrammarCompiler) 
     assert wrongly_judged(compiler, FEW) == []
 
 
-def test_outputs_under_all_schemas_validate(compiler: GrammarCompiler) -> None:
-    wrong, unclosed = invalid_outputs(compiler, corpus(), range(1))
+def test_outputs_under_schemas_validate(compiler: GrammarCompiler) -> None:
+    """A quarter of them; the engine's test has all."""
+    wrong, unclosed = invalid_outputs(compiler, corpus()[::4], range(1))
     assert wrong == []
-    assert unclosed <= 24, "of 406: large schemas, and patterns into which no way is found"
+    assert unclosed <= 8, "of 102: large schemas, and patterns into which no way is found"
 
 
 @pytest.mark.slow

@@ -28,6 +28,10 @@ _MAX_TOKENS = 64
 _FORMATS = [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 _LAST_ROWS = (4, 5, 38, 58)
 """Of the sequences of `_step`."""
+_ASKED: tuple[tuple[list[int], list[int]], ...] = (
+    ([4, 58], []), ([], [7]), ([5, 38], [0, 1, 2, 38, 40]), ([58, 3, 3], [58, 0])
+)  # fmt: skip
+"""Rows of logits and of hidden states."""
 _MODELS = (
     random_checkpoints.llama_gqa,
     random_checkpoints.qwen2,
@@ -42,10 +46,16 @@ def _runner(folder: Path, **settings: Any) -> Any:
     return load_model(ModelConfig(model="small", **fields | settings), folder).runner
 
 
-@pytest.fixture(params=_MODELS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    random_checkpoints.write(tmp_path, request.param())
-    return tmp_path
+@pytest.fixture(scope="module", params=_MODELS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    random_checkpoints.write(folder, request.param())
+    return folder
+
+
+@pytest.fixture(scope="module", params=_FORMATS)
+def runner(request: pytest.FixtureRequest, folder: Path) -> Any:
+    return _runner(folder, **request.param)
 
 
 def _step(logits_rows: Sequence[int] = _LAST_ROWS, hidden_rows: Sequence[int] = _LAST_ROWS) -> Any:
@@ -71,29 +81,17 @@ def test_logits_and_hidden_states_are_those_of_transformers_code(
         assert (one - other).abs().max() < tolerance * other.abs().max(), name
 
 
-@pytest.mark.parametrize("settings", _FORMATS)
-@pytest.mark.parametrize(
-    ("logits_rows", "hidden_rows"),
-    [([4, 58], []), ([], [7]), ([5, 38], [0, 1, 2, 38, 40]), ([58, 3, 3], [58, 0])],
-)
-def test_rows_are_the_same_whichever_others_are_asked_for(
-    folder: Path, settings: dict[str, str], logits_rows: list[int], hidden_rows: list[int]
-) -> None:
-    runner = _runner(folder, **settings)
+def test_rows_are_the_same_whichever_others_are_asked_for(runner: Any) -> None:
     everything = runner.execute(_step(range(59), range(59)))
-    some = runner.execute(_step(logits_rows, hidden_rows))
-    assert torch.equal(some.logits, everything.logits[logits_rows])
-    if hidden_rows:
-        assert torch.equal(some.hidden, everything.hidden[hidden_rows])
-    else:
-        assert some.hidden is None
+    for logits_rows, hidden_rows in _ASKED:
+        some = runner.execute(_step(logits_rows, hidden_rows))
+        assert torch.equal(some.logits, everything.logits[logits_rows])
+        assert torch.equal(some.hidden, everything.hidden[hidden_rows]) if hidden_rows else some.hidden is None
 
 
-@pytest.mark.parametrize("settings", _FORMATS)
-def test_a_step_that_asks_for_nothing_keeps_its_keys_and_values(folder: Path, settings: dict[str, str]) -> None:
+def test_a_step_that_asks_for_nothing_keeps_its_keys_and_values(runner: Any) -> None:
     """The same prompt in two steps, the first of which samples nothing, and at once."""
     tokens, table = [range(2, 26)], np.array([[3, 1]], np.int32)
-    runner = _runner(folder, **settings)
     whole = runner.execute(make_step([(0, 24)], table, 16, tokens)).logits
     first = make_step([(0, 20)], table, 16, tokens)
     object.__setattr__(first, "logits_rows", np.zeros(0, np.int64))
@@ -102,9 +100,7 @@ def test_a_step_that_asks_for_nothing_keeps_its_keys_and_values(folder: Path, se
     torch.testing.assert_close(rest, whole, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("settings", _FORMATS)
-def test_the_head_alone_takes_more_rows_than_a_step_and_gives_the_same(folder: Path, settings: dict[str, str]) -> None:
-    runner = _runner(folder, **settings)
+def test_the_head_alone_takes_more_rows_than_a_step_and_gives_the_same(runner: Any) -> None:
     output = runner.execute(_step())
     many = output.hidden.repeat(_MAX_TOKENS, 1)
     again = runner.logits(many)

@@ -100,11 +100,11 @@ def test_what_is_computed_otherwise_is_checked(folder: Path, settings: dict[str,
     assert not _pass(folder, **{"dtype": "float32"} | settings).is_kept()
 
 
-@pytest.mark.parametrize("name", ["transformers.__version__", f"{kept_passes.__name__}._code"])
+@pytest.mark.parametrize("name", ["transformers.__version__", "_code"])
 def test_other_code_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     _pass(folder).keep()
     assert _pass(folder).is_kept()
-    monkeypatch.setattr(name, "0.0" if "version" in name else lambda: "other")
+    monkeypatch.setattr(f"{kept_passes.__name__}.{name}", "0.0" if "version" in name else lambda: "other")
     assert not _pass(folder).is_kept()
 
 
@@ -158,12 +158,12 @@ def _keep_often(folder: Path, times: int) -> None:
 
 def test_starts_at_the_same_time_do_not_disturb_each_other(folder: Path, kept_in: Path) -> None:
     starting = multiprocessing.get_context("spawn")
-    processes = [starting.Process(target=_keep_often, args=(folder, 100)) for _ in range(3)]
+    processes = [starting.Process(target=_keep_often, args=(folder, 50)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     assert _pass(folder).is_kept()
     assert len(list((kept_in / "checks").iterdir())) == 1
 

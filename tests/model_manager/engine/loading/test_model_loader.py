@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,11 @@ def test_a_config_without_an_architecture_is_loaded_by_its_type(folder: Path) ->
     assert load_model(_config(), folder).info.architecture == "Qwen2ForCausalLM"
 
 
-@pytest.mark.parametrize("mask", [torch.bool, torch.uint8, torch.float32])
-def test_masks_that_released_pythias_have_beside_their_weights_are_not_read(tmp_path: Path, mask: torch.dtype) -> None:
+def test_masks_that_released_pythias_have_beside_their_weights_are_not_read(tmp_path: Path) -> None:
     random_checkpoints.write(tmp_path, tested_models.gpt_neox())
     plain = load_model(_config(), tmp_path).runner.execute(StepInput.of_first_tokens(9)).logits
     weights = load_file(tmp_path / "model.safetensors")
-    for layer in range(3):
+    for layer, mask in enumerate((torch.bool, torch.uint8, torch.float32)):
         name = f"gpt_neox.layers.{layer}.attention"
         weights[f"{name}.bias"] = torch.ones(1, 1, POSITIONS, POSITIONS).tril().to(mask)
         weights[f"{name}.masked_bias"] = torch.tensor(-1e9)
@@ -230,131 +230,80 @@ def test_a_cache_too_small_for_one_sequence_is_refused(folder: Path) -> None:
 # ── what is wrong with a folder ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _no_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def _config_cut_short(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "qw')
-
-
-def _config_of_nothing(folder: Path) -> None:
-    (folder / "config.json").write_text("[]")
-
-
-def _config_with_odd_sizes(folder: Path) -> None:
-    _edit(folder / "config.json", hidden_size="many")
-
-
-def _generation_config_cut_short(folder: Path) -> None:
-    (folder / "generation_config.json").write_text("{")
-
-
-def _unknown_model_type(folder: Path) -> None:
-    _edit(folder / "config.json", model_type="perpetuum", architectures=["PerpetuumForCausalLM"])
-
-
-def _other_architecture(folder: Path) -> None:
-    _edit(folder / "config.json", architectures=["Qwen2ForSequenceClassification"])
+def _weights(folder: Path, changes: dict[str, torch.Tensor], without: str = "") -> None:
+    weights = load_file(folder / "model.safetensors") | changes
+    save_file(
+        {name: weights[name] for name in weights if name != without}, folder / "model.safetensors", {"format": "pt"}
+    )
 
 
 def _remote_code(folder: Path) -> None:
-    code = "raise SystemExit('it ran')\n"
-    (folder / "modeling.py").write_text(code)
+    (folder / "modeling.py").write_text("raise SystemExit('it ran')\n")
     auto_map = {"AutoConfig": "modeling.Config", "AutoModelForCausalLM": "modeling.Model"}
     _edit(folder / "config.json", model_type="own", architectures=["Model"], auto_map=auto_map)
 
 
-def _quantized(folder: Path) -> None:
-    _edit(folder / "config.json", quantization_config={"quant_method": "hqq", "bits": 4})
+def _text(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
 
 
-def _no_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+def _other(**changes: Any) -> Callable[[Path], object]:
+    return lambda folder: _edit(folder / "config.json", **changes)
 
 
-def _pickled_weights(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def _renamed(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.safetensors").rename(folder / name)
 
 
-def _weights_of_another_name(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "other.safetensors")
+_INDEX, _UP, _NORM = "model.safetensors.index.json", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"
+_DAMAGES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotFound, "holds no config.json"),
+    "config cut short": (_text("config.json", '{"model_type": "qw'), ModelCorrupt, "config.json is not readable"),
+    "config of nothing": (_text("config.json", "[]"), ModelCorrupt, "config.json is not readable"),
+    "config with odd sizes": (_other(hidden_size="many"), ModelCorrupt, "hidden_size"),
+    "generation config cut short": (
+        _text("generation_config.json", "{"), ModelCorrupt, "generation_config.json is not readable"),
+    "unknown model type": (
+        _other(model_type="perpetuum", architectures=["PerpetuumForCausalLM"]),
+        ModelUnsupported, "knows no such model type"),
+    "other architecture": (
+        _other(architectures=["Qwen2ForSequenceClassification"]),
+        ModelUnsupported, "Qwen2ForSequenceClassification is not served: transformers"),
+    "remote code": (_remote_code, ModelUnsupported, "no code of a model's own is run"),
+    "quantized": (
+        _other(quantization_config={"quant_method": "hqq", "bits": 4}),
+        ModelUnsupported, "weights quantized by hqq are not read; takes gptq, awq,"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(), ModelUnsupported, "no weights in safetensors format"),
+    "pickled weights": (_renamed("pytorch_model.bin"), ModelUnsupported, "only pytorch_model.bin"),
+    "weights of another name": (_renamed("other.safetensors"), ModelUnsupported, "only other.safetensors"),
+    "weights cut short": (
+        lambda folder: os.truncate(folder / "model.safetensors", 20_000),
+        ModelCorrupt, "model.safetensors is damaged"),
+    "weights of noise": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 1000),
+        ModelCorrupt, "model.safetensors is damaged"),
+    "weight missing": (
+        lambda folder: _weights(folder, {}, without=_UP), ModelCorrupt, f"1 weights are missing: {_UP}"),
+    "weight too many": (
+        lambda folder: _weights(folder, {"model.layers.0.adapter.weight": torch.zeros(3)}),
+        ModelCorrupt, "1 weights are unexpected: model.layers.0.adapter.weight"),
+    "weight misshapen": (lambda folder: _weights(folder, {_NORM: torch.zeros(3)}), ModelCorrupt, _NORM),
+    "weight of integers": (
+        lambda folder: _weights(folder, {_NORM: torch.zeros(64, dtype=torch.int8)}),
+        ModelUnsupported, f"{_NORM} is stored as I8"),
+    "index cut short": (_text(_INDEX, '{"weight_map"'), ModelCorrupt, "index.json is not an index of weights"),
+    "shard missing": (
+        _text(_INDEX, '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}'),
+        ModelCorrupt, "00001-of-00002.safetensors is missing"),
+    "shard elsewhere": (
+        _text(_INDEX, '{"weight_map": {"a": "../other.safetensors"}}'), ModelCorrupt, "no file of this folder"),
+}  # fmt: skip
 
 
-def _weights_cut_short(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def _weights_of_noise(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
-
-
-def _weight_missing(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _weight_too_many(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors") | {"model.layers.0.adapter.weight": torch.zeros(3)}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _weight_misshapen(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors") | {"model.norm.weight": torch.zeros(3)}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _weight_of_integers(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors") | {"model.norm.weight": torch.zeros(64, dtype=torch.int8)}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _index(folder: Path, text: str) -> None:
-    (folder / "model.safetensors.index.json").write_text(text)
-
-
-def _index_cut_short(folder: Path) -> None:
-    _index(folder, '{"weight_map"')
-
-
-def _shard_missing(folder: Path) -> None:
-    _index(folder, json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}}))
-
-
-def _shard_elsewhere(folder: Path) -> None:
-    _index(folder, json.dumps({"weight_map": {"a": "../other.safetensors"}}))
-
-
-@pytest.mark.parametrize(
-    ("damage", "error", "words"),
-    [
-        (_no_config, ModelNotFound, "holds no config.json"),
-        (_config_cut_short, ModelCorrupt, "config.json is not readable"),
-        (_config_of_nothing, ModelCorrupt, "config.json is not readable"),
-        (_config_with_odd_sizes, ModelCorrupt, "hidden_size"),
-        (_generation_config_cut_short, ModelCorrupt, "generation_config.json is not readable"),
-        (_unknown_model_type, ModelUnsupported, "knows no such model type"),
-        (_other_architecture, ModelUnsupported, "Qwen2ForSequenceClassification is not served: transformers"),
-        (_remote_code, ModelUnsupported, "no code of a model's own is run"),
-        (_quantized, ModelUnsupported, "weights quantized by hqq are not read; takes gptq, awq,"),
-        (_no_weights, ModelUnsupported, "no weights in safetensors format"),
-        (_pickled_weights, ModelUnsupported, "only pytorch_model.bin"),
-        (_weights_of_another_name, ModelUnsupported, "only other.safetensors"),
-        (_weights_cut_short, ModelCorrupt, "model.safetensors is damaged"),
-        (_weights_of_noise, ModelCorrupt, "model.safetensors is damaged"),
-        (_weight_missing, ModelCorrupt, "1 weights are missing: model.layers.1.mlp.up_proj.weight"),
-        (_weight_too_many, ModelCorrupt, "1 weights are unexpected: model.layers.0.adapter.weight"),
-        (_weight_misshapen, ModelCorrupt, "model.norm.weight"),
-        (_weight_of_integers, ModelUnsupported, "model.norm.weight is stored as I8"),
-        (_index_cut_short, ModelCorrupt, "index.json is not an index of weights"),
-        (_shard_missing, ModelCorrupt, "00001-of-00002.safetensors is missing"),
-        (_shard_elsewhere, ModelCorrupt, "no file of this folder"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "error", "words"), _DAMAGES.values(), ids=_DAMAGES)
 def test_what_is_wrong_with_a_folder_is_said_in_one_sentence(
-    folder: Path, damage: Callable[[Path], None], error: type[Exception], words: str
+    folder: Path, damage: Callable[[Path], object], error: type[Exception], words: str
 ) -> None:
     damage(folder)
     with pytest.raises(error) as raised:

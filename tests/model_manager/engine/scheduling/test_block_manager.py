@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.model_manager.engine.scheduling.block_manager import BlockManager
-from millrace.model_manager.engine.scheduling.prefix_cache import BEING_COMPUTED, Digest, chained_digest
+from millrace.model_manager.engine.scheduling.prefix_cache import BEING_COMPUTED
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopConditions
 from millrace.model_manager.wire.messages import Request
@@ -31,90 +31,11 @@ def cached(blocks: BlockManager, *tokens: int) -> int:
     return len(blocks._cache.match(sequence(*tokens))) * SIZE
 
 
-def test_a_sequence_gets_blocks_for_all_its_tokens_and_gives_them_back() -> None:
-    blocks = BlockManager(8, SIZE)
-    seq = sequence(*range(9))
-    assert blocks.allocate(seq)
-    assert len(set(seq.block_table)) == 3
-    assert blocks.num_free == 5
-    blocks.check_integrity([seq])
-    blocks.free(seq)
-    assert blocks.num_free == 8
-    blocks.check_integrity([])
-
-
-def test_allocation_that_does_not_fit_changes_nothing() -> None:
-    blocks = BlockManager(4, SIZE)
-    seq = sequence(*range(9))
-    assert not blocks.allocate(seq, keep_free=2)
-    assert (seq.block_table, blocks.num_free) == ([], 4)
-    assert blocks.allocate(seq, keep_free=1)
-
-
 def test_cached_blocks_that_nobody_holds_count_against_what_is_free() -> None:
     blocks = BlockManager(4, SIZE)
     blocks.free(compute(blocks, sequence(*range(8))))
     assert not blocks.allocate(sequence(*range(9)), keep_free=2)
     assert blocks.allocate(sequence(*range(9)), keep_free=1)
-
-
-def test_a_common_beginning_is_held_by_both() -> None:
-    blocks = BlockManager(8, SIZE)
-    first = compute(blocks, sequence(*range(10)))
-    second = compute(blocks, sequence(*range(8), 99, 98))
-    assert second.block_table[:2] == first.block_table[:2]
-    assert second.block_table[2] != first.block_table[2]
-    blocks.check_integrity([first, second])
-    blocks.free(first)
-    blocks.check_integrity([second])
-    assert blocks.num_free == 5
-
-
-@pytest.mark.parametrize(("length", "reused"), [(3, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8)])
-def test_the_whole_prompt_is_never_matched(length: int, reused: int) -> None:
-    blocks = BlockManager(8, SIZE)
-    blocks.free(compute(blocks, sequence(*range(12))))
-    assert cached(blocks, *range(length)) == reused
-
-
-def test_only_what_is_computed_is_cached() -> None:
-    blocks = BlockManager(8, SIZE)
-    seq = sequence(*range(12))
-    blocks.allocate(seq)
-    seq.num_computed_tokens = 7
-    blocks.commit(seq)
-    assert cached(blocks, *range(12)) == 4
-
-
-def test_the_same_tokens_after_others_do_not_match() -> None:
-    blocks = BlockManager(8, SIZE)
-    compute(blocks, sequence(1, 1, 1, 1, 2, 2, 2, 2, 3))
-    assert cached(blocks, 2, 2, 2, 2, 3) == 0
-    assert cached(blocks, 9, 9, 9, 9, 2, 2, 2, 2, 3) == 0
-
-
-def test_equal_digests_of_different_tokens_do_not_match() -> None:
-    blocks = BlockManager(8, SIZE, digest=lambda *_: b"always the same")
-    compute(blocks, sequence(1, 1, 1, 1, 5))
-    assert cached(blocks, 2, 2, 2, 2, 5) == 0
-    assert cached(blocks, 1, 1, 1, 1, 5) == 4
-
-
-@pytest.mark.parametrize("digest", [chained_digest, lambda *_: b"always the same"])
-def test_another_salt_finds_nothing(digest: Digest) -> None:
-    blocks = BlockManager(8, SIZE, digest=digest)
-    blocks.free(compute(blocks, sequence(1, 1, 1, 1, 2, salt="a")))
-    for salt, found in (("a", 1), ("b", 0), ("", 0)):
-        assert len(blocks._cache.match(sequence(1, 1, 1, 1, 3, salt=salt))) == found
-    assert len(chained_digest(b"", b"")) >= 16
-
-
-def test_without_prefix_caching_nothing_is_reused() -> None:
-    blocks = BlockManager(8, SIZE)
-    blocks.free(compute(blocks, sequence(*range(9), prefix_caching=False)))
-    assert cached(blocks, *range(9)) == 0
-    blocks.free(compute(blocks, sequence(*range(9))))
-    assert not blocks._cache.match(sequence(*range(9), prefix_caching=False))
 
 
 def test_what_is_being_computed_is_known_until_it_is_there() -> None:
@@ -192,25 +113,6 @@ def test_what_was_used_least_recently_is_given_up_first_and_ends_before_beginnin
     assert cached(blocks, 1, 1, 1, 1, 2, 2, 2, 2, 0) == 4
     assert cached(blocks, 3, 3, 3, 3, 0) == 4
     blocks.check_integrity([])
-
-
-def test_a_block_in_use_is_never_given_up() -> None:
-    blocks = BlockManager(3, SIZE)
-    first = compute(blocks, sequence(1, 1, 1, 1))
-    second = compute(blocks, sequence(2, 2, 2, 2, 2))
-    assert not blocks.allocate(sequence(3))
-    blocks.check_integrity([first, second])
-
-
-def test_growing_takes_a_block_only_when_the_last_is_full() -> None:
-    blocks = BlockManager(3, SIZE)
-    seq = compute(blocks, sequence(1, 1, 1))
-    seq.append(1)
-    assert not blocks.needs_block(seq)
-    seq.append(1)
-    assert blocks.needs_block(seq)
-    assert seq.block_table[-1] != blocks.grow(seq)
-    blocks.check_integrity([seq])
 
 
 def test_two_that_computed_the_same_share_it_from_then_on() -> None:

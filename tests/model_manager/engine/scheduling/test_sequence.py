@@ -16,22 +16,6 @@ def sequence(prompt: list[int], output: list[int] | None = None, max_tokens: int
     return Sequence(request, StopConditions(params, max_tokens, {0}, None), now=5.0)
 
 
-def test_tokens_of_prompt_and_output_are_told_apart() -> None:
-    seq = sequence([7, 8])
-    seq.append(9)
-    assert (seq.num_prompt_tokens, seq.num_output_tokens, seq.num_tokens) == (2, 1, 3)
-    assert seq.output_token_ids == [9]
-    seq.num_computed_tokens = 2
-    assert seq.num_remaining_tokens == 1
-
-
-def test_output_of_an_earlier_engine_counts_as_generated() -> None:
-    seq = sequence([7], [8, 9])
-    assert seq.num_output_tokens == 2
-    assert seq.append(5) is None
-    assert seq.append(5) is not None
-
-
 @pytest.mark.parametrize(
     ("output", "kept", "reason"), [([8, 0, 8], [8, 0], FinishReason.STOP), ([8] * 6, [8] * 4, FinishReason.LENGTH)]
 )
@@ -59,12 +43,6 @@ def test_an_unseeded_request_has_a_seed_of_its_id_and_a_seeded_one_its_own() -> 
 def accept(request: Request, max_len: int = 8, known: tuple[str, ...] = ()) -> Sequence:
     rules = StopRules(frozenset(), None)
     return admitted(request, vocab_size=2, max_len=max_len, stop_rules=rules, known=known, now=0.0)
-
-
-def test_max_tokens_is_cut_to_the_positions_that_are_left() -> None:
-    seq = accept(Request("a", [1] * 6, SamplingParams(max_tokens=10)))
-    assert seq.append(1) is None
-    assert seq.append(1) is not None
 
 
 def test_a_prompt_must_leave_one_position_unless_nothing_is_generated() -> None:

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 
@@ -15,7 +13,6 @@ from millrace.model_manager.engine.speculation.drafts import Drafter, Policy
 from millrace.model_manager.engine.speculation.prompt_lookup import PromptLookup
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.engine.arrivals import ARRIVALS, Scenario
 from tests.model_manager.engine.drafting import Fixed, Oracle, RepeatingRunner, speculate
 from tests.model_manager.engine.history_runner import (
     EOS,
@@ -245,36 +242,3 @@ def test_sampled_tokens_follow_the_models_distribution_whatever_is_guessed() -> 
         chi_square = float(((cells[0] - cells[1]) ** 2 / cells[1]).sum())
         assert chi_square < 46.8  # exceeded once in a thousand with 21 degrees of freedom, less often with fewer
     assert under_test.engine.stats().accepted_tokens > count / 4
-
-
-@given(
-    arrivals=ARRIVALS,
-    num_blocks=st.integers(2, 16),
-    max_num_seqs=st.integers(1, 6),
-    num_drafts=st.integers(1, 5),
-    wrong=st.integers(1, 4),
-    prefix_caching=st.booleans(),
-)
-@settings(max_examples=25)
-def test_whatever_arrives_and_is_guessed_each_request_is_answered_as_if_alone(
-    arrivals: list[dict[str, Any]],
-    num_blocks: int,
-    max_num_seqs: int,
-    num_drafts: int,
-    wrong: int,
-    prefix_caching: bool,
-) -> None:
-    broken: list[list[int]] = []
-    runner = HistoryRunner(
-        num_blocks, 8, max_model_len=60, broken=lambda history: any(history[: len(b)] == b for b in broken)
-    )
-    under_test = EngineUnderTest(
-        runner, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_seqs + 8, prefix_caching=prefix_caching
-    )
-    scenario = Scenario(under_test, arrivals)
-    broken += scenario.broken_histories()
-    known = {name: reference_tokens(asked, 60) for name, asked in scenario.requests.items()}
-    oracle = Oracle(known, wrong=lambda name, index: (index + len(name)) % wrong == 0)
-    speculate(under_test, oracle, Policy.unrestrained(num_drafts))
-    scenario.play()
-    scenario.check(broken)
