@@ -41,7 +41,7 @@ class CacheShape:
     num_blocks: int
     block_size: int
     dtype: torch.dtype
-    """Of queries, keys and values as they come."""
+    """Format of queries, keys and values as they come."""
     rounded: torch.dtype | None = None
     """What keys and values are rounded to: int8 or float8_e4m3fn, with a float32 scale for each token and head."""
 

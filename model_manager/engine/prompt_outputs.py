@@ -12,7 +12,7 @@ from .scheduling.batch_table import Scheduled
 from .scheduling.readings import EmbedReading, ScoreReading, Scores
 
 MOST_LOGITS = 1 << 22
-"""Of prompts' rows, rows times vocabulary, that are held at once: a whole prompt's would be the largest thing there."""
+"""Most logits of prompts' rows (rows times vocabulary) in memory at once: a whole prompt's would take too much."""
 
 
 class PromptOutputs:

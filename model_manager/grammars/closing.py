@@ -1,14 +1,16 @@
-"""How an output that its budget has cut is brought to an end: some of its last tokens give way to a short ending.
+"""How an output that its budget has cut is brought to an end: some of its last tokens are replaced by a short ending.
 
-Searched once, after the last token, so no token of an output was ever refused for it. Which endings an output may get
-endings.py says; where none of them is found the output stays cut. Knows what a matcher allows next and nothing of the
-grammar behind it but literals that stand in it. From a place a beam search over bytes tries first what ends things:
-literals, brackets, quotes, separators; in text that may not end yet, the longest piece that may follow. An ending that
-it returns is allowed and ends where the output may end; that no shorter one exists is likely, not proven.
+The search runs once, after the last token, so no token of an output is ever refused for its sake. `endings.py` says
+which endings an output may get; if none of them is found, the output stays cut. The module knows what a matcher allows
+next. Of the grammar it knows only the literals in it.
 
-Work is limited by the number of states that are looked at, never by time, so the same is found each time. Single tokens
-are tried and no masks are made, so the size of the vocabulary does not matter. A state costs 20 to 50 µs under a plain
-schema, more where the grammar is ambiguous, and a pause of about 0.1 ms.
+A beam search over bytes tries first what ends things: literals, brackets, quotes, separators. In text that may not end
+yet it tries the longest piece that may follow. An ending that it returns is allowed, and the output may end there.
+Probably no shorter one exists; that is not proven. The work is limited by the number of states, never by time, so the
+result is the same each time.
+
+Single tokens are tried and no masks are made, so the vocabulary's size does not matter. A state costs 20 to 50 µs under
+a plain schema, more where the grammar is ambiguous, and a pause of about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -27,51 +29,52 @@ from .endings import Endings
 _STRUCTURE = b"}])>;,:\"0-.123456789tnf[{/'|\n ZTaeioubcdghjklmpqrsvwxyzABCDEFGHIJKLMNOPQRSUVWXY<(=_@#$%&*+!?~^`\\\t\r"
 """Bytes in the order in which they are tried: what ends or separates, then values, then the rest."""
 _TEXT = b"\"@.-:/\n);>_0<]},'| 1aeioubcdfghjklmnpqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ23456789=(+*[{#$%&!?~^`\\\t\r"
-"""The same within text."""
+"""The same order, within text."""
 _WITHIN_TEXT = b"qZ~"
-"""Where any of these may come next the state is within text: they do not stand in JSON outside strings."""
+"""If any of these may come next, the state is within text: in JSON they stand in strings only."""
 _FREE = b"qZ~#j ;"
-"""Where all of these may, the text is free, or as good as free."""
+"""If all of these may come next, the text is free, or almost."""
 _LONGEST_FILLER = 24
 
 _LESS_LIKELY = 0.5
-"""The cost of a step for each that was to be tried before it."""
+"""Cost of a step for each step that is tried before it."""
 _NO_FURTHER = 0.7
-"""The cost of a step after which the same steps are to be tried as before."""
+"""Cost of a step that leads to the same next steps as before."""
 _TOO_DEAR = 50.0
-"""A cost that shows that a way leads nowhere."""
+"""Cost above which a path leads nowhere."""
 
 _MOST_STATES = 2_000
-"""Looked at for one output."""
+"""States of one search, at most."""
 _STATES, _STATES_A_TOKEN = 20, 8
-"""Looked at from one place at each effort: so many, and so many more for each token that a way may have."""
+"""States of one search from one place at each effort, at most: a fixed number, and so many more for each token left."""
 _BYTES_A_STATE = 256
-"""Of a piece that is forced, which count as much as a state does."""
+"""Bytes of forced text that count as one state."""
 _LONGEST_WAY = 4096
 _ASIDE = 0.00005
-"""Seconds that the thread steps aside after each state: the engine's loop runs in another and needs the interpreter."""
+"""Seconds that the thread sleeps after each state: the engine's loop runs in another thread and needs the interpreter.
+"""
 _SMALL_STEP = 4
-"""Tokens that are given up one by one; then the number grows by this part of itself."""
+"""Tokens that are dropped one by one; after these the step grows by this part of itself."""
 
 
 class _Effort(NamedTuple):
-    """What a search may take."""
+    """Limits of a search."""
 
     beam: int
-    """States that are followed at a time."""
+    """States that are followed at once."""
     tried: int
-    """Steps that are tried from each."""
+    """Steps that are tried from each state."""
 
 
 _EFFORTS = (_Effort(3, 3), _Effort(1, 1))
-"""One after another, until one finds a way; the second goes straight on."""
+"""Tried in this order until one finds an ending; the second follows a single path."""
 
 
 _OF_BYTES = Endings(is_json=False)
 
 
 class _Work:
-    """How many states may still be looked at."""
+    """How many states a search may still visit."""
 
     __slots__ = ("left",)
 
@@ -79,7 +82,7 @@ class _Work:
         self.left = left
 
     def spend(self, states: int) -> None:
-        """So many are looked at."""
+        """Count `states` as visited, and sleep a moment."""
         self.left -= states
         time.sleep(_ASIDE)
 
@@ -88,9 +91,9 @@ class Closed(NamedTuple):
     """An output that was brought to its end."""
 
     num_kept: int
-    """Of its own tokens."""
+    """How many of its own tokens are kept."""
     way: list[int]
-    """Tokens behind those, after which it may end."""
+    """Tokens that follow the kept ones; after these the output may end."""
 
 
 @dataclass
@@ -101,14 +104,14 @@ class _State:
     path: bytes
     cost: float
     steps: list[bytes]
-    """To be tried next, the likeliest to end it first."""
+    """Steps to try next; first the one that is likeliest to end the output."""
     least_bytes: int
-    """Of a way through it: those of its path, and those that are forced next."""
+    """Least bytes of an ending through this state: its path, and what is forced next."""
 
 
 @dataclass(frozen=True)
 class _Pieces:
-    """The token of each byte that has one of its own, and a word of each length, the longest first."""
+    """The token of each byte that has its own token, and one word of each length, the longest first."""
 
     of_byte: dict[int, int]
     not_ascii: list[int]
@@ -137,7 +140,7 @@ class Closing:
         pieces: _Pieces | None = None,
         literals: Sequence[str] = (),
     ) -> None:
-        """Reads the vocabulary, unless its `pieces` are there."""
+        """Reads the vocabulary, unless its `pieces` are given."""
         self._tokenizer = tokenizer
         self._end = tokenizer.eos_token
         self._pieces = pieces or _Pieces.of(tokenizer)
@@ -145,12 +148,14 @@ class Closing:
         self._literals = [text.encode() for text in literals]
 
     def towards(self, endings: Endings, literals: Sequence[str]) -> Closing:
-        """The same for outputs of a grammar that takes these endings, and in which these literals stand."""
+        """The same for a grammar that takes these endings and contains these literals."""
         return Closing(self._tokenizer, endings, self._pieces, literals)
 
     def close(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int) -> Closed | None:
-        """Where to leave an output, as late as is found, and an ending from there within `max_tokens` in all; None if
-        none is found. `matcher` has taken the output's `tokens`, and stays where it is.
+        """The latest place found at which to cut an output, and an ending from there, within `max_tokens` in all; None
+        if no ending is found.
+
+        `matcher` has consumed the output's `tokens`; it does not move.
         """
         if not self._endings.may_accept(_Place(self, matcher, b"")):
             return None
@@ -185,7 +190,7 @@ class Closing:
     def _ending(
         self, matcher: LLMatcher, tokens: Sequence[int], kept: int, max_tokens: int, work: _Work
     ) -> list[int] | None:
-        """From behind the tokens that are kept, one that says nothing else than the output does."""
+        """An ending after the kept tokens that changes nothing that the output has said."""
         start = matcher.deep_copy()
         start.rollback(len(tokens) - kept)
         way = self._way(start, max_tokens - kept, work)
@@ -198,13 +203,13 @@ class Closing:
         return way if self._endings.accepts(said + instead[:same], given_up[same:], instead[same:], place) else None
 
     def after(self, start: LLMatcher, text: bytes) -> LLMatcher:
-        """The state behind a text that is allowed."""
+        """The state after a text that is allowed."""
         matcher = start.deep_copy()
         matcher.try_consume_tokens(self._tokenizer.tokenize_bytes(text))
         return matcher
 
     def is_free_text(self, matcher: LLMatcher) -> bool:
-        """Whether any character may come next, and a closing quote behind each."""
+        """True if any character may come next, and a closing quote after each."""
         of_byte, quote = self._pieces.of_byte, ord('"')
         if not {quote, *_FREE} <= of_byte.keys():
             return False
@@ -214,7 +219,7 @@ class Closing:
         return len([*self._bytes(matcher, _FREE)]) == len(_FREE)
 
     def _way(self, start: LLMatcher, most: int, work: _Work) -> list[int] | None:
-        """At most so many tokens to the end."""
+        """At most `max_tokens` tokens to the end."""
         work.spend(1)
         most_states = _STATES + _STATES_A_TOKEN * most
         ways = (self._search(start, most, effort, work, most_states) for effort in _EFFORTS)
@@ -257,7 +262,7 @@ class Closing:
         return _State(matcher, path, cost + _NO_FURTHER * (steps == before), steps, len(path) + len(forced))
 
     def _steps(self, matcher: LLMatcher) -> Iterator[bytes]:
-        """What may be tried next."""
+        """Steps to try next."""
         if not any(self._bytes(matcher, _WITHIN_TEXT)):
             yield from _one_of_each(self._bytes(matcher, chain(_STRUCTURE, self._pieces.not_ascii)))
             return
@@ -267,21 +272,21 @@ class Closing:
         yield from _one_of_each(self._bytes(matcher, chain(_TEXT, self._pieces.not_ascii)))
 
     def _bytes(self, matcher: LLMatcher, candidates: Iterable[int]) -> Iterator[bytes]:
-        """Those of the bytes that may come next."""
+        """The given bytes that may come next."""
         for byte in candidates:
             token = self._pieces.of_byte.get(byte)
             if token is not None and matcher.validate_tokens([token]) == 1:
                 yield bytes([byte])
 
     def _allowed(self, matcher: LLMatcher, texts: list[bytes]) -> Iterator[bytes]:
-        """Those of the texts that may come next."""
+        """The given texts that may come next."""
         for text in texts:
             tokens = self._tokenizer.tokenize_bytes(text)
             if matcher.validate_tokens(tokens) == len(tokens):
                 yield text
 
     def _tokens(self, matcher: LLMatcher, path: bytes) -> list[int]:
-        """The path in the tokenizer's own tokens; byte by byte, should the matcher not take those."""
+        """The path in the tokenizer's own tokens; byte by byte if the matcher does not take those tokens."""
         tokens = self._tokenizer.tokenize_bytes(path)
         if matcher.validate_tokens(tokens) == len(tokens):
             return tokens
@@ -289,7 +294,7 @@ class Closing:
 
 
 class _Place:
-    """The state behind a text, looked at once something is asked of it."""
+    """The state after a text; computed when first used."""
 
     def __init__(self, closing: Closing, start: LLMatcher, text: bytes) -> None:
         self._closing, self._start, self._text = closing, start, text
@@ -305,7 +310,7 @@ class _Place:
 
 
 def _one_of_each(found: Iterable[bytes]) -> Iterator[bytes]:
-    """A digit, a letter, and all that is neither, in their order; then the other digits and letters."""
+    """One digit, one letter and all other bytes in their order; then the other digits and letters."""
     kinds, rest = set[str](), []
     for byte in found:
         kind = "digit" if byte.isdigit() else "letter" if byte.isalpha() else ""
@@ -318,7 +323,7 @@ def _one_of_each(found: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _places(num_tokens: int) -> Iterator[int]:
-    """How many tokens to keep: all but one, all but two, and so on in ever longer strides, none at last."""
+    """How many tokens to keep: all but one, all but two, and so on in growing strides; none at last."""
     back = 1
     while back < num_tokens:
         yield num_tokens - back

@@ -1,7 +1,7 @@
-"""Compilations, each in a thread of its own: what compiles cannot be interrupted, so one that takes too long runs on
-with nobody waiting for it. Few may do that at a time, and what they come to is not lost.
+"""Compilations, each in its own thread.
 
-Knows keys, sizes and times; not what is compiled.
+A compilation cannot be interrupted, so one that takes too long runs on while nobody waits. Few may do that at a time,
+and their results are kept. Knows keys, sizes and times; not what is compiled.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..wire.errors import InvalidRequest
 from .grammar import Grammar
 
 LONGEST = 10.0
-"""Seconds of processor time for which one is waited for: how busy the machine is has no say in it."""
+"""Seconds of processor time that a caller waits; a busy machine does not shorten it."""
 _SMALL = 2**14
-"""Bytes of a constraint's text that llguidance's own limits keep from taking long."""
+"""Constraints of at most so many bytes are kept short by llguidance's own limits."""
 _MOST_OVERDUE, _MOST_OVERDUE_OF_SMALL = 2, 8
-"""How many that took too long may be running when another one is begun."""
+"""How many overdue compilations may run when another one starts."""
 
 
 class Compilations:
-    """Those that run; any thread may ask for one."""
+    """The running compilations; any thread may call this."""
 
     def __init__(self, longest: float = LONGEST) -> None:
         self._longest = longest
@@ -33,8 +33,9 @@ class Compilations:
         self._lock = threading.Lock()
 
     def result(self, key: bytes, job: Callable[[], Grammar | str]) -> Grammar | str:
-        """What the job returns or raises, or the same job (that of the same key) if it is running. Raises
-        InvalidRequest where that takes too long, or where too many do already.
+        """The result of the job, or of the running job with the same key.
+
+        Raises InvalidRequest if it takes too long, or if too many overdue compilations run.
         """
         with self._lock:
             running = self._running.get(key)
@@ -60,7 +61,7 @@ class Compilations:
 
 
 class _Compilation:
-    """One, and its thread."""
+    """One compilation and its thread."""
 
     def __init__(self, job: Callable[[], Grammar | str], ended: Callable[[], None]) -> None:
         self.future: Future[Grammar | str] = Future()
@@ -70,7 +71,7 @@ class _Compilation:
         threading.Thread(target=self._run, args=(job, ended), name="grammar", daemon=True).start()
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait until it has ended, or has taken so many seconds of processor time."""
+        """Wait until the job ends or has taken that many seconds of processor time; True if it ended."""
         self._begun.wait()
         ended = threading.Event()
         self.future.add_done_callback(lambda _: ended.set())
@@ -97,8 +98,8 @@ class _Compilation:
 
 
 def _clock_of_this_thread() -> Callable[[], float]:
-    """Seconds of processor time that the calling thread has taken, for any thread to ask; of time, where the system has
-    no such clock.
+    """A clock of the calling thread's processor time that any thread may read; wall-clock time where the system has
+    none.
     """
     if sys.platform in ("darwin", "win32"):
         return time.monotonic

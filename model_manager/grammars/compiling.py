@@ -1,7 +1,7 @@
-"""Constraints of requests → grammars that say, token by token, what may come next; compiled once, then kept.
+"""Constraints of requests → grammars that say, token by token, what may come next. Each is compiled once, then kept.
 
-llguidance compiles and matches. What it takes of time, memory and states is limited before and while it does, so that
-whatever a request says ends in a grammar or in InvalidRequest. Knows no sequence and no batch.
+llguidance compiles and matches. Its time, memory and states are limited before and while it works, so every constraint
+ends in a grammar or in InvalidRequest. Knows no sequence and no batch.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .token_bytes import load_tokenizer
 _LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}|[^\x00-\x7f]")
 """Runs of a regular expression that stand for themselves, and characters that few texts end with."""
 _STRINGS = re.compile(r'"([^"\\\n]{2,64}|[^\x00-\x7f])"')
-"""Those of a Lark grammar."""
+"""String literals of a Lark grammar."""
 _MOST_LITERALS = 16
 
 
 def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
-    """Raises InvalidRequest as compiling it would. Needs no model: the tokens are single bytes here, and which others a
-    grammar names is the model's matter.
+    """Raises InvalidRequest as `compile` would. Needs no model: tokens are single bytes here, and tokens that a grammar
+    names are not checked.
     """
     source = _source(constraint)
     reason = Compilations(longest).result(
@@ -49,8 +49,9 @@ def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
 
 
 def allowed(constraint: Constraint, text: str) -> int:
-    """How many bytes of a text may be an output's, from its first on; all are fewer by one where it could not end
-    there. Raises InvalidRequest as `check` does, and needs no model either.
+    """How many bytes of a text an output may begin with; one fewer if all may, but the output could not end there.
+
+    Raises InvalidRequest as `check` does, and needs no model.
     """
     check(constraint)
     tokenizer = LLTokenizer("byte")
@@ -61,7 +62,7 @@ def allowed(constraint: Constraint, text: str) -> int:
 
 
 class GrammarCompiler:
-    """Grammars over one model's tokens; any thread may compile, and the interpreter's lock is free meanwhile."""
+    """Compiles grammars over one model's tokens; any thread may call it. The interpreter's lock is free meanwhile."""
 
     def __init__(
         self,
@@ -72,9 +73,10 @@ class GrammarCompiler:
         most_kept_bytes: int = MOST_KEPT_BYTES,
         longest: float = LONGEST,
     ) -> None:
-        """`folder` holds tokenizer.json, which the first constraint loads; `vocab_size` is that of the logits.
-        `most_kept_bytes` is the memory of grammars that nobody uses but the next request might, `longest` how many
-        seconds of processor time a constraint may take to compile.
+        """`folder` holds tokenizer.json, which the first constraint loads; `vocab_size` is the width of the logits.
+
+        `most_kept_bytes` is the memory for grammars that no request uses now. `longest` is the processor time in
+        seconds that a compilation may take.
         """
         self._folder = folder
         self._vocab_size = vocab_size
@@ -85,7 +87,7 @@ class GrammarCompiler:
         self._loading = threading.Lock()
 
     def compile(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint; raises InvalidRequest, naming what in it is unsupported or impossible."""
+        """The grammar of a constraint; raises InvalidRequest, which names what is unsupported or impossible."""
         key = constraint.key()
         found = self._cache.get(key)
         if found is None:
@@ -95,13 +97,13 @@ class GrammarCompiler:
         return found
 
     def kept(self, constraint: Constraint) -> Grammar | None:
-        """The grammar, if it need not be compiled."""
+        """The grammar, if it is in the cache."""
         found = self._cache.get(constraint.key())
         return found if isinstance(found, Grammar) else None
 
     @property
     def tokenizer(self) -> LLTokenizer:
-        """The model's tokenizer; raises InvalidRequest where it is of a kind that has no constraints."""
+        """The model's tokenizer; raises InvalidRequest if constraints do not support its kind."""
         return self._vocabulary()[0]
 
     def _vocabulary(self) -> tuple[LLTokenizer, Closing]:
@@ -117,7 +119,7 @@ class GrammarCompiler:
             return self._loaded
 
     def _compiled(self, constraint: Constraint, key: bytes) -> Grammar | str:
-        """The grammar, or what is wrong with the constraint; either is kept. That it takes too long is not."""
+        """The grammar, or what is wrong with the constraint. Both are cached; a timeout is not."""
         vocabulary = self._vocabulary()
         try:
             return self._compilations.result(key, lambda: self._keep(constraint, key, _built(*vocabulary, constraint)))
@@ -153,7 +155,7 @@ def _schema_source(schema: dict[str, Any]) -> str:
 
 
 def _literal(text: str) -> str:
-    """A regular expression for this text alone."""
+    """A regular expression that matches this text only."""
     return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
 
 
@@ -186,10 +188,10 @@ def _matcher(tokenizer: LLTokenizer, source: str) -> LLMatcher:
 
 
 def _limits(size: int) -> LLParserLimits:
-    """What compiling and each step may take; `size` is the length of the source, which spans of a document make long.
+    """Limits of compiling and of each step; `size` is the length of the source, which spans of a document make long.
 
-    A thousand units of fuel are some 20 to 70 µs, ten thousand items of a very ambiguous grammar 0.1 s. Public schemas
-    take under 300 of those in a step, an object of 1,900 properties that may be left out some 8,000.
+    A thousand units of fuel take 20 to 70 µs, ten thousand items of a very ambiguous grammar 0.1 s. Public schemas take
+    under 300 items in a step, an object of 1,900 optional properties about 8,000.
     """
     items = min(50_000, max(10_000, size // 2))
     return LLParserLimits(
@@ -203,7 +205,7 @@ def _limits(size: int) -> LLParserLimits:
 
 
 def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
-    """Why nothing can be generated: it did not compile, or its language is empty. Makes the first mask meanwhile."""
+    """Why nothing can be generated: the source did not compile, or its language is empty. Computes the first mask."""
     if not matcher.is_error():
         matcher.compute_bitmask()
     return refusals.reason(constraint, matcher.get_error(), _message) if matcher.is_error() else None
@@ -211,11 +213,11 @@ def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
 
 @functools.cache
 def _bytes() -> LLTokenizer:
-    """Of single bytes; what a schema's parts say is looked at many times."""
+    """A tokenizer of single bytes; kept, since parts of a schema are compiled many times."""
     return LLTokenizer("byte")
 
 
 def _message(schema: dict[str, Any]) -> str | None:
-    """What llguidance says of a schema that it refuses."""
+    """What llguidance says of a schema that it refuses; None if it takes the schema."""
     matcher = _matcher(_bytes(), _schema_source(schema))
     return matcher.get_error() if matcher.is_error() else None

@@ -31,42 +31,42 @@ _CONTAINERS = ("object", "array", None)
 
 
 class Place(Protocol):
-    """What the grammar says of the place where an ending begins to differ from the output."""
+    """What the grammar allows at the place where an ending begins to differ from the output."""
 
     def is_free_text(self) -> bool:
-        """Whether any character may come next, and the string's end behind each: so it ends there for no other reason
-        than that it may end anywhere.
-        """
+        """True if any character may come next, and the string's end after each: the string may end anywhere."""
 
     def forced(self) -> bytes:
         """What must come next."""
 
     def is_over_after(self, ending: bytes) -> bool:
-        """Whether nothing may follow the ending."""
+        """True if nothing may follow the ending."""
 
 
 @dataclass(frozen=True)
 class Endings:
-    """The endings that one grammar's outputs may get."""
+    """Endings that outputs of one grammar may get."""
 
     is_json: bool
     ends_items: bool = True
-    """Whether a list or an object may end in place of a comma."""
+    """True if a list or an object may end in place of a comma."""
 
     @classmethod
     def under(cls, schema: Any) -> Endings:
-        """The endings of JSON under a schema. If the schema chooses among lists or among objects, a list or an object
-        that ends early may be another choice, so none may end in place of a comma.
+        """Endings of JSON under a schema.
+
+        If the schema chooses among lists or among objects, a list or object that ends early may become another choice.
+        Then none may end in place of a comma.
         """
         return cls(is_json=True, ends_items=not any(_chooses_containers(part) for part in _all_parts(schema)))
 
     def may_accept(self, end: Place) -> bool:
-        """Whether any ending can be accepted of an output that stops at `end`; known without a search."""
+        """True if an output that stops at `end` may have an acceptable ending; known without a search."""
         return self.is_json or end.is_over_after(end.forced())
 
     def accepts(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
-        """`said` is the output up to the first byte in which the ending differs from it, `dropped` the rest of the
-        output, `ending` what takes its place.
+        """True if the ending may be used. `said` is the output up to the first byte that differs, `dropped` the rest of
+        the output, `ending` its replacement.
         """
         if not self.is_json:
             return self._accepts_bytes(dropped, ending, place)
@@ -92,7 +92,7 @@ def _is_within_string(said: bytes) -> bool:
 
 
 def _leaves_container(dropped: bytes) -> bool:
-    """Whether these bytes, which begin outside of strings, end the list or object that they begin in."""
+    """True if these bytes, which begin outside a string, end the list or object that they begin in."""
     depth = 0
     for byte in _STRING.sub(b"", dropped):
         depth += (byte in b"[{") - (byte in b"]}")
@@ -114,13 +114,13 @@ def _ends_string(said: bytes, dropped: bytes, ending: bytes, place: Place) -> bo
 
 
 def _closing_quote(ending: bytes) -> int | None:
-    """Where the string ends that is open before it."""
+    """Where the string that is already open ends."""
     at = _ESCAPE.sub(b"..", ending).find(b'"')
     return None if at < 0 else at
 
 
 def _is_complete(scalar: bytes, dropped: bytes) -> bool:
-    """Whether the model itself has ended this number or literal."""
+    """True if the model itself has ended this number or literal."""
     return scalar in _LITERALS or (dropped[:1] != b"" and dropped[:1] in _AFTER_A_VALUE)
 
 
@@ -132,7 +132,7 @@ def _finishes_scalar(scalar: bytes, ending: bytes, place: Place) -> bool:
 
 
 def _all_parts(schema: Any) -> Iterator[Any]:
-    """All objects of a schema, whatever they are there for: a reference may point at any."""
+    """All objects of a schema, whatever their role: a reference may name any."""
     yield schema
     within = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
     for part in within:

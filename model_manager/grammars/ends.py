@@ -1,4 +1,4 @@
-"""Which tokens end a constrained output, beside those that its grammar knows of. Knows tokens and masks alone."""
+"""Which tokens end a constrained output, beside those that its grammar knows. Knows tokens and masks only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 
 class Ends:
-    """Of one request."""
+    """What ends one request's output."""
 
     __slots__ = ("_added", "_removed", "_tokens")
 
     def __init__(self, *, eos: Collection[int], stops: Collection[int], ignore_eos: bool) -> None:
-        """`eos`, which a grammar's masks allow wherever the output may end, and `stops` end it; `ignore_eos`: the
-        former never come.
+        """`eos` tokens, which masks allow wherever the output may end, and `stops` end the output. With `ignore_eos`
+        the former never come.
         """
         self._tokens = frozenset(stops) if ignore_eos else frozenset(eos) | frozenset(stops)
         self._added = sorted(set(stops) if ignore_eos else set(stops) - set(eos))
@@ -25,7 +25,7 @@ class Ends:
         return token_id in self._tokens
 
     def complete(self, bits: npt.NDArray[np.uint32], *, may_end: bool) -> None:
-        """Add to a grammar's mask those that it lacks, if the output `may_end`, and take out those that never come."""
+        """Add the missing ends to a grammar's mask if the output `may_end`; remove tokens that never come."""
         for token in self._added if may_end else ():
             bits[token >> 5] |= np.uint32(1 << (token & 31))
         for token in self._removed:

@@ -1,6 +1,6 @@
-"""What constraints came to, kept for the next request with the same one within a bound on memory.
+"""Compiled grammars and refusals, kept for later requests within a memory limit.
 
-Knows estimates of sizes; not what compiles, nor what a grammar is used for.
+Knows estimates of sizes; not what is compiled, nor what a grammar is used for.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from .grammar import Grammar
 
 MOST_KEPT_BYTES = 2**28
 _LEAST_BYTES = 2**18
-"""What the smallest grammar takes."""
+"""Bytes of the smallest grammar."""
 _REFUSAL_BYTES = 400
-"""Of a digest and what keeps it, beside the sentence."""
+"""Bytes of a digest and its entry, without the sentence."""
 _LARGEST_FACTOR, _SCHEMA_FACTOR, _FACTOR = 400, 200, 110
-"""Bytes of memory for one of a constraint's text, as measured: with `substring_chars`, of schemas, of all others."""
+"""Bytes of memory per byte of a constraint's text, as measured: with `substring_chars`, for schemas, for all others."""
 
 
 class GrammarCache:
-    """Grammars, and sentences that say why there is none; any thread may use it. Beyond the bound those leave that were
-    not asked for the longest, but whoever uses a grammar shares it, also one that is larger than the bound.
+    """Grammars, or sentences that say why there is none; any thread may use it.
+
+    Beyond the limit the least recently used entries are evicted. A grammar in use stays shared, also one that is larger
+    than the limit.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -35,7 +37,7 @@ class GrammarCache:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> Grammar | str | None:
-        """What is known of the constraint with that key."""
+        """The cached grammar or refusal of a key."""
         digest = _digest(key)
         with self._lock:
             if digest not in self._kept:
@@ -44,7 +46,7 @@ class GrammarCache:
             return self._kept[digest][0]
 
     def put(self, key: bytes, compiled: Grammar | str, size: int) -> None:
-        """Keep it, in place of one that is there; `size` is in bytes."""
+        """Cache it, in place of an older entry; `size` is in bytes."""
         digest = _digest(key)
         with self._lock:
             self._bytes += size - self._kept.pop(digest, ("", 0))[1]
@@ -64,7 +66,7 @@ def estimated_bytes(constraint: Constraint, key: bytes) -> int:
 
 
 def refusal_bytes(sentence: str) -> int:
-    """The memory that is taken by a sentence that is kept."""
+    """The memory that a cached sentence takes."""
     return _REFUSAL_BYTES + 2 * len(sentence)
 
 

@@ -1,8 +1,8 @@
-"""A sequence's place in its grammar: what may come next, what must, and whether the output may end here.
+"""A sequence's state in its grammar: what may come next, what must, and whether the output may end here.
 
-Knows one sequence's tokens; not logits, nor the batch. llguidance's matchers do not raise: what goes wrong in one stays
-in it, and every further use of it fails, which `take` tells. Where a lexer that others share has come to its limit, the
-tokens so far are taken once more with a new one: only what a lexer of its own does not do for is an output's failure.
+Knows one sequence's tokens; not logits, nor the batch. llguidance's matchers do not raise. An error stays in the
+matcher and every later call fails, which `take` reports. If a shared lexer has reached its limit, the tokens are
+consumed again with a new one. Only what fails with an unshared lexer fails the output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class Mask(NamedTuple):
-    """Where the mask of what may come next is, if anywhere, and whether it leaves one token."""
+    """Where the mask of the next token is, if it is made, and whether it allows a single token."""
 
     row: int
     is_single: bool
@@ -49,65 +49,67 @@ class Guide:
     )
 
     def __init__(self, grammar: Grammar, ends: Ends) -> None:
-        """`ends` may come where the grammar lets the output end; elsewhere such tokens are text, if it has them."""
+        """`ends` may come where the grammar lets the output end; elsewhere these tokens are text, if they have text."""
         self._grammar = grammar
         self._ends = ends
         self._failure: ConstraintNotMet | None = None
-        """Why there is no mask, which the next token tells."""
+        """Why there is no mask; the next token raises it."""
         self.mask: Mask | None = None
-        """Of what may come next, once it is made."""
+        """The mask of tokens that may come next, once it is computed."""
         self.has_ended = False
-        """Whether the last token ended the output; it is not text."""
+        """True if the last token ended the output; that token is not text."""
         self._begin(grammar.start())
 
     def _begin(self, start: LLMatcher) -> None:
-        """Go to the start of an output, with the lexer of that matcher."""
+        """Go to the start of an output, with this matcher's lexer."""
         self._start = start
         self._tokens: list[int] = []
         self.matcher = start.deep_copy()
         self.forced: list[int] = []
-        """Positions in the output whose token was the only one that the grammar allowed."""
+        """Positions in the output where the grammar allowed a single token."""
         self.certain: list[int] = self.matcher.compute_ff_tokens()
-        """Tokens that the grammar forces next, in order; after others its masks say what may come."""
+        """Tokens that the grammar forces next, in order."""
 
     @property
     def length(self) -> int:
-        """How many tokens it has, the one that ended it not among them."""
+        """How many tokens the output has, without the one that ended it."""
         return len(self._tokens)
 
     @property
     def only(self) -> int | None:
-        """The one token that may come next, where that is known without a mask."""
+        """The only token that may come next, if that is known without a mask."""
         return self.certain[0] if self.certain else None
 
     @property
     def may_end(self) -> bool:
-        """Whether the output is whole with its last token."""
+        """True if the output is whole with its last token."""
         return self.has_ended or self.matcher.is_accepting()
 
     @property
     def is_over(self) -> bool:
-        """Whether the output is whole and nothing may follow any more."""
+        """True if the output is whole and nothing may follow."""
         return self.matcher.is_accepting() and self.matcher.is_stopped()
 
     def take(self, token_id: int) -> None:
-        """Move on by a token. Raises ConstraintNotMet for one that is not allowed, and where the grammar has become too
+        """Consume a token. Raises ConstraintNotMet for a token that is not allowed, and if the grammar has become too
         complex.
         """
         self._lasting(lambda: self._take(token_id))
 
     def take_again(self, token_id: int) -> None:
-        """Move on by a token that was taken before, in this engine or another; raises as `take` does."""
+        """Consume a token that was taken before, in this engine or another; raises as `take` does."""
         self._lasting(lambda: self._take_again(token_id))
 
     def closed(self, max_tokens: int) -> Closed | None:
-        """How to bring the output to its end in so many tokens in all, some of the last given up; None if that is not
-        found. Nothing moves.
+        """How to end the output within `max_tokens` in all, dropping some of the last; None if that is not found.
+        Changes nothing.
         """
         return self._grammar.closed(self.matcher, self._tokens, max_tokens)
 
     def choose(self, number: int) -> int:
-        """One of the tokens that may come next, by any number from 0 on; raises ConstraintNotMet if there is none."""
+        """The token that `number`, 0 or more, picks among those that may come next; raises ConstraintNotMet if there is
+        none.
+        """
         if self.only is not None:
             return self.only
         allowed = np.flatnonzero(np.unpackbits(self._lasting(self._bits).view(np.uint8), bitorder="little"))
@@ -116,13 +118,14 @@ class Guide:
         return int(allowed[number % len(allowed)])
 
     def valid(self, drafts: List[int]) -> list[int]:
-        """The drafts up to the first that may not come in its place."""
+        """The drafts before the first that is not allowed."""
         return list(drafts[: self.matcher.validate_tokens(list(drafts))])
 
     def may_end_at(self, string: str, tokens: List[int], *, included: bool) -> bool:
-        """Whether the output up to a string that its last token has completed is whole, the string `included` or not.
+        """True if the output before a string, which its last token has completed, is whole; with the string if
+        `included`.
 
-        `tokens` are the output's last ones: more than the string has bytes, or all.
+        `tokens` are the output's last tokens: more than the string has bytes, or all.
         """
         pieces, sought = [self._grammar.tokenizer.decode_bytes([token]) for token in tokens], string.encode()
         text = b"".join(pieces)
@@ -137,25 +140,25 @@ class Guide:
         return self._lasting(lambda: self._may_end_after(count, rest))
 
     def check_end(self, why: str) -> None:
-        """Raises ConstraintNotMet where the output may not end after its last token; `why` it has to."""
+        """Raises ConstraintNotMet if the output may not end after its last token; `why` it has to end."""
         if self._failure is not None:
             raise self._failure
         if not self.may_end:
             raise ConstraintNotMet(f"the output is not complete after {self.length} tokens, and {why}")
 
     def fill(self, bits: npt.NDArray[np.uint32]) -> None:
-        """Make a mask that was to be made in `bits`, and was not: the matcher has failed, or allows nothing."""
+        """Make a mask in `bits` after a failure: the matcher has failed, or allows nothing."""
         try:
             bits[:] = self._lasting(self._bits)
         except ConstraintNotMet as error:
             self._failure = error
 
     def complete(self, bits: npt.NDArray[np.uint32]) -> None:
-        """Add to a mask what llguidance does not know of: other tokens that end the output, and that some do not."""
+        """Complete a mask with what llguidance does not know: further tokens that end the output, or do not."""
         self._ends.complete(bits, may_end=self.matcher.is_accepting())
 
     def _lasting(self, job: Callable[[], _T]) -> _T:
-        """What a job comes to, if need be with a new lexer, and then with one that nobody else uses."""
+        """Run a job; if the lexer fails, again with a new lexer, then with one that is not shared."""
         error: LexerSpent | None = None
         for start in (None, self._grammar.start, self._grammar.start_alone):
             try:
@@ -167,7 +170,7 @@ class Guide:
         raise ConstraintNotMet(str(error))
 
     def _begin_again(self, start: LLMatcher) -> None:
-        """Take all tokens so far with the lexer of that matcher, to where the last one failed."""
+        """Consume all tokens so far with this matcher's lexer, up to where the last one failed."""
         tokens, forced = self._tokens, self.forced
         self._begin(start)
         try:
@@ -195,7 +198,7 @@ class Guide:
         self._take(token_id)
 
     def _look(self) -> None:
-        """See whether there is one token that may come next, where that is not known."""
+        """Find out, if it is not known, whether a single token may come next."""
         if not self.certain:
             self.mask = Mask(NO_ROW, int(np.bitwise_count(self._bits()).sum()) == 1)
 
@@ -209,7 +212,7 @@ class Guide:
         return bits
 
     def _may_end_after(self, count: int, rest: list[int]) -> bool:
-        """Whether the output may end with the `rest` in the place of its last `count` tokens."""
+        """True if the output may end when `rest` replaces its last `count` tokens."""
         matcher = self.matcher.deep_copy()
         matcher.rollback(count)
         if matcher.try_consume_tokens(rest) != len(rest):

@@ -1,7 +1,8 @@
-"""Lark grammars as llguidance takes them safely: what stands in them in JSON is prepared as by itself, classes of
-characters mean what they do elsewhere, and what is nested too deeply for a stack is refused before.
+"""Lark grammars in a form that llguidance takes safely.
 
-Knows a grammar's words, strings, regular expressions, comments and embedded JSON, not its rules.
+Embedded JSON is prepared as a schema is, character classes mean what they mean in schemas, and what is nested too
+deeply for a stack is refused. Knows a grammar's words, strings, regular expressions, comments and embedded JSON; not
+its rules.
 """
 
 from __future__ import annotations
@@ -26,35 +27,35 @@ _PIECE = re.compile(
     r"|(?P<keyword>%(?:json|regex|llguidance))"
     r'|(?P<open>["/<])'
 )
-"""A string, a regular expression (which may go over lines), a special token, a comment or a keyword, as llguidance's
-own lexer takes them; or what begins one and has no end, which ends the search: it would take forever otherwise.
+"""A string, a regular expression (which may span lines), a special token, a comment or a keyword, as llguidance's lexer
+takes them; or the beginning of one without an end, which stops the search (it would never end).
 """
 _COLON = re.compile(r"(?<!:):(?!:)")
 _ATTRIBUTE = re.compile(r"\[[^\[\]]*\b(max_tokens|temperature|stop|stop_capture|capture)\b")
-"""What would make a grammar a matter of sampling, or of taking tokens back."""
+"""Attributes that change sampling, or that take tokens back."""
 _MOST_NESTED = 800
-"""Rules and brackets: each may stand within the one before, and what compiles them does so recursively."""
+"""Most rules and brackets: each may be nested in the one before, and the compiler is recursive."""
 _MOST_SPAN_CHARACTERS = 500_000
-"""Of texts whose spans begin and end anywhere: they take some 400 times their size and 5 µs a character."""
+"""Most characters of a text whose spans begin and end anywhere: it takes 400 times its size and 5 µs a character."""
 _SPACE = re.compile(r"\s*")
 _decoder = json.JSONDecoder()
 
 
 class Piece(NamedTuple):
-    """What may not be read as rules: a string, an expression, a comment, embedded JSON."""
+    """A part that is no rule: a string, an expression, a comment, embedded JSON."""
 
     start: int
     end: int
     keyword: str
-    """`%json`, `%regex` or `%llguidance`, of embedded JSON; `/` of an expression."""
+    """`%json`, `%regex` or `%llguidance` for embedded JSON; `/` for an expression."""
     value: Any
     """The JSON, or the expression."""
     written: str
-    """As it is compiled."""
+    """The text that is compiled."""
 
 
 def prepared_lark(grammar: str) -> str:
-    """A grammar that means the same; raises InvalidRequest for what cannot be compiled safely, or not at all."""
+    """An equal grammar in that form; raises InvalidRequest for what cannot be compiled safely, or not at all."""
     written: list[str] = []
     plain: list[str] = []
     position = spans = 0
@@ -72,7 +73,7 @@ def prepared_lark(grammar: str) -> str:
 
 
 def pieces(grammar: str) -> Iterator[Piece]:
-    """From the first to the last; raises InvalidRequest for one that has no end, or that is misread."""
+    """The pieces in order; raises InvalidRequest for one that has no end, or that llguidance misreads."""
     position = 0
     while found := _PIECE.search(grammar, position):
         start, position, text = found.start(), found.end(), found[0]
@@ -92,13 +93,13 @@ def pieces(grammar: str) -> Iterator[Piece]:
 
 
 def place(grammar: str, position: int) -> str:
-    """How a position in a grammar is told."""
+    """A position in a grammar, for a message."""
     begin = grammar.rfind("\n", 0, position) + 1
     return f"line {grammar.count(chr(10), 0, position) + 1}, column {position - begin + 1}"
 
 
 def given_position(grammar: str, line: int, column: int) -> int:
-    """Where in a grammar that is which is compiled in that line and column of what is made of it; both from 1."""
+    """The position in the given grammar of a line and column (from 1) in the compiled one."""
     text = prepared_lark(grammar)
     begin = 0
     for _ in range(line - 1):
@@ -112,12 +113,12 @@ def given_position(grammar: str, line: int, column: int) -> int:
 
 
 def ascii_classes(regex: str) -> str:
-    r"""The expression with a `\d` and `\w` that are ASCII, as in a schema's patterns."""
+    r"""The expression with ASCII `\d` and `\w`, as in a schema's patterns."""
     return regex_to_lark(regex, use_ascii="dw")
 
 
 def _embedded(grammar: str, position: int, keyword: str) -> tuple[Any, str, int]:
-    """The JSON after a keyword, as it is compiled, and where it ends."""
+    """The compiled form of the JSON after a keyword, and where the JSON ends."""
     space = _SPACE.match(grammar, position)
     assert space is not None
     start = position - len(keyword)
@@ -142,7 +143,7 @@ def _embedded(grammar: str, position: int, keyword: str) -> tuple[Any, str, int]
 
 
 def _check(plain: str) -> None:
-    """The grammar without its strings, regular expressions, comments and JSON."""
+    """Check a grammar without its strings, regular expressions, comments and JSON."""
     nested = len(_COLON.findall(plain)) + sum(map(plain.count, "([{"))
     if nested > _MOST_NESTED:
         raise InvalidRequest(f"constraint.grammar: takes at most {_MOST_NESTED} rules and brackets, got {nested}")

@@ -1,10 +1,10 @@
-"""JSON Schemas as llguidance takes them right: one that it reads otherwise than the specification does is mended or
-refused before. Knows schemas, and neither tokens nor grammars.
+"""JSON Schemas in a form that llguidance reads as the specification does. Knows schemas; neither tokens nor grammars.
 
-Mended, since the result means the same: keywords beside `$ref` in draft 7 and before, which do not count there;
-keywords whose value asserts nothing; formats, of which llguidance takes days and seconds that there are not.
-So is a `oneOf` whose schemas exclude each other, which is an `anyOf`.
-Refused: what would let through a value that the schema does not (docs/CONSTRAINTS.md).
+Rewritten, with the same meaning: keywords beside `$ref` in draft 7 and before, which do not count there; keywords whose
+value asserts nothing; formats, since llguidance takes days and seconds that do not exist; a `oneOf` whose schemas
+exclude each other, which becomes an `anyOf`.
+
+Refused: what would let through a value that the schema does not allow (docs/CONSTRAINTS.md).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ OPTIONS = {
     "coerce_one_of": False,
     "json_allowed_escapes": 'nrbtf\\"',
 }
-"""How JSON is written: without spaces between its parts, each character in one way, so that no name comes in two; and
-what is not supported is told.
+"""How JSON is written: no spaces between its parts, and one spelling of each character, so that a name cannot come
+twice. Anything unsupported is an error.
 """
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
-"""Characters that none of those escapes writes, and that llguidance does not let stand for themselves."""
+"""Characters that none of these escapes writes, and that llguidance does not allow unescaped."""
 _OLD_DRAFT = re.compile(r"^https?://json-schema\.org/draft-0[0-3]/")
 _REF_ALONE = re.compile(r"^https?://json-schema\.org/draft-0[3-7]/schema#?$")
 _BESIDE_REF = frozenset(("$schema", "$id", "id", "$ref", "definitions", "$defs", "$comment", "title", "description"))
@@ -50,11 +50,11 @@ _ASSERT_NOTHING: dict[str, tuple[Any, ...]] = {
 }
 """Values of keywords that assert nothing."""
 _LEAST = -(2**63)
-"""Numbers at and below it would end llguidance, and the process with it."""
+"""Numbers at or below this abort llguidance, and the process with it."""
 _LEAST_BOUND = _LEAST + 1024
 """The next float."""
 _DEEPEST = 200
-"""Steps of a reference that may lead anywhere: schemas have fewer levels."""
+"""Most steps of a reference: schemas have fewer levels."""
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _LEAP = "(?:[02468][48]|[2468]0|[13579][26])"
 """The last two digits of a leap year that is not a century, or the first two of one that is."""
@@ -73,13 +73,11 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "date-time": {"pattern": f"^{DATE}[Tt]{_TIME}"},
     "hostname": {"maxLength": 253},
 }
-"""What formats assert beyond what llguidance has them assert."""
+"""What formats assert and llguidance does not check."""
 
 
 def prepared(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that means the same and that llguidance reads as the specification does; raises InvalidRequest for what
-    it would read otherwise.
-    """
+    """An equal schema that llguidance reads as specified; raises InvalidRequest for what it would misread."""
     ref_alone = isinstance(schema.get("$schema"), str) and _REF_ALONE.match(schema["$schema"]) is not None
     mended: dict[str, Any] = _mended(copy.deepcopy(schema), ref_alone, ())
     _mend_targets(mended, ref_alone)
@@ -89,7 +87,7 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
-    """Mend what only references lead to (`#/components/…`), where it stands: it is a schema by that alone."""
+    """Rewrite schemas in places that only references lead to (`#/components/…`)."""
     mended: dict[tuple[str, ...], str] = {}
     references, is_named = _said_in(root, is_root=True)
     pending = sorted(references, key=len, reverse=True)
@@ -114,8 +112,9 @@ def _mend_targets(root: dict[str, Any], ref_alone: bool) -> None:
 
 
 def _mend_one_of(root: dict[str, Any]) -> None:
-    """`oneOf` of schemas that exclude each other is `anyOf`. Where parts have an `$id`, it is not told here what a
-    reference leads to.
+    """Turn `oneOf` of schemas that exclude each other into `anyOf`.
+
+    If parts have an `$id`, it is not decided here where a reference leads.
     """
     reached = _reached(root)
     references = {part["$ref"] for part in reached if isinstance(part.get("$ref"), str)}
@@ -137,7 +136,7 @@ def _is_any_of(root: dict[str, Any], part: dict[str, Any], is_named: bool) -> bo
 
 
 def _passes_name(root: dict[str, Any], reference: str) -> bool:
-    """Whether a part on the way to what is referred to has an `$id`."""
+    """True if a part on the way to the target has an `$id`."""
     steps = steps_of(reference) if reference.startswith("#/") else []
     parts = (at(root, steps[:count]) for count in range(1, len(steps) + 1))
     return any(
@@ -146,7 +145,7 @@ def _passes_name(root: dict[str, Any], reference: str) -> bool:
 
 
 def _any_of_in(root: dict[str, Any], reference: str, mended: set[int]) -> str:
-    """The reference, where `oneOf` of these parts is `anyOf`."""
+    """The reference, after `oneOf` of these parts became `anyOf`."""
     steps = steps_of(reference)
     if at(root, steps) is None:
         return reference
@@ -158,7 +157,7 @@ def _any_of_in(root: dict[str, Any], reference: str, mended: set[int]) -> str:
 
 
 def _reached(root: dict[str, Any]) -> list[dict[str, Any]]:
-    """All schemas that count, with those that are referred to."""
+    """All schemas that count, targets of references included."""
     found: dict[int, dict[str, Any]] = {}
     pending: list[Any] = [root]
     while pending:
@@ -173,7 +172,7 @@ def _reached(root: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _said_in(schema: Any, *, is_root: bool = False) -> tuple[set[str], bool]:
-    """All references in a schema, and whether parts of it (or it, unless it is the root) have an `$id`."""
+    """All references in a schema, and whether a part of it has an `$id`, or the schema itself unless it is the root."""
     references: set[str] = set()
     is_named = False
     pending: list[Any] = [schema]
@@ -195,13 +194,13 @@ def _said_in(schema: Any, *, is_root: bool = False) -> tuple[set[str], bool]:
 
 
 def _is_mended(steps: list[str], targets: Collection[tuple[str, ...]]) -> bool:
-    """Whether a place is a schema's, of the whole or of a target, by its keywords."""
+    """True if keywords make this place a schema, in the whole or in a target."""
     within = (steps[count:] for count in range(len(steps) + 1) if not count or tuple(steps[:count]) in targets)
     return any(map(_holds_a_schema, within))
 
 
 def _holds_a_schema(steps: list[str]) -> bool:
-    """Whether keywords say that there is a schema in that place."""
+    """True if keywords say that a schema stands in this place."""
     within = ""
     for step in steps:
         if within == "map" or (within == "list" and step.isdecimal()):
@@ -245,7 +244,7 @@ def _mended_value(name: str, value: Any, ref_alone: bool, place: tuple[str, ...]
 
 
 def _counting(schema: dict[str, Any], ref_alone: bool) -> Iterator[tuple[str, Any]]:
-    """The keywords that count."""
+    """The keywords that count, with their values."""
     alone = ref_alone and isinstance(schema.get("$ref"), str)
     for name, value in schema.items():
         nothing = any(value == harmless and type(value) is type(harmless) for harmless in _ASSERT_NOTHING.get(name, ()))
@@ -258,7 +257,7 @@ def _counting(schema: dict[str, Any], ref_alone: bool) -> Iterator[tuple[str, An
 
 
 def _check(schema: dict[str, Any], place: tuple[str, ...]) -> None:
-    """Raises InvalidRequest for what is read, or counted, otherwise than is meant."""
+    """Raises InvalidRequest for what llguidance would misread."""
     draft = schema.get("$schema")
     if isinstance(draft, str) and _OLD_DRAFT.match(draft):
         raise _refusal("$schema", place, f"takes draft 4 and later, got {draft!r}")
@@ -308,7 +307,7 @@ def _check_bound(name: str, bound: float, place: tuple[str, ...]) -> None:
 
 
 def _inward(name: str, bound: int) -> int:
-    """The bound, or the next within it that is a float too, and over _LEAST: no other is told apart."""
+    """The bound, or the nearest value within it that is a float and above _LEAST: llguidance knows no others."""
     if bound == _LEAST:
         return _LEAST_BOUND
     rounded = float(bound)

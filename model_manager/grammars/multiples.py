@@ -1,4 +1,4 @@
-"""Least common multiples of what `multipleOf` says, in schemas that hold at once. Knows numbers alone."""
+"""Least common multiples of all `multipleOf` that hold at once in a schema. Knows numbers only."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MOST_STEPS = 10
 
 
 class Step(NamedTuple):
-    """A number whose multiples are meant."""
+    """A `multipleOf`."""
 
     size: Fraction
     last: Fraction
-    """The unit of the last digit of all that it came from."""
+    """The smallest last-digit unit of the numbers that it was made from."""
 
 
 Steps = frozenset[Step | None]
-"""One for each way to take alternatives; None where nothing is said."""
+"""One step for each choice of alternatives; None where there is no `multipleOf`."""
 NO_STEP: Steps = frozenset([None])
 
 
@@ -38,7 +38,7 @@ def step_of(value: Any) -> Steps:
 
 
 def common(some: Steps, others: Steps) -> Steps:
-    """The steps of what holds at once; raises InvalidRequest as check_steps does, of all three."""
+    """The steps of two schemas that hold at once; raises InvalidRequest as check_steps does."""
     check_steps(some)
     check_steps(others)
     found = frozenset(starmap(_common, product(some, others)))
@@ -47,7 +47,7 @@ def common(some: Steps, others: Steps) -> Steps:
 
 
 def check_steps(steps: Steps) -> None:
-    """Raises InvalidRequest where their automata would be too large, or too many."""
+    """Raises InvalidRequest if their automata would be too large, or too many."""
     units = max((int(step.size / step.last) for step in steps if step is not None), default=0)
     if units > _MOST_UNITS:
         said = f"takes up to {_MOST_UNITS} units of its last digit, with all that holds at once, got {units}"

@@ -1,7 +1,7 @@
-"""Whether the schemas of a `oneOf` exclude each other: then it is the same as `anyOf`, and a grammar is made of it.
+"""Whether the schemas of a `oneOf` exclude each other: then it equals `anyOf`, of which a grammar can be made.
 
-llguidance compares what stands there itself, and strings alone; here references are followed, and all values compared.
-Knows schemas. What it cannot tell, it says nothing of.
+llguidance compares strings that stand in the schemas. Here references are followed and all values compared. Knows
+schemas; where it cannot tell, it says no.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 """Integers are numbers."""
 _MOST_REFERENCES = 20
 _MOST = 300
-"""Schemas of one `oneOf`: each is compared with each."""
+"""Most schemas of one `oneOf`: each is compared with each."""
 
 
 def is_any_of(root: dict[str, Any] | None, options: Any) -> bool:
-    """Whether at most one of these schemas can hold, of `root`, which they are in: None follows no references."""
+    """True if at most one of these schemas can hold. `root` is the document, for references; None follows none."""
     if not isinstance(options, list) or len(options) > _MOST:
         return False
     schemas = _Schemas(root)
@@ -30,14 +30,14 @@ def is_any_of(root: dict[str, Any] | None, options: Any) -> bool:
 
 
 class _Schemas:
-    """Of one document, whose values are read once."""
+    """The schemas of one document; each value is read once."""
 
     def __init__(self, root: dict[str, Any] | None) -> None:
         self._root = root
         self._read: dict[tuple[str, int], frozenset[bytes]] = {}
 
     def resolved(self, schema: Any) -> Any:
-        """What a schema refers to: it holds wherever the schema does."""
+        """The schema that a schema refers to, which holds wherever it does."""
         for _ in range(_MOST_REFERENCES if self._root is not None else 0):
             reference = schema.get("$ref") if isinstance(schema, dict) else None
             if self._root is None or not isinstance(reference, str) or not reference.startswith("#/"):
@@ -59,7 +59,7 @@ class _Schemas:
         return any(self.exclude(*pair) for pair in self._required(one, other))
 
     def _values(self, schema: dict[str, Any]) -> frozenset[bytes] | None:
-        """The values that there are for it, if it says so."""
+        """The values that the schema allows, if it lists them."""
         name = "const" if "const" in schema else "enum"
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if not isinstance(values, list):
@@ -70,7 +70,7 @@ class _Schemas:
         return self._read[key]
 
     def _required(self, one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        """Both schemas of each property that either requires and both know."""
+        """The pair of schemas of each property that one requires and both define."""
         properties, others = one.get("properties"), other.get("properties")
         if isinstance(properties, dict) and isinstance(others, dict):
             required = [name for schema in (one, other) for name in _names(schema.get("required"))]
@@ -87,7 +87,7 @@ def _kinds(schema: dict[str, Any]) -> frozenset[str]:
 
 
 def _number(value: Any) -> Any:
-    """1.0 is 1, wherever it stands."""
+    """The value, with 1.0 as 1 at any depth."""
     if isinstance(value, list):
         return [_number(each) for each in value]
     if isinstance(value, dict):
@@ -100,5 +100,5 @@ def _names(required: Any) -> list[str]:
 
 
 def _flat(schema: Any) -> Any:
-    """Without properties: what tells schemas apart stands in their own."""
+    """The schema without properties, which are compared separately."""
     return {name: schema[name] for name in schema if name != "properties"} if isinstance(schema, dict) else schema

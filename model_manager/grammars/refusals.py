@@ -1,5 +1,7 @@
-"""What is said of constraints that llguidance refuses: one sentence that names the construct, its place and what to
-write instead, without the library's own words. Knows its messages, and compiles nothing itself.
+"""Messages for constraints that llguidance refuses: one sentence with the construct, its place and what to write
+instead.
+
+Knows llguidance's messages and uses none of its words; compiles nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from .regex_reasons import regex_reason
 from .schema_reasons import TOO_LARGE, TOO_LARGE_SAID, Judge, schema_reason
 
 OF_A_MODEL = re.compile(r"unknown special token|Token range end too large")
-"""What is said of a grammar that has tokens which the model has not."""
+"""Messages for a grammar with tokens that the model does not have."""
 NOTHING = "takes one that something satisfies, and nothing does"
 _LONGEST = 500
 _TOO_LARGE = re.compile(TOO_LARGE_SAID)
@@ -49,13 +51,13 @@ _STATED = (
     (r"^& is only supported.*", "`&` takes terminals, whose names are in upper case"),
     (r" \(at .*\)$", ""),
 )
-"""What llguidance says of grammars, and what is said here."""
+"""llguidance's messages about grammars, and ours."""
 _AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _log = logging.getLogger(__name__)
 
 
 def reason(constraint: Constraint, message: str, judge: Judge) -> str:
-    """The sentence for a message of llguidance; `judge` says what it says of other schemas."""
+    """Our sentence for a message of llguidance; `judge` gives its message for other schemas."""
     if "NoExtension" in message:
         return NOTHING
     if isinstance(constraint.json_schema, dict):
@@ -67,7 +69,7 @@ def reason(constraint: Constraint, message: str, judge: Judge) -> str:
 
 
 def of_a_step(message: str) -> str:
-    """What is said of an output whose grammar failed at a token, with this message of llguidance."""
+    """Our sentence for an output whose grammar failed at a token with this message of llguidance."""
     if _TOO_LARGE.search(message):
         return "the constraint takes too many states"
     _log.info("an output's grammar failed: %s", message)

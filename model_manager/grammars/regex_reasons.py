@@ -1,6 +1,6 @@
-"""What is said of regular expressions that are refused: the construct's own name, where it stands, what to write.
+"""Messages for regular expressions that are refused: the construct's name, its position, what to write instead.
 
-Knows how expressions are written, here and in other dialects; not what they match. Characters are counted from 1.
+Knows the syntax here and in other dialects; not what an expression matches. Characters count from 1.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NEVER_BACK = "a grammar does not backtrack; write "
 
 
 class Construct(NamedTuple):
-    """A construct that no grammar is made of."""
+    """A construct that is not supported."""
 
     name: str
     advice: str
     is_misread: bool = False
-    """Whether llguidance takes it for something else."""
+    """True if llguidance reads it as something else."""
 
 
 _CONSTRUCTS: dict[str, tuple[str, Construct]] = {
@@ -69,7 +69,7 @@ _MISREAD = re.compile(
     "|".join(pattern for pattern, construct in _CONSTRUCTS.values() if construct.is_misread) + r"|\\$"
 )
 _FLAGS_BEFORE = re.compile(r"(?:\(\?[a-z]+\))?")
-"""How the flags of a terminal stand before its expression."""
+"""The flags of a terminal, before its expression."""
 _LOOK = re.compile(r"lookarounds not supported yet; \w+ in regex /(?P<regex>.*)/(?:\n|$)")
 _PARSE_ERROR = re.compile(
     r"regex parse error:\n {4}(?P<regex>[^\n]*)\n {4}(?P<before> *)(?P<carets>\^+)[^\n]*\nerror: (?P<said>[^\n]+)"
@@ -92,7 +92,7 @@ _OTHER_WORDS = {
 
 
 def misread(regex: str) -> str | None:
-    """What is said of an expression that llguidance takes, but for another; None for all else."""
+    """What is wrong with an expression that llguidance would misread; None if it reads it right."""
     free = _FREE.search(regex)
     if free:
         return _misread_in_free_spacing(regex, free)
@@ -109,7 +109,7 @@ def _misread_in(regex: str) -> str | None:
 
 
 def _misread_in_free_spacing(regex: str, free: re.Match[str]) -> str | None:
-    """Where spaces may stand for nothing, and a comment may have anything in it: it is not told here where one is."""
+    """As `_misread_in`, where spaces and comments may mean nothing: what could be misread without them is refused."""
     joined = _SPACES.sub("", regex)
     if "#" not in regex and (said := _misread_in(regex)):
         return said
@@ -122,7 +122,7 @@ def _misread_in_free_spacing(regex: str, free: re.Match[str]) -> str | None:
 
 
 def regex_reason(regex: str, message: str) -> str | None:
-    """What is said of an expression that llguidance refuses with this message; None if it refuses none, or another."""
+    """Our sentence for an expression that llguidance refuses with this message; None if it refuses another, or none."""
     look, error = _LOOK.search(message), _PARSE_ERROR.search(message)
     refused = error["regex"] if error else look["regex"] if look else None
     flags = None if refused is None else _FLAGS_BEFORE.match(refused)
@@ -147,7 +147,7 @@ def _unsupported(position: int, text: str, construct: Construct) -> str:
 
 
 def _of_anchors(regex: str) -> str:
-    """Of `^` and `$` where the text goes on before or behind them, or the flag `m`, which lets it."""
+    """What is wrong with `^` or `$` where text stands before or behind it, or with the flag `m`, which allows that."""
     found = [(position, text) for position, text, name in _tokens(regex) if name in ("begin", "end")]
     inner = [(at, text) for at, text in found if (at > 0 if text == "^" else at < len(regex) - 1)]
     position, text = (inner or found or [(0, regex[:1])])[0]
@@ -156,7 +156,7 @@ def _of_anchors(regex: str) -> str:
 
 
 def _tokens(regex: str) -> list[tuple[int, str, str]]:
-    """What is no plain character, outside of classes: where it stands, its text, its name."""
+    """Each construct outside of classes: its position, its text, its name."""
     found: list[tuple[int, str, str]] = []
     position = 0
     while token := _TOKEN.search(regex, position):
@@ -175,7 +175,7 @@ def _behind_class(regex: str, position: int) -> int:
 
 
 def _position(regex: str, column: int) -> int:
-    """Where in the expression that is which stands in that column of llguidance's form of it."""
+    """The position in the given expression of a column in llguidance's form of it."""
     return bisect_left(range(len(regex) + 1), column, key=lambda end: len(_written(regex[:end])))
 
 

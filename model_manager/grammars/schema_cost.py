@@ -1,7 +1,8 @@
-"""What a schema would take to compile, as far as it can be told before: some small schemas mean huge ones.
+"""What a schema would cost to compile, estimated before: some small schemas make huge grammars.
 
-llguidance combines every alternative of a schema with all that stands beside it, and compares certain parts pair by
-pair. It limits the number of steps, not what each one copies. Knows schemas; estimates, and never too little by much.
+llguidance combines every alternative of a schema with everything beside it, and compares some parts pair by pair. It
+limits the number of steps, not what each step copies; docs/LOG.md has what happens without this module. Knows schemas;
+never estimates much too little.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from .multiples import NO_STEP, Steps, check_steps, common, step_of
 
 _MOST_COPIED = 5_000_000
 _MOST = {"oneOf": 1000, "patternProperties": 50, "properties": 2000, "required": 2000}
-"""Parts of a keyword that are compared with each other, or stand behind each other on a stack."""
+"""Most parts of a keyword: they are compared with each other, or nested on a stack."""
 _LISTS = ("anyOf", "oneOf")
 _MOST_PATTERNS = 6
-"""Patterns and formats that one string may have to match at once: the automaton of all may be their product."""
+"""Most patterns and formats that one string must match at once: their automaton may be the product of all."""
 _CAP = 10**12
 _NOT_FOLLOWED = frozenset(("$defs", "definitions", "const", "enum", "default", "examples"))
-"""What has schemas that count where they are referred to, or none."""
+"""Keywords whose schemas count only where they are referred to, or that have no schemas."""
 _DEEPEST = 300
-"""Levels of a schema with the references followed, each once: what compiles it does so recursively."""
+"""Most levels of a schema with references followed, each once: the compiler is recursive."""
 
 _MOST_UNFOLLOWED = 1500
-"""Levels that there may be behind references that are not followed; a stack has room for some more."""
+"""Most levels behind references that are not followed; the stack has room for some more."""
 
 
 def check_cost(schema: dict[str, Any]) -> None:
@@ -78,7 +79,7 @@ def _check_counts(schema: dict[str, Any]) -> None:
 
 
 def _check_depth(schema: dict[str, Any]) -> None:
-    """Follows references where they stand, each once, in the orders that what compiles it might have."""
+    """Check the depth with references followed in place, each once, in both orders that a compiler may take."""
     for backwards in (False, True):
         seen: set[int] = set()
         open_levels: list[Iterator[Any]] = [iter([schema])]
@@ -96,8 +97,10 @@ def _check_depth(schema: dict[str, Any]) -> None:
 
 
 def _check_unfollowed(schema: dict[str, Any]) -> None:
-    """References by an `$anchor` or an `$id`, or from within a part that has an `$id`, are not followed: as if each led
-    to the next, through the whole height of the schema.
+    """Check the depth behind references that are not followed: by an `$anchor` or an `$id`, or within a part with an
+    `$id`.
+
+    Each counts as if it led to the next one through the whole height of the schema.
     """
     references: set[tuple[str, str]] = set()
     height, are_followed = 0, True
@@ -121,7 +124,7 @@ def _check_unfollowed(schema: dict[str, Any]) -> None:
 
 
 def _inner(root: dict[str, Any], value: Any, seen: set[int]) -> list[Any]:
-    """The schemas, lists and maps of schemas in a value, and what it refers to if nothing has before, by any name."""
+    """The schemas, lists and maps of schemas in a value, and the target of its reference unless `seen` has it."""
     if not isinstance(value, dict):
         return [each for each in value if isinstance(each, dict)]
     reference = value.get("$ref")
@@ -134,7 +137,7 @@ def _inner(root: dict[str, Any], value: Any, seen: set[int]) -> list[Any]:
 
 
 class _Costs:
-    """Of one schema's parts; each is looked at once."""
+    """Costs of one schema's parts; each part is visited once."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
@@ -144,7 +147,7 @@ class _Costs:
         self._steps: dict[int, Steps] = {}
 
     def patterns(self, schema: Any) -> int:
-        """Patterns and formats that hold at once for a string, at most."""
+        """Most patterns and formats that hold at once for a string."""
         if not isinstance(schema, dict):
             return 0
         if id(schema) not in self._patterns:
@@ -159,7 +162,7 @@ class _Costs:
         return self._patterns[id(schema)]
 
     def steps(self, schema: Any) -> Steps:
-        """Of all `multipleOf` that hold at once."""
+        """The steps of all `multipleOf` that hold at once."""
         if not isinstance(schema, dict):
             return NO_STEP
         if id(schema) not in self._steps:
@@ -183,7 +186,9 @@ class _Costs:
         return combined * copied if combined > 1 else 0
 
     def _parts(self, schema: dict[str, Any]) -> list[tuple[int, int]]:
-        """The alternatives and the size of each part: each list, each of allOf, what is referred to, the rest."""
+        """The number of alternatives and the size of each part: each list, each of allOf, the target of `$ref`, the
+        rest.
+        """
         parts: list[Any] = [schema[name] for name in (*_LISTS, "enum") if isinstance(schema.get(name), list)]
         rest = self._size(schema) - sum(map(self._size, parts))
         everything = schema.get("allOf")
@@ -195,7 +200,7 @@ class _Costs:
         return [(self._count(part), self._size(part)) for part in parts] + [(1, max(0, rest))]
 
     def _count(self, part: Any) -> int:
-        """Alternatives of a schema, or of a list of them (an enum's values are such a list)."""
+        """The number of alternatives of a schema or of a list of schemas; an enum's values are such a list."""
         if not isinstance(part, dict | list):
             return 1
         if id(part) not in self._alternatives:
@@ -208,7 +213,7 @@ class _Costs:
         return self._alternatives[id(part)]
 
     def _size(self, value: Any) -> int:
-        """Values in it, itself among them."""
+        """The number of values in it, itself included."""
         if not isinstance(value, dict | list):
             return 1
         if id(value) not in self._sizes:
@@ -218,18 +223,18 @@ class _Costs:
 
 
 def referred(root: dict[str, Any], reference: str) -> Any:
-    """What a reference into the schema itself leads to; None for any other."""
+    """The target of a reference into the schema itself; None for any other."""
     return at(root, steps_of(reference)) if reference.startswith("#") else None
 
 
 def steps_of(reference: str) -> list[str]:
-    """The names and indices behind the `#` of a reference, one within the other."""
+    """The path of names and indices after the `#` of a reference."""
     steps = reference.partition("#")[2].split("/")[1:]
     return [unquote(step).replace("~1", "/").replace("~0", "~") for step in steps]
 
 
 def at(root: dict[str, Any], steps: Sequence[str]) -> Any:
-    """What stands there; None if nothing does."""
+    """The value at a path; None if there is none."""
     target: Any = root
     for step in steps:
         if isinstance(target, dict) and step in target:

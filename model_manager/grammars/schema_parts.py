@@ -1,4 +1,4 @@
-"""Where the schemas within a schema are, and how such a place is written."""
+"""Where the schemas within a schema are, and how a place is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"))
-"""Keywords whose value has schemas by name."""
+"""Keywords whose value maps names to schemas."""
 SCHEMAS = frozenset(
     "items prefixItems additionalItems allOf anyOf oneOf additionalProperties not if then else contains propertyNames "
     "unevaluatedItems unevaluatedProperties contentSchema".split()
@@ -15,11 +15,11 @@ SCHEMAS = frozenset(
 """Keywords whose value is a schema or a list of schemas."""
 _SHOWN = 180
 _DEFINITIONS = ("$defs", "definitions")
-"""Count where something refers to them."""
+"""Keywords whose schemas count only where something refers to them."""
 
 
 def parts_of(schema: Any) -> Iterator[tuple[str, ...]]:
-    """The steps to each schema right within one, without its definitions."""
+    """The path to each direct subschema, without definitions."""
     for name, value in schema.items() if isinstance(schema, dict) else ():
         if name in MAPS and name not in _DEFINITIONS and isinstance(value, dict):
             yield from ((name, key) for key in value)
@@ -33,16 +33,16 @@ def pointer(steps: Sequence[str]) -> str:
 
 
 def shown_pointer(steps: Sequence[str]) -> str:
-    """The same for a reader: of a very long one the beginning and the end."""
+    """The pointer for a message: the beginning and the end of a very long one."""
     text = pointer(steps)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 3]}…{text[-_SHOWN // 2 :]}"
 
 
 def reference_to(steps: Sequence[str]) -> str:
-    """The same, as a `$ref` has it."""
+    """The pointer as a `$ref` writes it."""
     return "#" + quote(pointer(steps)[1:], safe="/~!$&'()*+,;=:@")
 
 
 def told(keyword: str, steps: Sequence[str]) -> str:
-    """How a keyword is named: with the place of the schema that it is in, unless that is the whole."""
+    """How a message names a keyword: with the place of its schema, unless that is the whole."""
     return f"`{keyword}` at {shown_pointer(steps)}" if steps else f"`{keyword}`"

@@ -1,7 +1,7 @@
-"""What is said of JSON Schemas that llguidance refuses: the keyword, its place as a JSON pointer, what to write.
+"""Messages for JSON Schemas that llguidance refuses: the keyword, its place as a JSON pointer, what to write.
 
-llguidance names no place: it is the innermost part that is refused by itself for the same reason. Knows what schemas
-say and what llguidance says of them, not how either is compiled.
+llguidance names no place. The place is the innermost part that it refuses by itself for the same reason. Knows schemas
+and llguidance's messages; not how a schema is compiled.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .schema_cost import at, steps_of
 from .schema_parts import parts_of, reference_to, shown_pointer
 
 Judge = Callable[[dict[str, Any]], str | None]
-"""What llguidance says of a schema: its message, or None where it takes it."""
+"""Gives llguidance's message for a schema; None if it takes the schema."""
 Steps = tuple[str, ...]
 
 _MOST_CHARACTERS = 2**22
-"""Of the sources of all parts that are compiled by themselves to find one."""
+"""Most characters of all parts that are compiled by themselves to find the faulty one."""
 _FEWEST_CHARACTERS = 2**9
-"""That a part counts for: some time goes whatever its size."""
+"""Least characters that a part counts for: compiling takes some time whatever the size."""
 _SHOWN = 60
 TOO_LARGE_SAID = r"[Tt]oo many|too big|too large|fuel|exceed|precomputation|Unable to determine|stack level"
-"""What of llguidance's messages says that a limit was met."""
+"""Parts of llguidance's messages that say a limit was reached."""
 TOO_LARGE = "takes one that makes a smaller automaton"
 _COMPLEMENT = "a grammar has no complement; write what is allowed"
 _ELSEWHERE = "a grammar does not compare parts that are far apart"
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Refused(NamedTuple):
-    """A part of a schema, and what llguidance said."""
+    """A part of a schema, and llguidance's message."""
 
     part: Any
     where: str
@@ -80,7 +80,7 @@ class _Refused(NamedTuple):
 
 
 def schema_reason(given: dict[str, Any], schema: dict[str, Any], message: str, judge: Judge) -> str:
-    """One sentence; `schema` as it was compiled, `given` as it was before, `message` of llguidance."""
+    """Our sentence. `schema` is as compiled, `given` as it came, `message` llguidance's."""
     steps, line = _place(schema, _line(message), judge)
     part = at(schema, steps)
     steps = _as_given(given, steps)
@@ -93,7 +93,7 @@ def schema_reason(given: dict[str, Any], schema: dict[str, Any], message: str, j
 
 
 def _line(message: str) -> str:
-    """What says what is wrong."""
+    """The line of a message that says what is wrong."""
     whole = message.partition("\n  while processing ")[0]
     return whole if "regex parse error" in whole else whole.strip().partition("\n")[0]
 
@@ -102,7 +102,7 @@ def _line(message: str) -> str:
 
 
 def _place(root: dict[str, Any], line: str, judge: Judge) -> tuple[Steps, str]:
-    """The innermost part that is refused for the same reason, and what is said of it."""
+    """The innermost part that is refused for the same reason, and llguidance's message for it."""
     alone = _Alone(root, judge)
     found: Steps = ()
     seen: set[Steps] = {found}
@@ -120,7 +120,7 @@ def _place(root: dict[str, Any], line: str, judge: Judge) -> tuple[Steps, str]:
 
 
 def _as_given(given: Any, steps: Steps) -> Steps:
-    """The place in the schema as it was given, where `oneOf` was not yet `anyOf` and nothing was added."""
+    """The place in the schema as it came, before `oneOf` became `anyOf` and formats were added."""
     found: Steps = ()
     for step in steps:
         part = at(given, found)
@@ -132,7 +132,7 @@ def _as_given(given: Any, steps: Steps) -> Steps:
 
 
 def _inner(root: dict[str, Any], steps: Steps, line: str) -> Iterator[Steps]:
-    """The places of the schemas right within a part, and of what it refers to, that may be to blame."""
+    """The places of a part's direct subschemas and of its reference's target that may be to blame."""
     part = at(root, steps)
     unsupported, required = _UNSUPPORTED.search(line), _REQUIRED_PROPERTY.search(line)
     if unsupported and any(name in _dict(part) for name in _names(unsupported)):
@@ -150,8 +150,8 @@ def _inner(root: dict[str, Any], steps: Steps, line: str) -> Iterator[Steps]:
 
 
 class _Alone:
-    """Parts of a schema, compiled by themselves: what they refer to is there too, but for what they are known to be in,
-    which would be refused again.
+    """Compiles parts of a schema by themselves, with the targets of their references but without enclosing parts, which
+    would be refused again.
     """
 
     def __init__(self, root: dict[str, Any], judge: Judge) -> None:
@@ -163,12 +163,12 @@ class _Alone:
         self._left = _MOST_CHARACTERS
 
     def pass_over(self, steps: Steps) -> None:
-        """References to this part count no more."""
+        """Ignore references to this part from now on."""
         self._passed.add(steps)
         self._whole = _moved(self._root, self._passed)
 
     def refused(self, steps: Steps) -> str | None:
-        """What is said of a part that is refused."""
+        """The message for a part, if it is refused."""
         source = self._source(steps)
         self._left -= max(_FEWEST_CHARACTERS, len(str(source)))
         if self._left < 0:
@@ -177,7 +177,7 @@ class _Alone:
         return None if message is None else _line(message).replace("/whole/", "/")
 
     def _source(self, steps: Steps) -> dict[str, Any]:
-        """The part; with the whole, if it refers to others."""
+        """The part to compile; with the whole schema if it has references."""
         part = at(self._root, steps)
         if isinstance(part, dict) and not _refers(part):
             return self._draft | part
@@ -191,9 +191,7 @@ def _refers(value: Any) -> bool:
 
 
 def _moved(value: Any, passed: Collection[Steps]) -> Any:
-    """A schema whose references lead to the same parts from one level higher, without those to what was passed; it has
-    no names that others would.
-    """
+    """The schema one level deeper, its references adjusted, without references to ignored parts and without names."""
     if isinstance(value, list):
         return [_moved(each, passed) for each in value]
     if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""A model's tokenizer as llguidance reads it: which bytes each token id stands for, and which ids end an output.
+"""A model's tokenizer for llguidance: the bytes of each token id, and the ids that end an output.
 
-Byte-level and SentencePiece-style tokenizers. Ids of the logits that the tokenizer does not have are never allowed.
+Supports byte-level and SentencePiece-style tokenizers. Ids of the logits that the tokenizer lacks are never allowed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from ..wire.errors import ModelUnsupported
 
 
 def load_tokenizer(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
-    """Of the folder's tokenizer.json, for logits of `vocab_size`; raises ModelUnsupported, saying what is wrong."""
+    """The tokenizer of the folder's tokenizer.json, for logits of `vocab_size`; raises ModelUnsupported with the
+    reason.
+    """
     path = folder / "tokenizer.json"
     try:
         encoder = Tokenizer.from_file(str(path))
@@ -38,13 +40,13 @@ def load_tokenizer(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) 
 
 
 def _name_all(encoder: Tokenizer, last: int) -> None:
-    """Gives ids up to `last` that only the model's settings know (an end-of-sequence token, often) a name here too."""
+    """Give a name here to ids up to `last` that only the model's settings know, often an end-of-sequence token."""
     size = encoder.get_vocab_size(with_added_tokens=True)
     encoder.add_special_tokens([AddedToken(f"<|token {token}|>", normalized=False) for token in range(size, last + 1)])
 
 
 def _described(encoder: Tokenizer, vocab_size: int) -> dict[str, Any]:
-    """tokenizer.json without added tokens that the logits do not have, its decoder in the form that is understood."""
+    """tokenizer.json without added tokens beyond the logits, its decoder in a form that llguidance reads."""
     encoder.no_padding()
     encoder.no_truncation()
     description: dict[str, Any] = json.loads(encoder.to_str())

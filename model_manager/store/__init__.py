@@ -1,4 +1,4 @@
-"""The name, folder or gs:// address of a model or an adapter, and the verified local files it stands for."""
+"""From the name, folder or gs:// address of a model or an adapter to verified local files."""
 
 from .adapters import find_adapter
 from .resolving import resolve, resolve_tokenizer

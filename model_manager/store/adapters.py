@@ -1,4 +1,4 @@
-"""A LoRA adapter's files: where they are, and what they are known by. Opens no weights beyond their headers."""
+"""A LoRA adapter's files: where they are, and their digest. Reads no weights beyond their headers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def find_adapter(name: str) -> Adapter:
 
 
 def digest_of(config: bytes, weights: bytes) -> str:
-    """What an adapter of these two files is known by."""
+    """The digest of an adapter's two files."""
     return _joined(config, hashlib.sha256(weights).digest())
 
 
 def stamp(folder: Path) -> tuple[tuple[int, int], ...]:
-    """Differs, as far as the file system tells, when the adapter in `folder` was written since; raises OSError."""
+    """Changes, as far as the file system tells, when the adapter in `folder` is written; raises OSError."""
     found = [(folder / name).stat() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     return tuple((each.st_mtime_ns, each.st_size) for each in found)
 

@@ -28,7 +28,7 @@ _THREADS = 8
 _PART_BYTES = 64 * 2**20
 """One stream from the store is slower than most machines' network, so large files are fetched in parallel parts."""
 _RETRY = DEFAULT_RETRY
-"""Again for two minutes, ever less often."""
+"""Retries for two minutes, with growing pauses."""
 
 
 def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path:
@@ -138,6 +138,6 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What Google's client gave up at, where it gave up."""
+    """The error at which Google's client gave up retrying."""
     cause = error.cause if isinstance(error, RetryError) and error.cause else error
     return f"{type(cause).__name__}: {' '.join(str(cause).split())}"

@@ -1,4 +1,4 @@
-"""Where a machine keeps what it has fetched, and what it has found out about it."""
+"""Where a machine keeps fetched files and what it found out about them."""
 
 from __future__ import annotations
 

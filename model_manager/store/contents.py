@@ -29,10 +29,10 @@ TOKENIZER_FILES = tuple(name for name in WANTED if "safetensors" not in name)
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
-"""What a LoRA adapter consists of, as peft saves it."""
+"""Files of a LoRA adapter, as peft saves it."""
 
 UNWANTED = ("*/*", "consolidated*")
-"""Patterns of what is left out of that: other folders, and second copies of the weights in their makers' own layout."""
+"""Patterns of files that are not fetched: other folders, and copies of the weights in another layout."""
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -41,13 +41,13 @@ _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
 
 
 def is_wanted(name: str, wanted: Sequence[str] = WANTED) -> bool:
-    """Whether a file of that name, relative to the model's folder, is fetched."""
+    """True if a file of that name, relative to the model's folder, is fetched."""
     matches = any(fnmatchcase(name, pattern) for pattern in wanted)
     return matches and not any(fnmatchcase(name, pattern) for pattern in UNWANTED)
 
 
 def check(folder: Path, model: str) -> Path:
-    """`folder` itself, if it is complete; raises ModelNotFound, ModelUnsupported or ModelCorrupt, saying what to do."""
+    """`folder`, if it is complete; raises ModelNotFound, ModelUnsupported or ModelCorrupt with what to do."""
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"--model {model}: {folder} has no config.json; name the folder that does")
     _check_weights(folder, model)
@@ -82,7 +82,7 @@ def _check_weights(folder: Path, model: str) -> None:
 
 
 def check_adapter(folder: Path, name: str) -> Path:
-    """`folder` itself, if it holds a whole LoRA adapter; raises ModelNotFound or ModelCorrupt."""
+    """`folder`, if it holds a whole LoRA adapter; raises ModelNotFound or ModelCorrupt."""
     for file in ADAPTER_FILES:
         if not (folder / file).is_file():
             raise ModelNotFound(f"--model {name}: {folder} has no {file}, which an adapter consists of")
@@ -119,7 +119,7 @@ def _check_length(path: Path, model: str) -> None:
 
 
 def _data_length(header: bytes) -> int:
-    """Bytes of tensors that a header announces; for what is no header, a number that fits no file."""
+    """Bytes of tensors that a header announces; a number that fits no file if it is no header."""
     try:
         tensors: dict[str, Any] = json.loads(header)
         return max((int(t["data_offsets"][1]) for name, t in tensors.items() if name != "__metadata__"), default=0)

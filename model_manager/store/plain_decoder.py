@@ -1,5 +1,7 @@
-"""How a tokenizer.json says tokens become text, without what is done to a text as a whole: the text of some tokens is
-then that of each, joined. Knows the file's description of a decoder, and no token.
+"""A tokenizer's decoder without steps that concern a text as a whole: the text of tokens is then the text of each,
+joined.
+
+Knows the description of a decoder in tokenizer.json; no token.
 """
 
 from __future__ import annotations

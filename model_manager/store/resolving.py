@@ -37,7 +37,7 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
 
 
 def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
-    """Likewise a local folder with what a model has beside its weights, tokenizer.json among it; fetches no weights."""
+    """The local folder of a model's tokenizer and settings, tokenizer.json included; fetches no weights."""
     if is_hub_name(model):
         return _from_hub(model, revision, TOKENIZER_FILES)
     if model.startswith("gs://"):
@@ -46,7 +46,7 @@ def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Pat
 
 
 def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
-    """Likewise the local folder of a LoRA adapter, adapter_config.json and adapter_model.safetensors."""
+    """The local folder of a LoRA adapter, with adapter_config.json and adapter_model.safetensors."""
     if is_hub_name(name):
         return check_adapter(_from_hub(name, None, ADAPTER_FILES), name)
     if name.startswith("gs://"):

@@ -39,7 +39,7 @@ def revision_of(model: str, folder: Path) -> str:
 
 
 def check_revision(model: str, folder: Path, revision: str | None) -> None:
-    """Raise ModelCorrupt if a folder was written since its revision was told: what it answers would go by that name."""
+    """Raise ModelCorrupt if a folder changed after its revision was computed: its answers would carry that name."""
     if revision is None or not revision.startswith(_FOLDER):
         return
     if (found := _FOLDER + _digest_of(folder)) != revision:
@@ -60,7 +60,7 @@ def _digest_of(folder: Path) -> str:
 
 
 def _parts(file: BinaryIO) -> Iterator[bytes]:
-    """A safetensors file's header and, in the order of the file, pieces of its tensors; damage is others' to find.
+    """A safetensors file's header and, in file order, pieces of its tensors; damage is found elsewhere.
 
     The format: https://github.com/huggingface/safetensors#format
     """
@@ -74,7 +74,7 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _places(header: bytes) -> Iterator[tuple[int, int]]:
-    """Where each tensor's values begin and end; nothing of what is no header."""
+    """Where each tensor's values begin and end; empty for what is no header."""
     try:
         tensors = [value for name, value in json.loads(header).items() if name != "__metadata__"]
         for tensor in tensors:

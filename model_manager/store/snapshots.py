@@ -68,7 +68,7 @@ def snapshot(home: Path, files: Sequence[RemoteFile], download: Download) -> Pat
 
 
 def _is_whole(folder: Path, files: Sequence[RemoteFile]) -> bool:
-    """A folder gets its name when it is whole, but somebody may have shortened or removed a file since."""
+    """True if the folder is whole: it was when it got its name, but files may have been shortened or removed since."""
     if not folder.is_dir():
         return False
     paths = [(file, folder / file.name) for file in files]
@@ -99,7 +99,7 @@ def _fill(folder: Path, files: Sequence[RemoteFile], manifest: bytes, download: 
 
 
 def _fetch(files: Sequence[RemoteFile], partial: Path, download: Download) -> None:
-    """Download each file, again if it arrives damaged: what was damaged on its way is not the source's fault."""
+    """Download each file, and again if it arrives damaged."""
     missing = files
     for _ in range(_ATTEMPTS):
         download([(file, partial / (file.name + _PART)) for file in missing], lambda file: _accept(partial, file))
@@ -117,7 +117,7 @@ def _drop_unverified(partial: Path) -> None:
 
 
 def _start(folder: Path, partial: Path) -> None:
-    """An empty folder, or what a process that died, or somebody who damaged the folder, has left of it."""
+    """An empty folder, or what a killed process has left of it."""
     for other in folder.parent.glob(f"*{_PARTIAL}"):
         if other != partial:
             shutil.rmtree(other)
@@ -129,7 +129,7 @@ def _start(folder: Path, partial: Path) -> None:
 
 
 def _take_from_older(file: RemoteFile, partial: Path) -> None:
-    """Link the file from another folder that has the same generation of it."""
+    """Link the file from another folder that has the same generation."""
     for manifest in partial.parent.glob(f"*/{_MANIFEST}"):
         source, target = manifest.with_name(file.name), partial / file.name
         if not target.exists() and source.is_file() and file in _read_manifest(manifest):
@@ -141,7 +141,7 @@ def _read_manifest(path: Path) -> list[RemoteFile]:
 
 
 def _accept(partial: Path, file: RemoteFile) -> None:
-    """Give a verified file its name, once it is on the disk; one that is damaged gets none."""
+    """Give a verified file its name once it is on disk; a damaged one gets none."""
     part = partial / (file.name + _PART)
     if not _matches(part, file):
         _log.warning("%s does not match its checksum", part)

@@ -212,7 +212,7 @@ def _score(
 
 @njit(nogil=True)
 def _score_rows(q: int, r: int, dim: int, keys: int, scores: int, count: Any, lanes: Any, stored: Any) -> None:
-    """Of the rows r .. r + count - 1 against one group of tokens."""
+    """Scores of rows r .. r + count - 1 against one group of tokens."""
     place = scores + 4 * r * STRETCH
     dot_rows(q + 4 * r * dim, dim, keys, dim, place, STRETCH, literally(count), literally(lanes), literally(stored))
 
@@ -272,7 +272,7 @@ def _weigh_rows(
 def _weigh_columns(
     at: int, values: int, d: int, dim: int, tokens: int, to: int, count: Any, width: Any, lanes: Any, stored: Any
 ) -> None:
-    """Of these, `width` vectors from column d on."""
+    """The sums of `width` vectors from column d on."""
     v, out = values + d * stored, to + 4 * d
     add_weighted_rows(
         at, STRETCH, v, dim, tokens, out, literally(count), literally(width), literally(lanes), literally(stored)

@@ -134,7 +134,7 @@ class CpuAttention:
             floats[2 * Field.SOFTCAP] = options.softcap * _LOG2_E
 
     def _sinks_address(self, sinks: torch.Tensor | None) -> int:
-        """Of a layer's sinks in base 2, which are kept."""
+        """Address of a layer's sinks in base 2; a copy of them is kept."""
         if sinks is None:
             return 0
         key = sinks.data_ptr()
@@ -177,6 +177,6 @@ def _pieces(step: StepInput, most_rows: int) -> tuple[Longs, Longs, Longs]:
 
 
 def _numbered(counts: np.ndarray[Any, Any]) -> tuple[Longs, Longs]:
-    """Of counts[i] parts for each i: which i each part is of, and its number there."""
+    """For counts[i] parts of each i: the i of each part, and the part's number within it."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

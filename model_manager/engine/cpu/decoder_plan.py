@@ -65,7 +65,7 @@ class LayerPlan:
     inputs: tuple[LinearPlan, LinearPlan, LinearPlan]
     """Query, key and value."""
     head_norms: tuple[NormPlan, NormPlan] | None
-    """Of each query and key head, before they are rotated."""
+    """Norms of each query head and key head, before rotation."""
     options: AttentionOptions
     output: LinearPlan
     mlp_norm: NormPlan
@@ -76,7 +76,7 @@ class LayerPlan:
 
     @property
     def shapes(self) -> Shapes:
-        """Of all parameters, by name."""
+        """Shapes of this layer's parameters, by name."""
         norms = (self.attention_norm, *(self.head_norms or ()), self.mlp_norm)
         for part in (*norms, *self.inputs, self.output, *self.up, self.down):
             yield from part.shapes
@@ -120,7 +120,7 @@ class DecoderPlan:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all parameters, by name."""
+        """Shapes of all parameters, by name."""
         hidden = self.head.in_features
         shapes: dict[str, tuple[int, ...]] = {self.tokens: (self.head.out_features, hidden)}
         if self.positions:
@@ -236,7 +236,7 @@ def _has_gate(config: Any) -> bool:
 
 
 def _windows(config: Any) -> list[int | None]:
-    """Of each layer, as transformers' code has them: that of Llama and Gemma takes no notice of these fields."""
+    """Each layer's window, as transformers' code has it: its Llama and Gemma ignore these fields."""
     if config.model_type in ("mistral", "starcoder2"):
         return [config.sliding_window] * config.num_hidden_layers
     if config.model_type in ("qwen2", "qwen3"):

@@ -14,7 +14,7 @@ from .matrix_ops import PANEL, Format
 _MOST = 127.0
 _ZERO_POINT = 128
 _ROWS_AT_ONCE = 64 * PANEL
-"""Of a weight, which is laid out piece by piece so that copies of it stay small."""
+"""Rows of a weight that are laid out at a time, so that copies stay small."""
 
 
 def can_multiply(fmt: Format) -> bool:
@@ -59,7 +59,7 @@ class PackedMatrix:
 
     @property
     def panels(self) -> int:
-        """Of all parts together."""
+        """Panels of all parts together."""
         return sum(self.columns) // PANEL
 
     def rows(self, outputs: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ class Parameters(Protocol):
 
 
 class LoadedParameters:
-    """Of a model in memory, each given up as it is taken."""
+    """Parameters of a model in memory, each given up as it is taken."""
 
     def __init__(self, state: dict[str, torch.Tensor]) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class LoadedParameters:
 
 
 class StoredParameters:
-    """Of safetensors files, mapped while they are looked at."""
+    """Parameters in safetensors files, mapped while they are read."""
 
     def __init__(self, places: Mapping[str, tuple[Path, str]]) -> None:
         """`places`: file, and name there, of each parameter."""

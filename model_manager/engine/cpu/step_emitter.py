@@ -63,7 +63,7 @@ class Rows:
 
     @property
     def address(self) -> int:
-        """Of the first row."""
+        """Address of the first row."""
         return self.tensor.data_ptr()
 
 

@@ -104,7 +104,7 @@ class Vectors:
         return self.call(f"llvm.fma.v{self.lanes}f32", self.type, [a, b, c])
 
     def max(self, a: Any, b: Any) -> Any:
-        """Of each lane; `b` where either is NaN."""
+        """The greater value of each lane; `b` where either is NaN."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def size(self, x: Any) -> Any:
@@ -139,7 +139,7 @@ class Vectors:
         return self.builder.select(small, self.builder.fmul(x, series), signed)
 
     def _polynomial(self, coefficients: tuple[float, ...], x: Any) -> Any:
-        """Of rising powers of x."""
+        """The polynomial with these coefficients, of rising powers of x."""
         result = self.constant(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.constant(coefficient))

@@ -11,7 +11,7 @@ from ..interface import Ints, StepInput
 
 @dataclass(frozen=True)
 class Tiles:
-    """Of two widths: narrow ones hold sequences of a token or few, wide ones pieces of prompts."""
+    """Tiles of two widths: narrow ones hold sequences of one or few tokens, wide ones pieces of prompts."""
 
     fields: Ints
     """[tiles, 3] row of the block tables, first token, number of tokens; the narrow ones come first."""

@@ -19,14 +19,14 @@ from .step_buffer import PlacedStep, StepBuffer
 _WIDE_ROWS = 64
 """Query rows (tokens x the heads that share a KV head) of a wide tile."""
 _QUERY_BYTES = 32 * 2**10
-"""Of the queries in a wide tile: with its keys and values they fit the 99 KiB that the smallest GPUs give."""
+"""Bytes of the queries in a wide tile: with its keys and values they fit the 99 KiB that the smallest GPUs give."""
 _LEAST_ROWS = 16
 """The fewest rows that tensor cores multiply."""
 _MOST_SPLITS = 32
 _PROGRAMS_PER_SM = 4
 """Programs that an SM runs at once: 39 KiB of shared memory, 111 registers a thread (bfloat16, heads of 128)."""
 _TILE_BYTES = 16 * 2**10
-"""Of the keys that a program holds at once; with as many values it leaves room for others on its SM."""
+"""Bytes of the keys that a program holds at once; with as many values it leaves room for others on its SM."""
 _MOST_KEYS = 128
 _ELEMENTS_OF_FOUR_WARPS = 64 * 128
 """Results that four warps hold in their registers without spilling."""

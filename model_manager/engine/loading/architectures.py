@@ -116,7 +116,7 @@ def feed_forward_size(config: Any) -> int:
 
 
 def _largest(size: Any) -> int:
-    """Of a size that some configs give for each layer; 0 for none."""
+    """The largest size, where a config gives one for each layer; 0 for none."""
     return max(map(int, size), default=0) if isinstance(size, list | tuple) else int(size or 0)
 
 

@@ -51,7 +51,7 @@ class Checkpoint:
     """The format of most of its weights; of a quantized one, of those that are not."""
     stored_bytes: int
     num_parameters: int
-    """Of a quantized one, as many numbers as its files hold."""
+    """Numbers that the files hold."""
     quantization: dict[str, Any] | None
     """How its weights are quantized, as config.json says."""
     eos_token_ids: list[int]
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @property
     def model_class(self) -> Any:
-        """Of transformers; importing it takes seconds."""
+        """The model's class in transformers; importing it takes seconds."""
         return getattr(transformers, self.architecture)
 
 

@@ -90,7 +90,7 @@ def _identity(file: Path) -> tuple[str, int, int]:
 
 @cache
 def _code() -> str:
-    """Of the engine as it stands: a version alone says nothing while it is being changed."""
+    """A hash of the engine's sources: a version says nothing while they are being changed."""
     digest = hashlib.sha256()
     for source in sorted(_ENGINE.rglob("*.py")):
         digest.update(source.read_bytes())

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _GIB = 2**30
 SHARE_OF_MACHINE = 0.6
-"""Of the memory left after weights and activations, what the cache may grow to: workers live on this machine too."""
+"""Share of the memory left after weights and activations that the cache may take: workers need some too."""
 SHARE_OF_GPU = 0.92
 """The same where nothing but the engine lives; the rest is for captured graphs and what an allocator wastes."""
 _USEFUL_TOKENS = 256

@@ -38,7 +38,7 @@ class Placement:
     beside: Room = NO_ROOM
     """What another model will take, whose cache has as many blocks."""
     num_blocks: int | None = None
-    """Of the KV cache; by default all that fit."""
+    """Blocks of the KV cache; by default all that fit."""
 
     @classmethod
     def choose(
@@ -74,7 +74,7 @@ class Placement:
 
     @property
     def weight_bytes(self) -> int:
-        """Of the whole model once loaded, at least; on a CPU a tied output layer is packed beside the embedding."""
+        """Least bytes of the whole model once loaded; on a CPU a tied output layer is packed beside the embedding."""
         model, checkpoint = self.checkpoint.config, self.checkpoint
         tied = model.tie_word_embeddings and self.device.type == "cpu"
         packed_again = model.vocab_size * model.hidden_size if tied else 0
@@ -95,7 +95,7 @@ class Placement:
         kv_memory.check_weights(self.weight_bytes // self.world, self._free_memory())
 
     def cache_shape(self, layout: AttentionLayout, num_blocks: int) -> CacheShape:
-        """Of a KV cache with that many blocks."""
+        """The shape of a KV cache with that many blocks."""
         return CacheShape(
             num_layers=layout.num_layers,
             num_heads=layout.num_heads,

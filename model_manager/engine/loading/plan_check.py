@@ -29,9 +29,9 @@ from .self_check import EXACT, check_against_own_attention
 _BLOCK_SIZE, _NUM_BLOCKS, _MOST_TOKENS = 16, 4, 64
 _VOCABULARY, _FEED_FORWARD = 256, 128
 _GAIN = 1.5
-"""Of random matrices: scores vary by more than 1, so that what attention sees decides what it gives."""
+"""Size of random matrices' values: scores vary by more than 1, so that what attention sees decides what it gives."""
 _SPREAD = 0.2
-"""Of random norms and biases."""
+"""Size of random norms' and biases' values."""
 
 
 def disagreement(placement: Placement) -> str | None:

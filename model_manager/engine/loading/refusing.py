@@ -18,7 +18,7 @@ _METADATA = frozenset(
     "architectures auto_map dtype id2label label2id model_type name_or_path num_labels problem_type quantization_config"
     " return_dict task_specific_params torch_dtype transformers_version use_cache".split()
 )
-"""Of any config, whether its class declares them or not: nothing of the computation depends on them."""
+"""Fields of any config on which no computation depends, declared by its class or not."""
 _KNOWN = frozenset(
     "activation_function activation hidden_act hidden_activation attention_bias attention_dropout attention_multiplier"
     " bias embedding_multiplier enable_bias feed_forward_proj ffn_dim ffn_hidden_size first_k_dense_replace head_dim"
@@ -30,7 +30,7 @@ _KNOWN = frozenset(
     " rotary_emb_base rotary_pct sliding_window tie_word_embeddings use_bias use_sliding_window v_head_dim vocab_size"
     " word_embed_proj_dim embd_pdrop attn_pdrop resid_pdrop dropout hidden_dropout".split()
 )
-"""Of a config whose class declares them: what transformers' code makes of them, the engine computes."""
+"""Fields that the engine computes as transformers' code does, if the config's class declares them."""
 
 
 def not_served(model: Any, reason: str) -> ModelUnsupported:

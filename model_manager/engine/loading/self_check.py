@@ -35,7 +35,7 @@ class Tolerance:
 
 
 EXACT = Tolerance(1e-3, every_row=True)
-"""Of float32 on a CPU; what is computed otherwise differs by a few percent to 1 in most rows."""
+"""For float32 on a CPU; a different computation is off by a few percent, up to 1, in most rows."""
 _ROUGH = {torch.float32: 0.02, torch.bfloat16: 0.12, torch.float16: 0.04}
 _ROUNDED_WEIGHTS, _ROUNDED_CACHE = 0.12, 0.3
 """Three times what rounding comes to in 48 layers of OLMo 2, which is more than in other architectures."""
@@ -79,7 +79,7 @@ class _Sequence:
 
 @torch.inference_mode()
 def _difference(model: Any, runner: ModelRunner, within: Tolerance, max_tokens: int, max_seqs: int) -> float:
-    """Of our logits from transformers': the worst step's worst row, or its median one."""
+    """How far our logits are from transformers': the worst step's worst row, or its median row."""
     lengths = _lengths(runner, max_tokens, max_seqs)
     sequences = _sequences(lengths, runner, spread=model.device.type == "cpu")
     with attending_as(model, own_implementation(model)):

@@ -44,7 +44,7 @@ from .self_check import check_against_own_attention, tolerance
 log = logging.getLogger(__name__)
 
 _CHECKED_BLOCKS = 6
-"""Of a KV cache for a check's tokens alone."""
+"""Blocks of a KV cache that holds a check's tokens."""
 
 
 class TransformersModel:
@@ -130,7 +130,7 @@ class _Source:
     """Where transformers is to take a model's weights from."""
 
     arguments: dict[str, Any]
-    """Of from_pretrained."""
+    """Arguments for from_pretrained."""
     kept: dict[str, Weight]
     """Weights that stay quantized, by layer."""
 

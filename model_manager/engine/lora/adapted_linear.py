@@ -29,10 +29,10 @@ class LoraLayers:
     """The layers of one model that take adapters (AdapterSlots of interface.py), and who has which in this step."""
 
     def __init__(self, model: Any, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        """Of a model as it was loaded; its layers may then be replaced, under the names they have."""
+        """`model` as it was loaded; its layers may be replaced later, under the same names."""
         self.num_slots = config.max_loras
         self.groups: list[tuple[int, torch.Tensor]] = []
-        """Of the step: slots, and int64 [rows] of T that have what is in them."""
+        """This step's slots, and for each the int64 [rows] of T that use it."""
         self._max_rank = config.max_lora_rank
         self._dtype = dtype
         self._device = device

@@ -143,7 +143,7 @@ def _of(setting: str, pattern: Mapping[str, T] | None, name: str, otherwise: T) 
 
 
 def _check_targets(targets: list[str] | str | None, layers: list[str]) -> None:
-    """Of a list, each entry is one of the layers' names, or the end of one; a pattern is not looked at."""
+    """Each entry of a list must be the name, or the end of the name, of a layer; a pattern is not checked."""
     if targets is None or isinstance(targets, str):
         return
     strange = [name for name in layers if not any(_ends(name, target) for target in targets)]

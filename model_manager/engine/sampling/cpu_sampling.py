@@ -46,7 +46,7 @@ class Sampled:
     """[L, most of any row] theirs."""
 
     def logprobs(self, row: int, count: int) -> Logprobs:
-        """Of a row that asks for so many alternatives."""
+        """The log-probabilities of a row that wants `count` alternatives."""
         own = max(float(self.own[row]), LEAST)
         ids, top = self.top_token_ids[row, :count].tolist(), np.maximum(self.top[row, :count], LEAST).tolist()
         return Logprobs([own], [bool(self.greedy[row])], [ids] if count else [], [top] if count else [])
@@ -62,7 +62,7 @@ class CpuSampling:
         self._slots = np.zeros((0, 0), np.uint8)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> Sampled:
-        """Of [L, V] logits, each row without gaps, which stay as they are."""
+        """Sample [L, V] logits, each row without gaps; they stay as they are."""
         count, vocab_size = logits.shape
         self._make_room(vocab_size)
         record = np.zeros(len(Field), np.int64)

@@ -156,7 +156,7 @@ def _keep_typical(found: int, share: float, slots: int) -> None:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _keep_top_k_and_p(found: int, top_k: int, top_p: float, slots: int) -> None:
-    """Of the tokens gathered, give weight 0 to those that top_k cuts, then to those that top_p does."""
+    """Give weight 0 to the gathered tokens that top_k cuts, then to those that top_p cuts."""
     values, weights, ones = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS), slot(slots, Slot.ONES)
     if top_k < found:
         fill(ones, found, np.float32(1.0))

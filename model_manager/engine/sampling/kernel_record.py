@@ -103,10 +103,10 @@ SLOTS_HEAD = 64
 
 
 def slot_bytes(vocab_size: int) -> int:
-    """Of one slot: whole blocks, and one more that vectors may reach into."""
+    """Size of one slot: whole blocks, and one more that vectors may reach into."""
     return 4 * BLOCK * (-(-vocab_size // BLOCK) + 1)
 
 
 def thread_bytes(vocab_size: int) -> int:
-    """Of all slots of one thread."""
+    """Size of all slots of one thread."""
     return SLOTS_HEAD + len(Slot) * slot_bytes(vocab_size)

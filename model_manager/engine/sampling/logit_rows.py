@@ -58,7 +58,7 @@ NO_MASKS: MaskBits = np.zeros((0, 0), np.uint32)
 
 
 def mask_words(vocab_size: int) -> int:
-    """Of one mask."""
+    """uint32 words of one mask."""
     return -(-vocab_size // 32)
 
 

@@ -36,7 +36,7 @@ class Samples:
     possible: list[bool]
     """False where the row's own rules leave no token: that row's token means nothing."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
-    """Of the rows that ask for them, by row."""
+    """By row, for the rows that want them."""
 
     def check(self, row: int) -> None:
         """Raises what is wrong with the row's request, if its token means nothing."""
@@ -127,8 +127,8 @@ def _arrived(outcome: list[npt.NDArray[Any]], counts: Longs) -> Samples:
 
 
 def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, counts: Longs) -> list[torch.Tensor]:
-    """Of the N rows that ask for log-probabilities, by the logits alone, before anything was done to them: [N, 1] the
-    token's own, [N] whether it is the likeliest, [N, K] the likeliest tokens, [N, K] theirs; nothing if N is 0.
+    """For the N rows that want log-probabilities, from the logits before anything is done to them: [N, 1] the token's
+    own, [N] whether it is the likeliest, [N, K] the likeliest tokens, [N, K] theirs; nothing if N is 0.
     """
     with_logprobs = np.flatnonzero(counts >= 0)
     if not with_logprobs.size:

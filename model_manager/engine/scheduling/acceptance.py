@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 _WEIGHT = 1 / 8
-"""Of the latest draft in the running mean: about the last eight count."""
+"""Weight of the latest draft in the running mean: about the last eight count."""
 _FIRST_RATE = 0.5
 """Taken for what is not known yet."""
 _REST = 32

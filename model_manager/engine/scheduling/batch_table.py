@@ -35,7 +35,7 @@ class Scheduled:
 
     @property
     def num_logits(self) -> int:
-        """Of how many of its last tokens the next one's logits are wanted."""
+        """For how many of its last tokens the next token's logits are wanted."""
         return 1 + len(self.drafts) if self.samples else 0
 
     def followed_by(self, drafts: List[int], *, are_certain: bool = False) -> Scheduled:

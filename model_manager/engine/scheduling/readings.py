@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of N tokens, with K alternatives each."""
+    """Scores of N tokens, with K alternatives each."""
 
     logprobs: Floats
     """[N]"""
@@ -83,7 +83,7 @@ class ScoreReading(Reading):
         self._parts.append(scores)
 
     def result(self) -> Logprobs:
-        """Of all tokens read."""
+        """The log-probabilities of all tokens read."""
         return Logprobs(
             logprobs=[value for part in self._parts for value in part.logprobs.tolist()],
             greedy=[value for part in self._parts for value in part.greedy.tolist()],

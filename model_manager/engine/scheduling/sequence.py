@@ -130,7 +130,7 @@ class Sequence:
         self.token_ids = list(request.prompt_token_ids)
         self.ending: Ending | None = None
         self.num_own_tokens: int | None = None
-        """Of an output that was closed: how many of its tokens are the model's."""
+        """How many tokens of a closed output are the model's."""
         self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
         self.num_computed_tokens = 0
         self.num_draft_computed_tokens = 0

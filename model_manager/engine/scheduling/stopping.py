@@ -32,9 +32,9 @@ class Ending:
     reason: FinishReason
     matched: str | int | None = None
     complete: bool = False
-    """Of an output with a constraint: no token stopped it, and its last one is text."""
+    """The output has a constraint, no token stopped it, and its last token is text."""
     is_cut: bool = False
-    """Of an output with a constraint: it is not whole."""
+    """The output has a constraint and is not whole."""
 
 
 class StopText:

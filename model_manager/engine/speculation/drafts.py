@@ -38,13 +38,13 @@ class Policy:
     """When drafts are worth their rows."""
 
     most_drafts: int
-    """Of one sequence in one step."""
+    """Most drafts of one sequence in one step."""
     most_rows: float
-    """Of a step, beyond which nobody gets drafts."""
+    """Rows of a step beyond which nobody gets drafts."""
     least_acceptance: float
     """Probability below which a draft is not computed."""
     most_certain: int = MOST_CERTAIN_LOGITS
-    """Of a step, that constraints force."""
+    """Most drafts of a step that constraints force."""
 
     @classmethod
     def of(cls, num_speculative_tokens: int, device: str, vocab_size: int) -> Policy:
