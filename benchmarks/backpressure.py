@@ -160,7 +160,8 @@ def job(broker: Broker, runtime: Path, location: Path, per_second: float) -> Ite
     command = [
         sys.executable,
         "-m",
-        "millrace.pipelines.commands.generate",
+        "millrace",
+        "run",
         "--input",
         broker.input,
         "--output",

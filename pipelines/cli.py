@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 import millrace
 
@@ -46,96 +47,28 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments[0] == "--version":
         print(f"millrace {millrace.__version__}")
         return 0
-    command = _COMMANDS.get(arguments[0])
-    return command(arguments[1:]) if command else _unknown(arguments[0])
+    if arguments[0] not in _COMMANDS:
+        return _unknown(arguments[0])
+    module, _, name = _COMMANDS[arguments[0]].partition(":")
+    command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
+    return command(arguments[1:])
 
 
-def _run(arguments: Sequence[str]) -> int:
-    from .commands.generate import main as generate
-
-    return generate(arguments)
-
-
-def _score(arguments: Sequence[str]) -> int:
-    from .commands.score import main as score
-
-    return score(arguments)
-
-
-def _embed(arguments: Sequence[str]) -> int:
-    from .commands.embed import main as embed
-
-    return embed(arguments)
-
-
-def _extract(arguments: Sequence[str]) -> int:
-    from .commands.extract import main as extract
-
-    return extract(arguments)
-
-
-def _classify(arguments: Sequence[str]) -> int:
-    from .commands.classify import main as classify
-
-    return classify(arguments)
-
-
-def _plan(arguments: Sequence[str]) -> int:
-    from .plan.command import main as plan
-
-    return plan(arguments)
-
-
-def _yaml(arguments: Sequence[str]) -> int:
-    from .commands.yaml_job import main as yaml
-
-    return yaml(arguments)
-
-
-def _expansion(arguments: Sequence[str]) -> int:
-    from .commands.expansion import main as expansion
-
-    return expansion(arguments)
-
-
-def _show(arguments: Sequence[str]) -> int:
-    from .commands.show import main as show
-
-    return show(arguments)
-
-
-def _ps(arguments: Sequence[str]) -> int:
-    from .commands.processes import ps
-
-    return ps(arguments)
-
-
-def _stop(arguments: Sequence[str]) -> int:
-    from .commands.processes import stop
-
-    return stop(arguments)
-
-
-def _worker_pool(arguments: Sequence[str]) -> int:
-    from .runners.worker_pool import main as worker_pool
-
-    return worker_pool(arguments)
-
-
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": _run,
-    "score": _score,
-    "embed": _embed,
-    "extract": _extract,
-    "classify": _classify,
-    "plan": _plan,
-    "yaml": _yaml,
-    "expansion": _expansion,
-    "show": _show,
-    "ps": _ps,
-    "stop": _stop,
-    "worker-pool": _worker_pool,
+_COMMANDS = {
+    "run": "commands.tasks:generate",
+    "score": "commands.tasks:score",
+    "embed": "commands.tasks:embed",
+    "extract": "commands.tasks:extract",
+    "classify": "commands.tasks:classify",
+    "plan": "plan.command:main",
+    "yaml": "commands.yaml_job:main",
+    "expansion": "commands.expansion:main",
+    "show": "commands.show:main",
+    "ps": "commands.processes:ps",
+    "stop": "commands.processes:stop",
+    "worker-pool": "runners.worker_pool:main",
 }
+"""The function that runs each command, by its module."""
 
 
 def _unknown(command: str) -> int:

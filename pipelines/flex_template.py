@@ -15,7 +15,8 @@ import msgspec
 from millrace.model_manager.wire.errors import ConfigError
 
 from .edge import at_the_edge, leave
-from .flags.options import COMMANDS, Task, make_parser
+from .flags.options import make_parser
+from .flags.tasks import TASKS, Task
 
 _COMMAND = "--command="
 
@@ -43,7 +44,7 @@ def flags_of(parameters: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _task(command: str) -> Task:
-    tasks = {name: task for task, (name, _) in COMMANDS.items()}
+    tasks = {task.command: task for task in TASKS.values()}
     if command not in tasks:
         raise ConfigError(f"command={command}: takes {', '.join(tasks)}")
     return tasks[command]

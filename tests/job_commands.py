@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 
-def job_command(name: str, source: object, output: object) -> list[str]:
-    """Runs the module `name` of millrace.pipelines.commands, such as `generate`, with this Python."""
-    module = f"millrace.pipelines.commands.{name}"
-    return [sys.executable, "-m", module, "--input", str(source), "--output", str(output)]
+def job_command(command: str, source: object, output: object) -> list[str]:
+    """`millrace COMMAND`, such as `run`, with this Python."""
+    return [sys.executable, "-m", "millrace", command, "--input", str(source), "--output", str(output)]

@@ -24,17 +24,15 @@ from .elements.task_results import Classified, spent
 from .models.client import Client
 from .requests.model_transform import ModelSettings
 from .requests.row_transform import RowTransform
+from .tasks import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of
 from .typed.leaves import bare, choice
 from .typed.shapes import Member, Record
-from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
+from .typed.template import Content, Prompts, Template
 
 LABEL = "label"
 """The key of the answer whose value is one of the labels."""
-DEFAULT_THRESHOLD = 0.5
-"""Probability from which one of several labels holds."""
-CLASSIFY_TEMPLATE = DEFAULT_TEMPLATE.replace("Extract these fields", "Classify the document")
 
 
 class Classify(RowTransform):

@@ -24,6 +24,7 @@ from .elements.task_results import Extracted
 from .models.client import Client
 from .requests.model_transform import ModelSettings
 from .requests.row_transform import RowTransform
+from .tasks import MAX_TOKENS
 from .typed.alignment import Confidence, token_ranges
 from .typed.beam_rows import element_type
 from .typed.checking import check_answer, check_supported
@@ -40,8 +41,6 @@ from .typed.shapes import Record, Schema
 from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
 from .typed.values import decoded, value_of
 
-MAX_TOKENS = 1024
-"""Of an answer, where the parameters do not say."""
 _CUT_SHORT = (
     "the answer was cut after {} tokens: max_tokens, or what the model's positions leave behind the prompt, is too "
     "little for it"

@@ -21,8 +21,6 @@ from .elements.task_results import ContinuationScore, Scored, spent
 from .models.client import Client
 from .requests.model_transform import ModelSettings, ModelTransform
 
-CONTINUATIONS = "continuations"
-
 
 class Score(ModelTransform):
     """A Scored for each prompt: the log-probabilities of its continuations; otherwise as Generate.
@@ -37,7 +35,7 @@ class Score(ModelTransform):
         model: str | ModelConfig,
         params: SamplingParams | None = None,
         *,
-        continuations_column: str = CONTINUATIONS,
+        continuations_column: str = "continuations",
         **settings: Unpack[ModelSettings],
     ) -> None:
         """With a chat template, continuations are what the assistant would answer.

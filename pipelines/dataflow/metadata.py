@@ -12,7 +12,8 @@ import argparse
 import json
 from typing import Any
 
-from ..flags.options import COMMANDS, make_parser
+from ..flags.options import make_parser
+from ..flags.tasks import TASKS
 from ..machines import GPUS
 
 _LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "backend")
@@ -64,7 +65,7 @@ def metadata() -> dict[str, Any]:
 
 
 def _command() -> dict[str, Any]:
-    commands = [command for command, _ in COMMANDS.values()]
+    commands = [task.command for task in TASKS.values()]
     return {
         "name": "command",
         "label": "command",
@@ -77,7 +78,7 @@ def _command() -> dict[str, Any]:
 def _parameters() -> list[dict[str, Any]]:
     """Of all commands, each name once."""
     found: dict[str, dict[str, Any]] = {}
-    for task in COMMANDS:
+    for task in TASKS.values():
         for action in make_parser(task)._actions:
             if action.dest not in _LEFT_OUT and action.dest not in found:
                 found[action.dest] = _parameter(action)

@@ -5,71 +5,34 @@ from __future__ import annotations
 import argparse
 import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from millrace.model_manager.grammars.compiling import check as check_constraint
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
-from millrace.model_manager.wire.messages import Pooling
-from millrace.model_manager.wire.sampling import SCHEDULING, SamplingParams
+from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.addresses import Address
 from millrace.transforms.addresses import parse as parse_address
-from millrace.transforms.extract import MAX_TOKENS
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
 from millrace.transforms.models.updates import WatchedFile
 from millrace.transforms.runners import PRISM, Runner, runner_of
+from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists
 
 from ..machines import GpuRequest
-from .asked import Classification, Extraction, add_classification, add_extraction, classification, extraction
 from .beam import beam_options
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
 from .from_settings import add_settings, given
 from .parser import FlagParser
+from .tasks import TASKS, Task, TaskName
 
 _MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
-Task = Literal["generate", "score", "embed", "extract", "classify"]
-COMMANDS: dict[Task, tuple[str, str]] = {
-    "generate": ("run", "Complete every prompt of the input files, and write the completions."),
-    "score": ("score", "Give the log-probabilities of every prompt's continuations."),
-    "embed": ("embed", "Give every prompt as a vector."),
-    "extract": ("extract", "Give what a schema asks for of every document, as a row of its types."),
-    "classify": ("classify", "Give the label of every document, and how likely each label is."),
-}
-"""Each task's command, and what it does."""
-_OUTPUTS: dict[Task, str] = {
-    "generate": "out/completions",
-    "score": "out/scores",
-    "embed": "out/embeddings",
-    "extract": "out/rows",
-    "classify": "out/labels",
-}
-"""Where each task writes by default; apart, since --resume tells by ids alone what is done."""
-_OWN_FLAGS: dict[Task, tuple[str, ...]] = {
-    "generate": ("stateful",),
-    "score": ("continuations_column",),
-    "embed": ("pooling", "normalize"),
-    "extract": ("stateful",),
-    "classify": (),
-}
-_DOCUMENTS: dict[Task, Callable[[argparse.Namespace], Extraction | Classification]] = {
-    "extract": extraction,
-    "classify": classification,
-}
-"""The tasks on documents, and what is asked about these."""
-_DEFAULTS: dict[Task, dict[str, Any]] = {"extract": {"max_tokens": MAX_TOKENS}}
-"""Parameters that have another default than elsewhere."""
-_NOT_OF_ROWS = (
-    *("n", "constraint", "logprobs", "prompt_logprobs", "min_tokens", "stop", "stop_token_ids"),
-    *("include_stop_str_in_output", "ignore_eos", "allowed_token_ids", "bad_words"),
-)
-"""Parameters that a row's grammar takes the place of."""
 _DATAFLOWS = "--labels"
 """Of the labels of classify, and Beam's, of the job on Dataflow."""
 _CHAT = {"auto": None, "always": True, "never": False}
@@ -102,15 +65,9 @@ class JobOptions:
     verbose: bool
     log_level: str
     beam: PipelineOptions
-    task: Task = "generate"
-    continuations_column: str = "continuations"
-    """Of scores."""
-    pooling: Pooling = "last"
-    """Of embeddings."""
-    normalize: bool = True
-    """Of embeddings."""
-    stateful: bool = False
-    """Of generations: what is in flight is kept in the runner's state."""
+    task: Task
+    settings: TaskSettings
+    """What the task is told."""
     updates: WatchedFile | None = None
     """What names the model while the job runs."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -121,8 +78,6 @@ class JobOptions:
     """Show what would be submitted, and no more."""
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Of the step that runs the model, by Beam's names."""
-    typed: Extraction | Classification | None = None
-    """What is asked about documents."""
 
     @property
     def source(self) -> Address:
@@ -146,13 +101,14 @@ class JobOptions:
         return self.dead_letters or self.output
 
     @property
-    def documents(self) -> bool:
-        """Whether the input is documents, text files read whole, and no prompts."""
-        return self.typed is not None
+    def stateful(self) -> bool:
+        """Whether what is in flight is kept in the runner's state."""
+        return getattr(self.settings, "stateful", False)
 
 
-def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
+def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     """Raises ConfigError, one sentence, for anything wrong; `--help` prints and exits 0."""
+    task = TASKS[name]
     parser, names = _parser(task)
     known, rest = parser.parse_known_args(list(arguments))
     _check_commands(rest, task)
@@ -164,11 +120,10 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
     if known.overwrite and known.resume:
         raise ConfigError("--overwrite and --resume exclude each other")
     check_dataflow(known, beam)
-    documents = task in _DOCUMENTS
     return JobOptions(
         input=[_address("--input", each, beam) for given in known.input for each in given],
         input_format=known.input_format,
-        prompt_column=known.text_column if documents else known.prompt_column,
+        prompt_column=known.text_column if task.documents else known.prompt_column,
         id_column=known.id_column,
         row_params=known.row_params,
         output=_address("--output", known.output, beam),
@@ -180,7 +135,7 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
         if_exists="overwrite" if known.overwrite else "resume" if known.resume else "refuse",
         model=ModelConfig.parse(given(known, names["model"])),
         chat=_CHAT[known.chat],
-        sampling=_sampling(_DEFAULTS.get(task, {}) | given(known, names["sampling"])),
+        sampling=_sampling({**task.defaults} | given(known, names["sampling"])),
         manager=runner_of(beam).manager_config(given(known, names["manager"])),
         fail_fast=known.fail_fast,
         quiet=known.quiet,
@@ -191,8 +146,7 @@ def parse(arguments: Sequence[str], task: Task = "generate") -> JobOptions:
         updates=WatchedFile.parse(known.model_updates, known.model_updates_every) if known.model_updates else None,
         gpu=GpuRequest.parse(known.gpu),
         dry_run=known.dry_run,
-        typed=_DOCUMENTS[task](known) if documents else None,
-        **{name: getattr(known, name) for name in _OWN_FLAGS[task]},
+        settings=task.read_flags(known, names["task"]),
     )
 
 
@@ -202,15 +156,15 @@ def _check_commands(flags: Sequence[str], task: Task) -> None:
     if any("dataflow" in flag.lower() for flag in flags):
         names.pop(_DATAFLOWS, None)
     for name in names:
-        commands = [command for each, (command, _) in COMMANDS.items() if each != task and name in _flags(each)]
+        commands = [each.command for each in TASKS.values() if each is not task and name in _flags(each.name)]
         if commands:
             takers = f"{', '.join(commands)} {'does' if len(commands) == 1 else 'do'}"
             raise ConfigError(f"{name}: this command does not take it, {takers}")
 
 
 @functools.cache
-def _flags(task: Task) -> frozenset[str]:
-    return frozenset(flag for action in make_parser(task)._actions for flag in action.option_strings)
+def _flags(name: TaskName) -> frozenset[str]:
+    return frozenset(flag for action in make_parser(TASKS[name])._actions for flag in action.option_strings)
 
 
 def make_parser(task: Task) -> FlagParser:
@@ -244,30 +198,29 @@ def _sampling(fields: dict[str, Any]) -> SamplingParams:
 
 
 def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
-    command, description = COMMANDS[task]
     parser = FlagParser(
-        prog=f"millrace {command}",
+        prog=f"millrace {task.command}",
         usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",
-        description=description,
+        description=task.does,
         epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
         allow_abbrev=False,
     )
-    _add_input(parser.add_argument_group("input"), documents=task in _DOCUMENTS)
-    _add_task(parser.add_argument_group("task"), task)
-    _add_output(parser.add_argument_group("output"), _OUTPUTS[task])
+    _add_input(parser.add_argument_group("input"), documents=task.documents)
+    names = {"task": task.add_flags(parser.add_argument_group("task"))}
+    _add_output(parser.add_argument_group("output"), task.output)
     model = parser.add_argument_group("model")
-    names = {"model": add_settings(model, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))}
+    names["model"] = add_settings(model, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))
     model.add_argument(
         "--chat",
         choices=list(_CHAT),
-        default="never" if task == "embed" else "auto",
+        default=task.chat,
         help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
     )
     _add_updates(model)
     sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
-    left_out = _parameters_left_out(task)
+    left_out = set(SamplingParams.__struct_fields__) - set(task.parameters)
     names["sampling"] = add_settings(
-        sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=_DEFAULTS.get(task, {})
+        sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=task.defaults
     )
     if "constraint" not in left_out:
         sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
@@ -280,12 +233,6 @@ def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
     _add_run(parser.add_argument_group("run"))
     add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs/DATAFLOW.md)"))
     return parser, names
-
-
-def _parameters_left_out(task: Task) -> set[str]:
-    if task == "generate":
-        return set()
-    return set(_NOT_OF_ROWS) if task == "extract" else set(SamplingParams.__struct_fields__) - set(SCHEDULING)
 
 
 def _add_updates(group: Any) -> None:
@@ -301,35 +248,6 @@ def _add_updates(group: Any) -> None:
         metavar="SECONDS",
         help=f"How often each worker process looks at it. Default: {WatchedFile.every:g}.",
     )
-
-
-def _add_task(group: Any, task: Task) -> None:
-    if task == "extract":
-        add_extraction(group)
-    if task == "classify":
-        add_classification(group)
-    if task in ("generate", "extract"):
-        group.add_argument(
-            "--stateful",
-            action="store_true",
-            help="Keep what is in flight in the runner's state: for long generations on streams; not of a broker's "
-            "messages on Prism (docs/STREAMS.md).",
-        )
-    if task == "score":
-        group.add_argument(
-            "--continuations_column",
-            default=JobOptions.continuations_column,
-            metavar="NAME",
-            help="A string, or a list of strings or of lists of token ids. Default: continuations.",
-        )
-    if task == "embed":
-        poolings = list(get_args(Pooling))
-        group.add_argument(
-            "--pooling", choices=poolings, default="last", help="The last token's state, or the mean. Default: last."
-        )
-        group.add_argument(
-            "--normalize", action=argparse.BooleanOptionalAction, default=True, help="To length 1. Default: True."
-        )
 
 
 def _add_input(group: Any, *, documents: bool) -> None:

@@ -29,11 +29,12 @@ from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.requests.flink_options import has_checkpoints
 from millrace.transforms.runners import PRISM, TRIED
+from millrace.transforms.tasks import ExtractSettings
+from millrace.transforms.typed.describe import record_of
 from millrace.transforms.writing.arrow_schema import extracted_schema
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 from millrace.transforms.writing.write_completions import WriteCompletions
 
-from ..flags.asked import Extraction
 from ..flags.options import JobOptions
 from .columns import check_column
 from .loops import check_apart, topics_written
@@ -96,7 +97,7 @@ def check(options: JobOptions) -> None:
             raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.source} is not one")
     reader(options), writer(options)  # their constructors check what they are given
     if options.prompt_column and not options.is_stream:
-        flag = "--text_column" if options.documents else "--prompt_column"
+        flag = "--text_column" if options.task.documents else "--prompt_column"
         check_column(flag, options.prompt_column, options.input, input_format_of(options))
     if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
@@ -173,7 +174,7 @@ def reader(options: JobOptions) -> beam.PTransform:
         "prompt_column": options.prompt_column,
         "id_column": options.id_column,
         "row_params": options.row_params,
-        "documents": options.documents,
+        "documents": options.task.documents,
         "fail_fast": options.fail_fast,
     }
     if drains(options):
@@ -185,15 +186,14 @@ def reader(options: JobOptions) -> beam.PTransform:
 
 def input_format_of(options: JobOptions) -> str | None:
     """What is named, or follows from what is read: documents are files, unless they are messages."""
-    by_default = "documents" if options.documents and not options.source.is_broker else None
+    by_default = "documents" if options.task.documents and not options.source.is_broker else None
     return options.input_format or by_default
 
 
 def schema_of(options: JobOptions) -> pa.Schema | None:
     """Of the results' rows in Parquet, where their type is the user's."""
-    if isinstance(options.typed, Extraction):
-        return extracted_schema(options.typed.record)
-    return None
+    settings = options.settings
+    return extracted_schema(record_of(settings.rows)) if isinstance(settings, ExtractSettings) else None
 
 
 def _reader(inputs: Sequence[Address], rows: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,17 @@ import msgspec
 from apache_beam.io.filesystems import FileSystems
 
 from millrace.model_manager.wire.errors import ConfigError, ModelError
-from millrace.transforms.classify import DEFAULT_THRESHOLD
 from millrace.transforms.files.file_systems import create, exists, remove
 from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.files.object_stores import is_local
+from millrace.transforms.tasks import DEFAULT_THRESHOLD, ClassifySettings, ExtractSettings, GenerateSettings
+from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Piece, Shape
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 
 from ..edge import unwrapped
-from ..flags.asked import Classification, Extraction
-from ..flags.options import COMMANDS, JobOptions, Task
+from ..flags.options import JobOptions
 
 _WORDS = ("title", "description", "examples", "default", "$comment")
 """Of a JSON Schema: what a value may be does not depend on them."""
@@ -142,10 +142,10 @@ def _settings(options: JobOptions) -> dict[str, Any]:
     """By the names of their flags, as JSON has them."""
     updated = options.updates is not None
     settings: dict[str, Any] = {
-        "command": COMMANDS[options.task][0],
+        "command": options.task.command,
         **({} if updated else {"model": _model(options.model.model), "revision": options.model.revision}),
         "adapter": options.sampling.adapter,
-        **_OF_TASK[options.task](options),
+        **_of_task(options),
         "output_format": output_and_format(str(options.output), options.output_format)[1],
     }
     return dict(msgspec.to_builtins(settings))
@@ -155,26 +155,18 @@ def _model(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
-def _of_extraction(options: JobOptions) -> dict[str, Any]:
-    assert isinstance(options.typed, Extraction)
-    record = options.typed.record
-    return {"schema": _types(schema_of(record)), "kinds": _kinds(record)}
-
-
-def _of_classification(options: JobOptions) -> dict[str, Any]:
-    asked = options.typed
-    assert isinstance(asked, Classification)
-    threshold = DEFAULT_THRESHOLD if asked.threshold is None else asked.threshold
-    return {"labels": list(asked.labels), "multiple": asked.multiple, "threshold": threshold}
-
-
-_OF_TASK: dict[Task, Callable[[JobOptions], dict[str, Any]]] = {
-    "generate": lambda options: {"constraint": options.sampling.constraint},
-    "score": lambda options: {"continuations_column": options.continuations_column},
-    "embed": lambda options: {"pooling": options.pooling, "normalize": options.normalize},
-    "extract": _of_extraction,
-    "classify": _of_classification,
-}
+def _of_task(options: JobOptions) -> dict[str, Any]:
+    """The task's settings that decide what a row is."""
+    settings = options.settings
+    if isinstance(settings, ExtractSettings):
+        record = record_of(settings.rows)
+        return {"schema": _types(schema_of(record)), "kinds": _kinds(record)}
+    if isinstance(settings, ClassifySettings):
+        threshold = DEFAULT_THRESHOLD if settings.threshold is None else settings.threshold
+        return {"labels": list(settings.labels), "multiple": settings.multiple, "threshold": threshold}
+    if isinstance(settings, GenerateSettings):
+        return {"constraint": options.sampling.constraint}
+    return msgspec.structs.asdict(settings)
 
 
 def _kinds(shape: Shape) -> Any:

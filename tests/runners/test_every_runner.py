@@ -57,7 +57,7 @@ def temporary_files() -> list[Path]:
 def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     target: Target, servers: Servers, runtime: Path, prompts: str, tmp_path: Path
 ) -> None:
-    command = job_command("generate", prompts, f"{tmp_path}/out/c")
+    command = job_command("run", prompts, f"{tmp_path}/out/c")
     command += ["--max_tokens=16", "--linger=1", "--orphan_grace=1", "--log_level=info", *target.job_flags(servers)]
     with watched(runtime) as seen:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)

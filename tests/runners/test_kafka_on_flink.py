@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[Kafka]:
 @contextmanager
 def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
-    command = job_command("generate", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
+    command = job_command("run", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
     command += [f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
     command += ["--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

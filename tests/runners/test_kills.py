@@ -42,7 +42,7 @@ def prompts(tmp_path: Path) -> str:
 @contextmanager
 def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
-    command = job_command("generate", prompts, output / "c")
+    command = job_command("run", prompts, output / "c")
     command += [
         f"--max_tokens={TOKENS}",
         f"--min_tokens={TOKENS}",

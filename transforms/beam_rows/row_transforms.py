@@ -8,35 +8,42 @@ of YAML's own transforms: {element, msg, stack}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, cast, get_type_hints
 
 import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.typehints import typehints
 from apache_beam.typehints.row_type import RowTypeConstraint
+from msgspec.structs import fields
 
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
-from millrace.model_manager.wire.messages import Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from ..classify import CLASSIFY_TEMPLATE, Classify
+from ..classify import Classify
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
 from ..elements.metrics import NAMESPACE
 from ..elements.prompt_rows import SAMPLING_NAMES, RowShape, parse_row
 from ..embed import Embed
-from ..extract import MAX_TOKENS, Extract
+from ..extract import Extract
 from ..generate import Generate
 from ..models.client import Opener, open_engine_client
 from ..requests.model_transform import ModelTransform
-from ..score import CONTINUATIONS, Score
-from ..typed.template import DEFAULT_TEMPLATE
+from ..requests.row_transform import RowTransform
+from ..score import Score
+from ..tasks import (
+    MAX_TOKENS,
+    ClassifySettings,
+    EmbedSettings,
+    ExtractSettings,
+    GenerateSettings,
+    ScoreSettings,
+    TaskSettings,
+)
 from .row_values import COMPLETION, EMBEDDED, SCORED, completion_row, embedded_row, plain, row_type, scored_row
-
-_S = TypeVar("_S", bound="RowSettings")
 
 
 class RowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,29 +95,6 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         }
 
 
-class GenerateSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of GenerateRows."""
-
-    output_field: str = "completion"
-
-
-class ScoreSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of ScoreRows."""
-
-    output_field: str = "scored"
-    continuations_field: str = CONTINUATIONS
-    """A string, or a list of strings, to be scored."""
-
-
-class EmbedSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of EmbedRows."""
-
-    output_field: str = "embedded"
-    chat: bool | None = False
-    pooling: Pooling = "last"
-    normalize: bool = True
-
-
 class ShownExample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A document and its answer: a mapping of fields, or a label or several."""
 
@@ -119,9 +103,10 @@ class ShownExample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DocumentSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of transforms whose prompts are documents."""
+    """Settings of transforms whose prompts are documents."""
 
     row_params: bool = False
+    examples: list[ShownExample] = []
 
     @property
     def shape(self) -> RowShape:
@@ -133,16 +118,11 @@ class DocumentSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
 
-class ExtractSettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of ExtractRows."""
+class SchemaSettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of ExtractRows, whose type is a JSON Schema."""
 
-    output_field: str = "extracted"
     schema: dict[str, Any] | str
     """A JSON Schema, its text, or a file of it."""
-    template: str = DEFAULT_TEMPLATE
-    examples: list[ShownExample] = []
-    details: bool = False
-    """Whether the new field has the values under `value`, beside confidence, confidences, spans and model."""
 
     @property
     def rows(self) -> dict[str, Any] | str:
@@ -160,34 +140,54 @@ class ExtractSettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknow
         return super().of_transform() | {"params": params, "max_tokens": params.max_tokens}
 
 
-class ClassifySettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of ClassifyRows."""
-
-    output_field: str = "classified"
-    labels: list[str] | dict[str, str]
-    """As they are, or each with what it means."""
-    multiple: bool = False
-    threshold: float | None = None
-    """Of several labels, by default 0.5."""
-    template: str = CLASSIFY_TEMPLATE
-    examples: list[ShownExample] = []
+def _with(
+    task: type[TaskSettings], base: type[RowSettings], leave_out: Collection[str] = (), **more: tuple[Any, Any]
+) -> type[RowSettings]:
+    """`base` with the task's own settings, and `more`: fields of the same or another name, each a type and default."""
+    types = get_type_hints(task)
+    taken = [field for field in fields(task) if field.name not in (*leave_out, *more, *base.__struct_fields__)]
+    own = {field.name: (types[field.name], field.default) for field in taken} | more
+    made = msgspec.defstruct(
+        f"{task.__name__}OfRows",
+        [(name, kind, msgspec.field(default=default)) for name, (kind, default) in own.items()],
+        bases=(base,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    return cast(type[RowSettings], made)
 
 
 class _RowTransform(beam.PTransform):
-    def __init__(
-        self,
-        settings: RowSettings,
-        transform: ModelTransform,
-        result_type: RowTypeConstraint,
-        as_row: Callable[[Any], beam.Row],
-        further_fields: tuple[str, ...] = (),
-    ) -> None:
+    """Takes RowSettings by name, and the settings of its task (transforms/tasks.py)."""
+
+    _settings_type: type[RowSettings]
+    _task: type[TaskSettings]
+    _transform_type: Callable[..., ModelTransform]
+    _result: tuple[RowTypeConstraint, Callable[[Any], beam.Row]] | None = None
+    """The type of the new field, and a result as one; by default the rows of a RowTransform."""
+
+    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings: Any = converted(plain(settings), self._settings_type, ConfigError, what="setting")
+        transform = self._transform_type(
+            **self._settings.of_transform(), **self._of_task(self._settings), open_client=open_client
+        )
         self._transform = transform
-        self._result_type = result_type
-        self._as_row = as_row
-        self._further_fields = further_fields
+        if self._result is None:
+            assert isinstance(transform, RowTransform)
+            self._result = row_type(transform.row_type), _as_it_is
+        self._result_type, self._as_row = self._result
+
+    def _of_task(self, settings: Any) -> dict[str, Any]:
+        """What the transform takes by the names of its task's settings."""
+        own = {name: getattr(settings, name) for name in self._task.__struct_fields__ if hasattr(settings, name)}
+        return own | ({"examples": [(each.text, each.answer) for each in own["examples"]]} if "examples" in own else {})
+
+    @property
+    def _further_fields(self) -> tuple[str, ...]:
+        """Fields that are read beside those of prompts."""
+        return ()
 
     def expand(self, rows: Any) -> Any:
         given = row_type(rows.element_type)
@@ -233,67 +233,51 @@ class _RowTransform(beam.PTransform):
 
 
 class GenerateRows(_RowTransform):
-    """Generate: rows with a field of prompts get a field `completion`. GenerateSettings says what it takes."""
+    """Generate: rows with a field of prompts get a field `completion`."""
 
-    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
-        own = _parsed(settings, GenerateSettings)
-        transform = Generate(**own.of_transform(), open_client=open_client)
-        super().__init__(own, transform, COMPLETION, completion_row)
+    _task, _transform_type, _result = GenerateSettings, Generate, (COMPLETION, completion_row)
+    _settings_type = _with(GenerateSettings, RowSettings, ["stateful"], output_field=(str, "completion"))
 
 
 class ScoreRows(_RowTransform):
-    """Score: rows with prompts and continuations get a field `scored`. ScoreSettings says what it takes."""
+    """Score: rows with prompts and continuations get a field `scored`."""
 
-    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
-        own = _parsed(settings, ScoreSettings)
-        transform = Score(**own.of_transform(), continuations_column=own.continuations_field, open_client=open_client)
-        super().__init__(own, transform, SCORED, scored_row, (own.continuations_field,))
+    _task, _transform_type, _result = ScoreSettings, Score, (SCORED, scored_row)
+    _settings_type = _with(
+        ScoreSettings,
+        RowSettings,
+        ["continuations_column"],
+        output_field=(str, "scored"),
+        continuations_field=(str, "continuations"),
+    )
+
+    @property
+    def _further_fields(self) -> tuple[str, ...]:
+        return (str(self._settings.continuations_field),)
+
+    def _of_task(self, settings: Any) -> dict[str, Any]:
+        return {"continuations_column": settings.continuations_field}
 
 
 class EmbedRows(_RowTransform):
-    """Embed: rows with a field of prompts get a field `embedded`. EmbedSettings says what it takes."""
+    """Embed: rows with a field of prompts get a field `embedded`."""
 
-    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
-        own = _parsed(settings, EmbedSettings)
-        transform = Embed(**own.of_transform(), pooling=own.pooling, normalize=own.normalize, open_client=open_client)
-        super().__init__(own, transform, EMBEDDED, embedded_row)
+    _task, _transform_type, _result = EmbedSettings, Embed, (EMBEDDED, embedded_row)
+    _settings_type = _with(EmbedSettings, RowSettings, output_field=(str, "embedded"), chat=(bool | None, False))
 
 
 class ExtractRows(_RowTransform):
-    """Extract: rows with a field of documents get a field `extracted`. ExtractSettings says what it takes."""
+    """Extract: rows with a field of documents get a field `extracted`."""
 
-    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
-        own = _parsed(settings, ExtractSettings)
-        transform = Extract(
-            own.rows,
-            **own.of_transform(),
-            template=own.template,
-            examples=_shown(own.examples),
-            details=own.details,
-            open_client=open_client,
-        )
-        super().__init__(own, transform, row_type(transform.row_type), _as_it_is)
+    _task, _transform_type = ExtractSettings, Extract
+    _settings_type = _with(ExtractSettings, SchemaSettings, ["rows", "stateful"], output_field=(str, "extracted"))
 
 
 class ClassifyRows(_RowTransform):
-    """Classify: rows with a field of documents get a field `classified`. ClassifySettings says what it takes."""
+    """Classify: rows with a field of documents get a field `classified`."""
 
-    def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
-        own = _parsed(settings, ClassifySettings)
-        transform = Classify(
-            own.labels,
-            **own.of_transform(),
-            multiple=own.multiple,
-            threshold=own.threshold,
-            template=own.template,
-            examples=_shown(own.examples),
-            open_client=open_client,
-        )
-        super().__init__(own, transform, row_type(transform.row_type), _as_it_is)
-
-
-def _shown(examples: list[ShownExample]) -> list[tuple[str, Any]]:
-    return [(each.text, each.answer) for each in examples]
+    _task, _transform_type = ClassifySettings, Classify
+    _settings_type = _with(ClassifySettings, DocumentSettings, output_field=(str, "classified"))
 
 
 def _as_it_is(row: Any) -> Any:
@@ -329,10 +313,6 @@ def _answered(pair: tuple[Any, Any], names: list[str], field: str, as_row: Calla
 def _failed(pair: tuple[Any, DeadLetter]) -> beam.Row:
     row, letter = pair
     return beam.Row(element=row, msg=f"{letter.error}: {letter.reason}", stack="")
-
-
-def _parsed(fields: Mapping[str, Any], settings: type[_S]) -> _S:
-    return converted(plain(fields), settings, ConfigError, what="setting")
 
 
 def _sampling(fields: Mapping[str, Any]) -> SamplingParams:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.client.status import read_status
-from millrace.pipelines.commands.generate import main
+from millrace.pipelines.commands.tasks import generate as main
 
 
 def rows(pattern: str, folder: Path) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def test_what_can_be_known_before_the_job_ends_it_with_status_2(
     assert run(prompts, tmp_path, *flags) == 2
     shown = capsys.readouterr().err
     assert told in shown
-    assert shown.count("\n") == 1
+    assert shown.count("millrace: ") == 1
     assert read_status(runtime) is None
 
 

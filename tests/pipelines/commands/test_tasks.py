@@ -56,7 +56,7 @@ def test_vectors_of_files_go_to_parquet(questions: str, tmp_path: Path) -> None:
 
 
 def test_flags_of_sampling_are_no_flags_of_these(questions: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from millrace.pipelines.commands.embed import main
+    from millrace.pipelines.commands.tasks import embed as main
 
     assert main(["--input", questions, "--temperature", "0.5"]) == 2
     assert "temperature" in capsys.readouterr().err

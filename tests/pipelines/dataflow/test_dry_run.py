@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.pipelines.commands.classify import main as classify
-from millrace.pipelines.commands.embed import main as embed
-from millrace.pipelines.commands.extract import main as extract
-from millrace.pipelines.commands.generate import main as generate
-from millrace.pipelines.commands.score import main as score
+from millrace.pipelines.commands.tasks import classify, embed, extract, generate, score
 
 CLOUD = ["--project=a-project", "--region=us-central1", "--temp_location=gs://a-bucket/tmp"]
 PLACES = ["--input", "gs://a-bucket/in/*.jsonl", "--output", "gs://a-bucket/out/c"]

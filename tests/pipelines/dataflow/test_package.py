@@ -15,7 +15,7 @@ from tests.pipelines.clean_environments import clean_environment, install
 ROOT = Path(__file__).parents[3]
 LOADS = """
 import json, sys
-import millrace.pipelines.commands.generate, millrace.transforms
+import millrace.pipelines.commands.tasks, millrace.transforms
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
 from millrace.pipelines.dataflow.package import find_package

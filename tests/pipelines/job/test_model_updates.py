@@ -22,7 +22,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
-from millrace.pipelines.commands.generate import main
+from millrace.pipelines.commands.tasks import generate as main
 from tests.model_manager.engine import random_checkpoints
 from tests.transforms.running import pipeline
 

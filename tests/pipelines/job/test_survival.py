@@ -41,7 +41,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def job(prompts: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
     quick = ["--hang_timeout=2", "--linger=0.5", "--orphan_grace=0.5", "--backend=fake", "--max_tokens=20"]
-    command = job_command("generate", prompts, output / "c")
+    command = job_command("run", prompts, output / "c")
     with subprocess.Popen([*command, *quick, *flags], stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

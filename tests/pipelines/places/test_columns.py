@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.flags.options import Task, parse
+from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.tasks import TaskName
 from millrace.pipelines.places.endpoints import check
 
 
@@ -20,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("cut.parquet").write_bytes(b"PAR1")
 
 
-def checked(task: Task, *flags: str) -> None:
+def checked(task: TaskName, *flags: str) -> None:
     check(parse([*flags, *(["--labels", "a,b"] if task == "classify" else [])], task))
 
 

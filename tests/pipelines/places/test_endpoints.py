@@ -6,7 +6,7 @@ import apache_beam as beam
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.commands.generate import main
+from millrace.pipelines.commands.tasks import generate as main
 from millrace.pipelines.flags.options import JobOptions, parse
 from millrace.pipelines.places.endpoints import check, clear_temporary, files_of, reader, writer
 from millrace.transforms.elements.completions import DeadLetter

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError, ModelError
-from millrace.pipelines.commands.extract import main as extract
-from millrace.pipelines.flags.options import Task, parse
+from millrace.pipelines.commands.tasks import extract
+from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.tasks import TaskName
 from millrace.pipelines.places.endpoints import check, files_of
 from millrace.pipelines.places.provenance import note_settings, unnoted_if_refused
 
@@ -27,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def began(task: Task, *flags: str) -> None:
+def began(task: TaskName, *flags: str) -> None:
     """A job that has written a row."""
     options = parse(["--input", "a.txt", "--output", "out/r", *flags], task)
     files = files_of(options)
@@ -36,7 +37,7 @@ def began(task: Task, *flags: str) -> None:
     Path("out/r-00000-of-00001.jsonl").write_text("{}\n")
 
 
-def resumed(task: Task, *flags: str) -> None:
+def resumed(task: TaskName, *flags: str) -> None:
     options = parse(["--input", "a.txt", "--output", "out/r", "--resume", *flags], task)
     check(options)
     files = files_of(options)
@@ -69,7 +70,7 @@ EXTRACT, CLASSIFY = ["--schema", "s.json"], ["--labels", "good,bad"]
         ),
     ],
 )
-def test_rows_of_other_settings_are_not_added_to(task: Task, earlier: list[str], now: list[str], told: str) -> None:
+def test_rows_of_other_settings_are_not_added_to(task: TaskName, earlier: list[str], now: list[str], told: str) -> None:
     began(task, *earlier)
     before = Path("out/.millrace/r.settings.json").read_bytes()
     resumed(task, *earlier)
@@ -128,7 +129,7 @@ def test_rows_of_another_command_are_not_added_to() -> None:
         ("classify", CLASSIFY, ["--labels", "bad,good"]),
     ],
 )
-def test_what_makes_no_other_rows_may_change(task: Task, earlier: list[str], now: list[str]) -> None:
+def test_what_makes_no_other_rows_may_change(task: TaskName, earlier: list[str], now: list[str]) -> None:
     began(task, *earlier)
     resumed(task, *now)
 
@@ -165,7 +166,7 @@ def test_a_model_in_a_folder_is_the_same_by_any_path(folder: Path) -> None:
     resumed("generate", "--model", str(folder / "models/m"))
 
 
-def ended_by(error: Exception, task: Task, *flags: str) -> None:
+def ended_by(error: Exception, task: TaskName, *flags: str) -> None:
     """A job that ends when it has noted its settings."""
     options = parse(["--input", "a.txt", "--output", "out/r", *flags], task)
     files = files_of(options)

@@ -7,7 +7,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.commands.generate import main
+from millrace.pipelines.commands.tasks import generate as main
 from millrace.pipelines.runners.prism import OwnPrism
 from tests.servers.prism import prism, prism_server
 

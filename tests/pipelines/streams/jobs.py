@@ -19,13 +19,13 @@ WITHIN = 300.0
 
 
 @contextlib.contextmanager
-def stream(source: str, output: str, *flags: str, module: str = "generate") -> Iterator[subprocess.Popen[str]]:
-    """A module's command in a process of its own; killed with -9 at the end, if it is still there."""
-    command = job_command(module, source, output)
+def stream(source: str, output: str, *flags: str, command: str = "run") -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own; killed with -9 at the end, if it is still there."""
+    arguments = job_command(command, source, output)
     quick = ["--backend=fake", "--linger=0.5", "--orphan_grace=0.5", f"--prism_location={prism()}"]
-    short = ["--max_tokens=4"] if module == "generate" else []
+    short = ["--max_tokens=4"] if command == "run" else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, *quick, *short, *flags], **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen([*arguments, *quick, *short, *flags], **pipes) as process:  # type: ignore[call-overload]
         try:
             yield process
         finally:

@@ -61,7 +61,7 @@ def test_a_topics_documents_become_rows_of_a_class_in_another(broker: Kafka, run
     sent = [json.dumps({"id": f"d{n}", "text": text_of(n), "shop": n}).encode() for n in range(20)]
     broker.send(documents, [*sent, b"not JSON", b'{"id": "none", "body": "x"}', b'{"id": "empty", "text": ""}'])
     addresses = f"kafka:{broker.address}/{documents}", f"kafka:{broker.address}/{answers}"
-    with stream(*addresses, "--schema=streamed_orders:Order", module="extract") as job:
+    with stream(*addresses, "--schema=streamed_orders:Order", command="extract") as job:
         found = [json.loads(record.value()) for record in broker.received(answers, 23)]
         until(lambda: broker.committed(documents) == 23)
         interrupted(job)
@@ -78,7 +78,7 @@ def test_a_subscriptions_texts_get_labels(server: PubSub, runtime: Path) -> None
     source, sink = server.subscription(documents), server.subscription(answers)
     server.send(documents, [(text_of(n).encode(), {"id": f"d{n}"}) for n in range(10)])
     flags = ["--labels=order,complaint,question", "--input_format=text"]
-    with stream(f"pubsub:{source}", f"pubsub:{answers}", *flags, module="classify") as job:
+    with stream(f"pubsub:{source}", f"pubsub:{answers}", *flags, command="classify") as job:
         found = [json.loads(message.data) for message in server.received(sink, 10)]
         until(lambda: server.counts(documents)["acknowledged"] == 10)
         interrupted(job)
@@ -95,7 +95,7 @@ def test_text_files_that_come_are_read_whole_into_parquet_of_the_types(folder: P
         (folder / f"{number}.txt").write_text(f"{text_of(number)}\n\nthank you\n")
     (folder / "bad.txt").write_bytes(b"\xff\xfe")
     flags = ["--schema=streamed_orders:Order", "--window=1"]
-    with stream(f"watch:{folder}/*.txt", f"{folder}/out/rows.parquet", *flags, module="extract") as job:
+    with stream(f"watch:{folder}/*.txt", f"{folder}/out/rows.parquet", *flags, command="extract") as job:
         until(lambda: len(rows_of(folder)) == 3 and bool(letters_of(folder)))
         (folder / "3.txt").write_text(f"{text_of(3)}\n")
         until(lambda: len(rows_of(folder)) == 4)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.pipelines.commands.generate import main
+from millrace.pipelines.commands.tasks import generate as main
 from tests.pipelines.streams.jobs import WITHIN, interrupted, nothing_is_left, rows, stream, until
 from tests.servers.kafka import Kafka
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.runners, pytest.mark.slow]
 def test_a_stream_on_a_terminal_shows_its_progress_alone(broker: Kafka, runtime: Path) -> None:
     prompts, answers = broker.topic(partitions=2), broker.topic()
     broker.send(prompts, rows(range(20)))
-    command = job_command("generate", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
+    command = job_command("run", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
     flags = ["--backend=fake", "--max_tokens=4", "--linger=0.5", f"--prism_location={prism()}"]
     with on_terminal([*command, *flags]) as job:
         until(lambda: broker.committed(prompts) == 20)

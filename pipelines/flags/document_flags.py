@@ -1,4 +1,4 @@
-"""The flags that say what is asked about documents, read once: a schema or class, labels, examples, a template.
+"""The flags of tasks on documents that name files or classes: a schema or class, labels, examples, a template.
 
 A class comes from its module as Python imports it, the current folder first. It goes to workers by value, with what
 its module imports from that folder, so it need not be installed there.
@@ -13,7 +13,6 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
 from types import ModuleType
@@ -24,12 +23,12 @@ from apache_beam.internal.cloudpickle import cloudpickle
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.classify import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD, Classify
+from millrace.transforms.classify import Classify
 from millrace.transforms.extract import Extract
+from millrace.transforms.tasks import ClassifySettings, ExtractSettings
 from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.shapes import Record
-from millrace.transforms.typed.template import DEFAULT_TEMPLATE, Template, checked_template
+from millrace.transforms.typed.template import Template, checked_template
 
 from .named_files import read_text
 
@@ -38,37 +37,8 @@ _OURS = "millrace"
 _DOCUMENT, _ANSWER = ("text", "document", "prompt"), "answer"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentTask:
-    """What is asked about documents."""
-
-    examples: list[tuple[str, Any]]
-    """Documents with their answers."""
-    template: Template
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extraction(DocumentTask):
-    """What is to be found in documents."""
-
-    rows: Any
-    """A class, or a JSON Schema."""
-    record: Record
-    """The same, taken apart."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classification(DocumentTask):
-    """Which labels a document may have."""
-
-    labels: list[str] | dict[str, str]
-    """As they are, or each with what it means."""
-    multiple: bool = False
-    threshold: float | None = None
-
-
 def add_extraction(group: Any) -> None:
-    """The flags."""
+    """`--schema`, `--examples` and `--template`."""
     group.add_argument(
         "--schema",
         metavar="FILE|MODULE:CLASS",
@@ -79,19 +49,12 @@ def add_extraction(group: Any) -> None:
 
 
 def add_classification(group: Any) -> None:
-    """The flags."""
+    """`--labels`, `--examples` and `--template`."""
     group.add_argument(
         "--labels",
         metavar="LABEL,LABEL,…",
         help="The labels, with commas between them; or a .json file with a list of them, or with an object that says "
         "of each what it means.",
-    )
-    group.add_argument("--multiple", action="store_true", help="Several labels may hold, or none.")
-    group.add_argument(
-        "--threshold",
-        type=float,
-        metavar="P",
-        help=f"Probability from which a label holds, with --multiple. Default: {DEFAULT_THRESHOLD}.",
     )
     _add_prompt_files(group, "the label, or with --multiple a list of labels")
 
@@ -111,46 +74,38 @@ def _add_prompt_files(group: Any, answer: str) -> None:
     )
 
 
-def extraction(given: argparse.Namespace) -> Extraction:
-    """What the flags say. Raises ConfigError, one sentence that names the flag and its value."""
-    if not given.schema:
+def read_extraction(known: argparse.Namespace, others: dict[str, Any]) -> ExtractSettings:
+    """The settings that flags say. Raises ConfigError, one sentence that names the flag and its value."""
+    if not known.schema:
         raise ConfigError("--schema is missing: takes a file with a JSON Schema, or module:Class")
-    flag = f"--schema {given.schema}"
-    rows = _rows_of(given.schema)
-    record = _told(flag, lambda: record_of(rows))
-    _told(flag, lambda: check_supported(record))
-    asked = Extraction(rows=rows, record=record, **_prompt_files(given, DEFAULT_TEMPLATE))
-    if asked.examples:
-        make = partial(Extract, rows, EMBEDDED_MODEL, examples=asked.examples)
-        _told(f"--examples {given.examples}", make)
-    return asked
+    rows = _rows_of(known.schema)
+    settings = ExtractSettings(rows=rows, **others, **_prompt_files(known))
+    _told(f"--schema {known.schema}", lambda: check_supported(record_of(rows)))
+    if settings.examples:
+        _told(f"--examples {known.examples}", partial(Extract, rows, EMBEDDED_MODEL, examples=settings.examples))
+    return settings
 
 
-def classification(given: argparse.Namespace) -> Classification:
-    """What the flags say. Raises ConfigError, one sentence that names the flag and its value."""
-    if not given.labels:
+def read_classification(known: argparse.Namespace, others: dict[str, Any]) -> ClassifySettings:
+    """The settings that flags say. Raises ConfigError, one sentence that names the flag and its value."""
+    if not known.labels:
         raise ConfigError("--labels is missing: takes labels with commas between them, or a .json file")
-    if given.threshold is not None and not given.multiple:
+    if known.threshold is not None and not known.multiple:
         raise ConfigError("--threshold needs --multiple: without it the likeliest label alone holds")
-    asked = Classification(
-        labels=_labels_of(given.labels),
-        multiple=given.multiple,
-        threshold=given.threshold,
-        **_prompt_files(given, CLASSIFY_TEMPLATE),
-    )
-    make = partial(Classify, asked.labels, EMBEDDED_MODEL, multiple=asked.multiple)
-    _told(f"--labels {given.labels}", make)
-    if given.threshold is not None:
-        _told(f"--threshold {given.threshold}", partial(make, threshold=given.threshold))
-    if asked.examples:
-        with_examples = partial(make, examples=asked.examples)
-        _told(f"--examples {given.examples}", with_examples)
-    return asked
+    settings = ClassifySettings(labels=_labels_of(known.labels), **others, **_prompt_files(known))
+    make = partial(Classify, settings.labels, EMBEDDED_MODEL, multiple=settings.multiple)
+    _told(f"--labels {known.labels}", make)
+    if settings.threshold is not None:
+        _told(f"--threshold {known.threshold}", partial(make, threshold=settings.threshold))
+    if settings.examples:
+        _told(f"--examples {known.examples}", partial(make, examples=settings.examples))
+    return settings
 
 
-def _prompt_files(given: argparse.Namespace, template: Template) -> dict[str, Any]:
-    """What is put before a document; `template` by default."""
-    return {"examples": _examples_of(given.examples), "template": _template_of(given.template, template)}
+def _prompt_files(known: argparse.Namespace) -> dict[str, Any]:
+    """Examples and template, as far as they are given."""
+    examples = {"examples": _examples_of(known.examples)} if known.examples else {}
+    return examples | ({"template": _template_of(known.template)} if known.template else {})
 
 
 def _labels_of(given: str) -> list[str] | dict[str, str]:
@@ -231,10 +186,8 @@ def _file(module: ModuleType) -> Path:
     return Path(getattr(module, "__file__", None) or "/")
 
 
-def _examples_of(path: str | None) -> list[tuple[str, Any]]:
+def _examples_of(path: str) -> list[tuple[str, Any]]:
     """Documents with their answers. Raises ConfigError that names the line."""
-    if path is None:
-        return []
     lines = read_text("--examples", path).split("\n")  # a string may have other ends of lines in it
     return [_example(line, f"--examples {path}: line {at}") for at, line in enumerate(lines, 1) if line.strip()]
 
@@ -247,9 +200,7 @@ def _example(line: str, where: str) -> tuple[str, Any]:
     return texts[0], row[_ANSWER]
 
 
-def _template_of(path: str | None, default: Template) -> Template:
-    if path is None:
-        return default
+def _template_of(path: str) -> Template:
     text = read_text("--template", path)
     try:
         return checked_template(json.loads(text) if path.endswith(".json") else text)

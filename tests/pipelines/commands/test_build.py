@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from millrace.pipelines.commands import tasks
 from millrace.pipelines.flags.options import parse
-from millrace.pipelines.job import file_job
-from millrace.pipelines.job.file_job import build_file_job
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.streams.watch import WatchPrompts
@@ -20,8 +19,8 @@ def watch(folder: Path, *flags: str) -> list[str]:
     options = parse(["--input", f"watch:{folder}/*.txt", "--output", f"{folder}/out/c", *flags])
     read = WatchPrompts(f"{folder}/*.txt", interval=0.2, settle=0.0, stop_after=0.4).with_exception_handling()
     with pytest.MonkeyPatch.context() as patch, pipeline() as p:
-        patch.setattr(file_job, "reader", lambda _: read)
-        build_file_job(p, options, Generate("stand-in", open_client=StandInClient))
+        patch.setattr(tasks, "reader", lambda _: read)
+        tasks.build(p, options, Generate("stand-in", open_client=StandInClient))
     files = sorted((folder / "out").glob("c-*.jsonl"))
     return [json.loads(line)["id"] for file in files for line in file.read_text().splitlines()]
 

@@ -11,12 +11,10 @@ import pytest
 from apache_beam.internal import pickler
 from apache_beam.internal.cloudpickle import cloudpickle
 
-from millrace.pipelines.commands.classify import main as classify
-from millrace.pipelines.commands.extract import extract as of_options
-from millrace.pipelines.commands.extract import main as extract
-from millrace.pipelines.flags.asked import Classification, Extraction
+from millrace.pipelines.commands.tasks import classify, extract, transform_of
 from millrace.pipelines.flags.options import JobOptions, parse
-from millrace.transforms.extract import MAX_TOKENS
+from millrace.transforms.tasks import MAX_TOKENS, ClassifySettings, ExtractSettings
+from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.template import DEFAULT_TEMPLATE
 from millrace.transforms.typed.values import value_of
 
@@ -213,8 +211,8 @@ def parsed(task: Any, *flags: str) -> JobOptions:
 
 def test_a_schema_may_begin_with_a_byte_order_mark(folder: Path) -> None:
     (folder / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8-sig")
-    asked = parsed("extract", "--schema", "s.json").typed
-    assert isinstance(asked, Extraction)
+    asked = parsed("extract", "--schema", "s.json").settings
+    assert isinstance(asked, ExtractSettings)
     assert asked.rows == SCHEMA
 
 
@@ -225,18 +223,18 @@ def test_what_is_given_is_what_is_asked(folder: Path) -> None:
     (folder / "chat.json").write_text('[{"role": "user", "content": "{document}"}]')
     (folder / "l.json").write_text('{"good": "they like it", "bad": "they do not"}')
     options = parsed("extract", "--schema", "s.json", "--examples", "e.jsonl", "--text_column", "body")
-    asked = options.typed
-    assert isinstance(asked, Extraction)
+    asked = options.settings
+    assert isinstance(asked, ExtractSettings)
     assert (asked.rows, asked.template) == (SCHEMA, DEFAULT_TEMPLATE)
     assert asked.examples == [("a 1", {"total": 1}), ("b", {"total": 2})]
     assert (options.sampling.max_tokens, options.prompt_column, options.row_params) == (MAX_TOKENS, "body", False)
     for given, most in (((), MAX_TOKENS), (("--max_tokens", "9"), 9), (("--max_tokens", "128"), 128)):
-        assert of_options(parsed("extract", "--schema", "s.json", *given))._params.max_tokens == most
-    labels = parsed("classify", "--labels", "good, bad", "--template", "chat.json").typed
-    assert isinstance(labels, Classification)
+        assert transform_of(parsed("extract", "--schema", "s.json", *given))._params.max_tokens == most
+    labels = parsed("classify", "--labels", "good, bad", "--template", "chat.json").settings
+    assert isinstance(labels, ClassifySettings)
     assert (labels.labels, labels.template) == (["good", "bad"], [{"role": "user", "content": "{document}"}])
-    several = parsed("classify", "--labels", "l.json", "--multiple", "--threshold", "0.25").typed
-    assert isinstance(several, Classification)
+    several = parsed("classify", "--labels", "l.json", "--multiple", "--threshold", "0.25").settings
+    assert isinstance(several, ClassifySettings)
     assert (several.labels, several.multiple, several.threshold) == (
         {"good": "they like it", "bad": "they do not"},
         *(True, 0.25),
@@ -246,9 +244,9 @@ def test_what_is_given_is_what_is_asked(folder: Path) -> None:
 def test_a_class_goes_to_workers_that_cannot_import_it(folder: Path) -> None:
     (folder / "sent_module.py").write_text(MODULE.replace("invoice_parts", "sent_parts"))
     (folder / "sent_parts.py").write_text(PARTS)
-    assert isinstance(parsed("extract", "--schema", "sent_module:Outer.Inner").typed, Extraction)
-    asked = parsed("extract", "--schema", "sent_module:Invoice").typed
-    assert isinstance(asked, Extraction)
+    assert isinstance(parsed("extract", "--schema", "sent_module:Outer.Inner").settings, ExtractSettings)
+    asked = parsed("extract", "--schema", "sent_module:Invoice").settings
+    assert isinstance(asked, ExtractSettings)
     worker = """
 import sys
 from apache_beam.internal import pickler
@@ -264,7 +262,7 @@ except Exception as error:
     (folder / "elsewhere").mkdir()
     ended = subprocess.run(
         [sys.executable, "-c", worker],
-        input=pickler.dumps(asked.record),
+        input=pickler.dumps(record_of(asked.rows)),
         cwd=folder / "elsewhere",
         capture_output=True,
         check=False,
@@ -274,4 +272,4 @@ except Exception as error:
     assert shown[0] == "lamp EUR", ended.stderr.decode()
     assert shown[1].startswith("AnswerRejected Invoice does not take the answer")
     assert "no lines" in shown[1]
-    assert value_of(asked.record, {"currency": "EUR", "lines": [{"item": "lamp"}]}).lines[0].item == "lamp"
+    assert value_of(record_of(asked.rows), {"currency": "EUR", "lines": [{"item": "lamp"}]}).lines[0].item == "lamp"

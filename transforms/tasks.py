@@ -1,0 +1,79 @@
+"""The tasks, and what each is told beside a model, sampling parameters and prompts: one frozen struct a task.
+
+The transforms' arguments, the commands' flags, the template's parameters, the rows' settings (YAML, Java) and what a
+resumed job compares go by these fields: a new setting is added here, and where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.messages import Pooling
+
+from .typed.template import DEFAULT_TEMPLATE, Template
+
+MAX_TOKENS = 1024
+"""Most tokens of an extracted answer, where the parameters do not say."""
+DEFAULT_THRESHOLD = 0.5
+CLASSIFY_TEMPLATE = DEFAULT_TEMPLATE.replace("Extract these fields", "Classify the document")
+
+
+class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts to completions."""
+
+    stateful: bool = False
+    """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
+    Prism (docs/STREAMS.md)."""
+
+
+class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts and continuations to log-probabilities."""
+
+    continuations_column: str = "continuations"
+    """Column of continuations: a string, or a list of strings or of lists of token ids."""
+
+
+class EmbedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts to vectors."""
+
+    pooling: Pooling = "last"
+    """The last token's state, or the mean of all."""
+    normalize: bool = True
+    """Scale each vector to length 1."""
+
+
+class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents to rows of a type."""
+
+    rows: Any
+    """A class, or a JSON Schema: a mapping or a file."""
+    examples: Sequence[tuple[str, Any]] = ()
+    """Documents with their rows."""
+    template: Template = DEFAULT_TEMPLATE
+    """The prompt, with places for {fields}, {examples} and {document}: text, or chat messages."""
+    details: bool = False
+    """Give each row's id, value, confidence, spans and more, instead of the value alone."""
+    stateful: bool = False
+    """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
+    Prism (docs/STREAMS.md)."""
+
+
+class ClassifySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents to labels."""
+
+    labels: Sequence[str] | Mapping[str, str]
+    """The labels as they are, or each with what it means."""
+    multiple: bool = False
+    """Several labels may hold, or none."""
+    threshold: float | None = None
+    """Probability from which a label holds, with --multiple; 0.5 unless given."""
+    examples: Sequence[tuple[str, Any]] = ()
+    """Documents with their label, or labels."""
+    template: Template = CLASSIFY_TEMPLATE
+    """The prompt, as for Extract."""
+
+
+TaskSettings = GenerateSettings | ScoreSettings | EmbedSettings | ExtractSettings | ClassifySettings
