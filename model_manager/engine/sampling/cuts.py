@@ -1,9 +1,7 @@
 """From a row of logits and its parameters to one token: what top_k, top_p, min_p and typical_p leave, and a draw.
 
 The vocabulary is never sorted. Thresholds are found by halving: an exact sum says on which side of a value the
-threshold lies, and only that side is kept. Among many tokens this begins between two values that a sample suggests,
-once exact sums have shown that the threshold does lie between them; where it does not, with all. Bounds that are cheap
-to find keep most tokens out from the start.
+threshold lies, and only that side is kept. Cheap bounds keep most tokens out from the start.
 Knows one row, in its thread's slots (`Slot`).
 """
 
@@ -18,7 +16,6 @@ from ..cpu.vector_ops import load_int32, load_int64
 from .kernel_record import BLOCK, SLOTS_HEAD, Float, Int, Slot
 from .vector_passes import (
     LANES,
-    SHARE,
     drop_below,
     fill,
     gather,
@@ -30,19 +27,10 @@ from .vector_passes import (
     sum_blocks,
     sum_from,
     sum_weights,
-    thin,
     weigh,
     weighted_sum,
 )
 
-CANDIDATES = 128
-"""Where top_p's threshold is no lower than this one of the maxima, few tokens are above it."""
-_MANY = 8192
-"""From so many tokens on a threshold is looked for in the neighbourhood that a sample shows."""
-_DOUBT = 0.5
-"""What the sample's share may be off by."""
-_RESOLUTION = np.float32(2.4e-7)
-"""More than there is between a float32 and the next, over its size."""
 _LOG2_E = 1.4426950408889634
 _LEAST, _INFINITY = np.float32(-3.4028234663852886e38), np.float32(np.inf)
 _MOST = 3e38
@@ -74,41 +62,6 @@ def _narrow(values: int, weights: int, count: int, above: float, target: float, 
             high, above = middle, above + mass
         count = keep(values, weights, count, few, few_weights, low, high)
         values, weights = few, few_weights
-
-
-@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _bracket(values: int, weights: int, count: int, total: float, target: float, slots: int) -> Any:
-    """Two values that probably have the threshold between them, not far apart: estimated from every 16th vector.
-
-    By the weights below it, which are many and small, so that a sample shows them well.
-    """
-    sample, of_sample = slot(slots, Slot.SAMPLE), slot(slots, Slot.SAMPLE_WEIGHTS)
-    size = thin(values, count, sample, np.float32(-np.inf))
-    thin(weights, count, of_sample, np.float32(0.0))
-    found, below = sum_blocks(of_sample, size, slot(slots, Slot.SUMS)), (total - target) / SHARE
-    doubt = _DOUBT * (below if below < target / SHARE else target / SHARE)
-    low = _narrow(sample, of_sample, size, 0.0, found - below + doubt, slots)
-    high = _narrow(sample, of_sample, size, 0.0, found - below - doubt, slots)
-    return low, high + abs(high) * _RESOLUTION
-
-
-@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _threshold(values: int, weights: int, count: int, total: float, target: float, most: Any, slots: int) -> Any:
-    """The greatest value from which on weights, which sum to `total`, sum to the target, or the least.
-
-    At least one must be finite. Few values are above `most`.
-    """
-    if count < _MANY:
-        return _narrow(values, weights, count, 0.0, target, slots)
-    low, high = _bracket(values, weights, count, total, target, slots)
-    low, high = low if low < most else most, high if high < most else _INFINITY
-    few, few_weights = slot(slots, Slot.FEW), slot(slots, Slot.FEW_WEIGHTS)
-    above = sum_from(values, weights, count, high) if high < _INFINITY else 0.0
-    found = keep(values, weights, count, few, few_weights, low, high)
-    inside = sum_blocks(few_weights, found, slot(slots, Slot.SUMS))
-    if above < target <= above + inside:
-        return _narrow(few, few_weights, found, above, target, slots)
-    return _narrow(values, weights, count, 0.0, target, slots)
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -151,7 +104,7 @@ def _keep_typical(found: int, share: float, slots: int) -> None:
     values, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
     total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
     rank_by_distance(values, found, weighted_sum(values, weights, found) / total)
-    drop_below(values, weights, found, _threshold(values, weights, found, total, share * total, _INFINITY, slots))
+    drop_below(values, weights, found, _narrow(values, weights, found, 0.0, share * total, slots))
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -160,11 +113,10 @@ def _keep_top_k_and_p(found: int, top_k: int, top_p: float, slots: int) -> None:
     values, weights, ones = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS), slot(slots, Slot.ONES)
     if top_k < found:
         fill(ones, found, np.float32(1.0))
-        least = _threshold(values, ones, found, float(found), float(top_k), _INFINITY, slots)
-        drop_below(values, weights, found, least)
+        drop_below(values, weights, found, _narrow(values, ones, found, 0.0, float(top_k), slots))
     if top_p < 1:
         total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
-        drop_below(values, weights, found, _threshold(values, weights, found, total, top_p * total, _INFINITY, slots))
+        drop_below(values, weights, found, _narrow(values, weights, found, 0.0, top_p * total, slots))
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -186,8 +138,7 @@ def cut(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
     total = weigh(row, all_weights, count, best, factor_of(load_double(floats, Float.TEMPERATURE)))
     bound = _bound(count, best, ints, floats, slots)
     if top_k == 0 and top_p < 1:
-        most = bound_of(np.int64(CANDIDATES), count, slots)
-        least = _threshold(row, all_weights, count, total, top_p * total, most, slots)
+        least = _narrow(row, all_weights, count, 0.0, top_p * total, slots)
         bound = least if least > bound else bound
     found = gather(row, all_weights, count, slot(slots, Slot.KEPT), weights, slot(slots, Slot.IDS), bound)
     if top_k > 0:

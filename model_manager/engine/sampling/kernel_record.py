@@ -88,10 +88,8 @@ class Slot(enum.IntEnum):
     FEW = 7
     """Values that are left while a threshold is looked for; their weights."""
     FEW_WEIGHTS = 8
-    SAMPLE = 9
-    SAMPLE_WEIGHTS = 10
-    ONES = 11
-    MARKS = 12
+    ONES = 9
+    MARKS = 10
     """int32, all zero between rows."""
 
 

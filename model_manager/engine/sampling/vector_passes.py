@@ -22,8 +22,6 @@ from ..cpu.vector_ops import F32, I32, I64, LOWEST_EXPONENT, Vectors, inlined, n
 from .kernel_record import BLOCK
 
 LANES = 16
-SHARE = 16
-"""`thin` takes every SHARE-th vector."""
 _UNROLL = 4
 _STRIDE = LANES * _UNROLL
 _F64 = ir.DoubleType()
@@ -315,18 +313,6 @@ def rule_out(b: Any, target: Any, mask: Any, words: Any) -> None:
             address = b.add(mask, b.sdiv(place, number(8)))
             bits = b.bitcast(b.load(b.inttoptr(address, half.as_pointer()), align=2), rows.bits)
             rows.store(b.select(bits, rows.load(target, place), rows.constant(-_INFINITY)), target, place)
-
-
-@inlined(types.int64, others=_FLOAT)
-def thin(b: Any, source: Any, count: Any, target: Any, filler: Any) -> Any:
-    """Every 16th vector of source[:count], filled up with `filler`; how many elements."""
-    rows, found = _Rows(b), cgutils.alloca_once_value(b, number(0))
-    with cgutils.for_range_slice(b, number(0), count, number(LANES * SHARE)) as (i, _):
-        rows.store(rows.load(source, i), target, b.load(found))
-        b.store(b.add(b.load(found), number(LANES)), found)
-    for u in range(_UNROLL):
-        rows.store(rows.broadcast(filler), target, b.add(b.load(found), number(LANES * u)))
-    return b.load(found)
 
 
 @inlined(types.float64)
