@@ -4,10 +4,13 @@ side (`-n`) have a model manager each, and share the cores; a file's tests, or t
 """
 
 import os
+import re
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
 
 from millrace.model_manager.wire.config import runtime_dir
 
@@ -29,20 +32,27 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Groups":
+    """The own `--dist loadgroup` of xdist 3.8 groups nothing with pytest 9.2: it cannot change a node's id."""
+    return Groups(config, log)
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+    """Tests of a group run in one process, one after the other: what they share is made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def group(test: str) -> str:
+    """The servers of a test's runner, or its file."""
+    if test.startswith(("tests/runners/test_kills", "tests/runners/test_kafka_on_flink")):
+        return "flink"
+    runner = re.match(r"tests/runners/.*\[(flink-embedded|flink|prism|direct)", test)
+    return runner[1] if runner else test.partition("::")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: tests that share a server stay in one process, and the longest begin first."""
-    groups = {item: _group(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: groups[item] != "flink")
-
-
-def _group(item: pytest.Item) -> str:
-    """The group that a test names, the servers of its runner, or its file."""
-    if marker := item.get_closest_marker("xdist_group"):
-        return str(marker.args[0])
-    parameters = getattr(item, "callspec", None)
-    target = getattr(parameters.params.get("target") if parameters else None, "name", None)
-    if target is None:
-        return item.location[0]
-    return "flink-embedded" if "embedded" in target else target.partition("-")[0]
+    """The longest group begins first."""
+    items.sort(key=lambda item: group(item.nodeid) != "flink")

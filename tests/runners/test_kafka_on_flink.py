@@ -16,7 +16,7 @@ from tests.runners.targets import Servers, targets
 from tests.runners.watching import nothing_is_left, until
 from tests.servers.kafka import Kafka, kafka
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800), pytest.mark.xdist_group("flink")]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 PARTITIONS = 5
 """More than there are tasks."""

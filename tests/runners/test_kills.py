@@ -19,7 +19,7 @@ from tests.job_commands import job_command
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left, status_of, until
 
-pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800), pytest.mark.xdist_group("flink")]
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES = 16
 ROWS = 10
