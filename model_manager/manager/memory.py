@@ -1,18 +1,18 @@
 """Whether one model fits beside those that run: what it will take, by its files and settings, against what there is.
 
-An estimate, made before anything is loaded; the engine that loads it knows better, and has the last word. Reads headers
-and settings of checkpoints; knows no torch.
+An estimate from the checkpoint's files (store/footprint.py), made before anything is loaded; the engine that loads the
+model knows better, and has the last word.
 """
 
 from __future__ import annotations
 
-import json
-import struct
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from ..store.footprint import Tensor, kv_values_per_token, stored_dtype, weight_bytes
 from ..wire.config import ModelConfig
 from ..wire.free_memory import free_memory
 
@@ -77,64 +77,21 @@ def estimate(config: ModelConfig, folder: str) -> float:
     """GiB that an engine of the model takes: process, weights and KV cache."""
     if config.backend == "fake":
         return PROCESS
-    fields = _config_json(Path(folder))
-    cache = config.kv_cache_gib or config.max_num_seqs * USEFUL_TOKENS * _bytes_per_token(config, fields) / GIB
-    return PROCESS + MARGIN * _weights(config, Path(folder)) / GIB + cache
+    weights = weight_bytes(Path(folder), partial(_width, config))
+    cache = config.kv_cache_gib or config.max_num_seqs * USEFUL_TOKENS * _bytes_per_token(config, Path(folder)) / GIB
+    return PROCESS + MARGIN * weights / GIB + cache
 
 
-def _weights(config: ModelConfig, folder: Path) -> float:
-    """Bytes of the weights as they will be held."""
-    return sum(_file_weights(config, path) for path in folder.glob("*.safetensors"))
-
-
-def _file_weights(config: ModelConfig, path: Path) -> float:
-    """The format: https://github.com/huggingface/safetensors#format"""
-    size = path.stat().st_size
-    if config.quantization == "none" and config.dtype == "auto":
-        return size
-    with path.open("rb") as file:
-        start = file.read(8)
-        header = file.read(min(size, struct.unpack("<Q", start)[0])) if len(start) == 8 else b""
-    try:
-        tensors = [value for name, value in json.loads(header).items() if name != "__metadata__"]
-        return sum(_numbers(tensor["shape"]) * _width(config, tensor) for tensor in tensors)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return size
-
-
-def _numbers(shape: list[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
-
-
-def _width(config: ModelConfig, tensor: dict[str, Any]) -> float:
+def _width(config: ModelConfig, _name: str, tensor: Tensor) -> float:
     """Bytes a number; linear layers are rounded where the settings say so."""
     if config.quantization != "none" and len(tensor["shape"]) > 1:
         return _ROUNDED[config.quantization]
-    return _BYTES.get(config.dtype, 4 if tensor["dtype"] == "F32" else 2)
+    stored = (tensor["data_offsets"][1] - tensor["data_offsets"][0]) / max(1, math.prod(tensor["shape"]))
+    return _BYTES.get(config.dtype) or stored
 
 
-def _bytes_per_token(config: ModelConfig, fields: dict[str, Any]) -> float:
-    """Of keys and values; 0 where config.json does not say it in the usual words."""
-    heads = _number(fields, "num_attention_heads", "n_head")
-    width = _number(fields, "head_dim") or (_number(fields, "hidden_size", "n_embd") // heads if heads else 0)
-    kv_heads = _number(fields, "num_key_value_heads") or heads
-    stored = str(fields.get("dtype") or fields.get("torch_dtype") or "")
-    number = 1 if config.kv_cache_dtype != "auto" else _BYTES.get(config.dtype) or _BYTES.get(stored, 2)
-    return 2 * _number(fields, "num_hidden_layers", "n_layer") * kv_heads * width * number
-
-
-def _number(fields: dict[str, Any], *names: str) -> int:
-    return next((int(fields[name]) for name in names if isinstance(fields.get(name), int)), 0)
-
-
-def _config_json(folder: Path) -> dict[str, Any]:
-    """The part that describes the language model."""
-    try:
-        fields = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    inner = fields.get("text_config") if isinstance(fields, dict) else None
-    return inner if isinstance(inner, dict) else fields if isinstance(fields, dict) else {}
+def _bytes_per_token(config: ModelConfig, folder: Path) -> float:
+    """Of keys and values."""
+    heads, width = kv_values_per_token(folder)
+    number = 1 if config.kv_cache_dtype != "auto" else _BYTES.get(config.dtype) or _BYTES.get(stored_dtype(folder), 2)
+    return heads * width * number

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from ..wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from .footprint import read_header
 
 WANTED = (
     "config.json",
@@ -36,7 +35,6 @@ UNWANTED = ("*/*", "consolidated*")
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_HEADER_LENGTH = struct.Struct("<Q")
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
 
 
@@ -105,23 +103,11 @@ def _shards(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _check_length(path: Path, model: str) -> None:
-    """A safetensors file says in its header where its last tensor ends, so a truncated one is seen without reading it.
-
-    The format: https://github.com/huggingface/safetensors#format
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(_HEADER_LENGTH.size)
-        length = _HEADER_LENGTH.unpack(start)[0] if len(start) == _HEADER_LENGTH.size else size
-        header = file.read(length) if length <= size - len(start) else b""
-    if len(start) + length + _data_length(header) != size:
-        raise ModelCorrupt(f"--model {model}: {path.name} is not a whole safetensors file; fetch it again")
-
-
-def _data_length(header: bytes) -> int:
-    """Bytes of tensors that a header announces; a number that fits no file if it is no header."""
+    """A safetensors file's header says where its last tensor ends, so a truncated one is seen without reading it."""
+    header = read_header(path)
     try:
-        tensors: dict[str, Any] = json.loads(header)
-        return max((int(t["data_offsets"][1]) for name, t in tensors.items() if name != "__metadata__"), default=0)
-    except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-        return -(2**64)
+        end = max((int(tensor["data_offsets"][1]) for tensor in (header.tensors or {}).values()), default=0)
+    except (ValueError, KeyError, IndexError, TypeError):
+        end = -1
+    if header.tensors is None or len(header.raw) + end != path.stat().st_size:
+        raise ModelCorrupt(f"--model {model}: {path.name} is not a whole safetensors file; fetch it again")

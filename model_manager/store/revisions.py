@@ -12,14 +12,13 @@ each; an edit of single values between them goes unseen.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from ..wire.errors import ModelCorrupt
 from .contents import is_wanted
+from .footprint import Header, read_header
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER = "folder-"
@@ -53,33 +52,28 @@ def _digest_of(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file() and is_wanted(path.name)):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            for part in _parts(file) if path.name.endswith(_WEIGHTS) else [file.read()]:
-                digest.update(part)
+        for part in _parts(path) if path.name.endswith(_WEIGHTS) else [path.read_bytes()]:
+            digest.update(part)
     return digest.hexdigest()[:_DIGITS]
 
 
-def _parts(file: BinaryIO) -> Iterator[bytes]:
-    """A safetensors file's header and, in file order, pieces of its tensors; damage is found elsewhere.
-
-    The format: https://github.com/huggingface/safetensors#format
-    """
-    start = file.read(8)
-    header = file.read(min(int.from_bytes(start, "little"), 2**28))
-    yield start + header
-    for begin, end in sorted(_places(header)):
-        for place in (begin, (begin + end) // 2, max(begin, end - _PIECE)):
-            file.seek(len(start) + len(header) + place)
-            yield file.read(min(_PIECE, end - place))
+def _parts(path: Path) -> Iterator[bytes]:
+    """A safetensors file's header and, in file order, pieces of its tensors; damage is found elsewhere."""
+    header = read_header(path)
+    yield header.raw
+    with path.open("rb") as file:
+        for begin, end in sorted(_places(header)):
+            for place in (begin, (begin + end) // 2, max(begin, end - _PIECE)):
+                file.seek(len(header.raw) + place)
+                yield file.read(min(_PIECE, end - place))
 
 
-def _places(header: bytes) -> Iterator[tuple[int, int]]:
-    """Where each tensor's values begin and end; empty for what is no header."""
+def _places(header: Header) -> Iterator[tuple[int, int]]:
+    """Where each tensor's values begin and end; up to the first that does not say it."""
     try:
-        tensors = [value for name, value in json.loads(header).items() if name != "__metadata__"]
-        for tensor in tensors:
+        for tensor in (header.tensors or {}).values():
             begin, end = map(int, tensor["data_offsets"])
             if 0 <= begin < end:
                 yield begin, end
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return
