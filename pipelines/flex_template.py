@@ -35,7 +35,7 @@ def launch(parameters: Sequence[str]) -> int:
 
 
 def flags_of(parameters: Sequence[str]) -> tuple[str, list[str]]:
-    """The command, and its flags; those that are not ours stay as they are. Raises ConfigError."""
+    """The command and its flags. Flags of Beam stay as they are. Raises ConfigError."""
     named = [each.removeprefix(_COMMAND) for each in parameters if each.startswith(_COMMAND)]
     command = named[-1] if named else "run"
     actions = _actions(_task(command))

@@ -1,1 +1,1 @@
-"""The subcommands of `millrace`, a file each."""
+"""The subcommands of `millrace`."""

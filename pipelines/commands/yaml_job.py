@@ -107,7 +107,7 @@ def _read(path: str, variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(spec: dict[str, Any], flags: list[str]) -> PipelineOptions:
-    """Those of the file, and the command line's flags on top."""
+    """The options of the file, and the command line's flags on top."""
     beam_options(flags, {})
     own = yaml_transform.SafeLineLoader.strip_metadata(spec.get("options", {}))
     options = PipelineOptions(flags, pickle_library="cloudpickle", **own)
@@ -128,7 +128,7 @@ def _what_was_done(outcome: Outcome | None, spec: dict[str, Any], began: float) 
 
 
 def _paths_written(node: Any) -> Iterator[str]:
-    """Of all transforms that write files, wherever in the pipeline they are."""
+    """The paths of all transforms that write files, wherever in the pipeline they are."""
     if isinstance(node, list):
         for child in node:
             yield from _paths_written(child)

@@ -1,4 +1,6 @@
-"""The metadata of the Flex Template, from our own flags: each is a parameter, a regular expression says what it takes.
+"""The metadata of the Flex Template, made from our own flags.
+
+Each flag is a parameter. A regular expression says what it takes.
 
 python -m millrace.pipelines.dataflow.metadata > deploy/dataflow/metadata.json
 
@@ -17,7 +19,7 @@ from ..flags.tasks import TASKS
 from ..machines import GPUS
 
 _LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "backend")
-"""Of no use where nobody looks on; and a stand-in for tests."""
+"""Flags that serve somebody at a terminal, and a stand-in for tests."""
 _REQUIRED = ("input", "output")
 _INTEGER = "-?[0-9]+"
 _NUMBER = r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?"
@@ -76,7 +78,7 @@ def _command() -> dict[str, Any]:
 
 
 def _parameters() -> list[dict[str, Any]]:
-    """Of all commands, each name once."""
+    """The parameters of all commands, each name once."""
     found: dict[str, dict[str, Any]] = {}
     for task in TASKS.values():
         for action in make_parser(task)._actions:

@@ -23,7 +23,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 _NAME = "beam-millrace"
 _OF_INSTALLERS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
-"""Files of the metadata that say how it was installed, and not what it is."""
+"""Metadata files about the installation, not about the package."""
 
 Source = Literal["asked for", "image", "checkout", "installed"]
 
@@ -34,7 +34,7 @@ class Package:
 
     source: Source
     setup_file: Path | None = None
-    """Of a checkout."""
+    """The setup.py of a checkout."""
 
     def __str__(self) -> str:
         return {

@@ -79,7 +79,7 @@ def check_flags(options: JobOptions) -> None:
 
 
 def _addresses(options: JobOptions) -> Iterator[tuple[str, Address]]:
-    """What workers read and write, by the flags."""
+    """The addresses that workers read and write, with their flags."""
     yield from (("--input", address) for address in options.input)
     yield "--output", options.output
     if options.dead_letters:
@@ -166,7 +166,7 @@ def _job_rows(options: JobOptions) -> list[Row]:
 
 @contextmanager
 def _temporary_folder() -> Iterator[None]:
-    """Beam leaves what it builds for a job in the temporary folder; so that is one that goes."""
+    """Beam leaves what it builds for a job in the temporary folder, so this one is removed at the end."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="millrace-submit-") as folder:
         tempfile.tempdir = folder

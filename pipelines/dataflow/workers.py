@@ -41,7 +41,7 @@ class Workers:
     """What is asked for beyond what stands in Beam's options."""
 
     resource_hints: dict[str, str] = field(default_factory=dict)
-    """Of the step that runs the model."""
+    """Beam's resource hints for the step that runs the model."""
     shown: list[Row] = field(default_factory=list)
     """For the eye: what, and which."""
 
@@ -99,7 +99,7 @@ def _gpu_pool(
 
 
 def _machine_with_gpu(worker: WorkerOptions, gpu: GpuRequest) -> MachineType | None:
-    """What --machine_type asks for, if that is of the GPU's family: then it is meant for the model's step."""
+    """The type that --machine_type names, if it belongs to the GPU's family: then it is meant for the model's step."""
     name = str(worker.machine_type or "")
     if not name.startswith(gpu.gpu.family):
         return None
@@ -181,7 +181,7 @@ def _disk(beam: PipelineOptions, weights_gb: float) -> str:
 
 
 def _shared_memory(model: ModelConfig) -> str:
-    """Of a worker's container, which no option of Dataflow's is known to size."""
+    """The shared memory of a worker's container, for the eye. No option of Dataflow is known to set it."""
     if model.tensor_parallel == 1:
         return "none is asked for: processes talk through sockets"
     return "as much as the container has: with --tensor_parallel NCCL may use it, and Dataflow takes no wish for more"

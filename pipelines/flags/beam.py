@@ -1,4 +1,4 @@
-"""Flags that are not ours go on to Beam, which drops with a warning what it does not know; here that is an error."""
+"""Other flags go on to Beam. Beam drops unknown flags with a warning; here an unknown flag is an error."""
 
 from __future__ import annotations
 

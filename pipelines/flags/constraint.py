@@ -1,4 +1,4 @@
-"""`--constraint`: what it names, a JSON text or a file, as a constraint's fields."""
+"""`--constraint`: a JSON text or a file, read as a constraint's fields."""
 
 from __future__ import annotations
 

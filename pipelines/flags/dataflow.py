@@ -1,4 +1,4 @@
-"""The few flags of ours that concern Dataflow alone; all else about workers are Beam's own flags."""
+"""Our flags for Dataflow alone. Beam's own flags say everything else about workers."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _imported(name: str, address: str) -> ModuleType:
 
 
 def _is_here(module: ModuleType) -> bool:
-    """Whether it is of the current folder, and not installed."""
+    """Whether the module lies in the current folder, and is not installed."""
     return _file(module).is_relative_to(Path.cwd()) and not _is_installed(module)
 
 

@@ -1,4 +1,4 @@
-"""Frozen settings → command-line flags: names, types and defaults are those of the settings, help their docstrings."""
+"""Frozen settings → command-line flags, with the names, types, defaults and docstrings of the settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_settings(
 
 
 def given(arguments: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
-    """Those of the named flags that were given."""
+    """The named flags that were given, with their values."""
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 
 

@@ -9,7 +9,10 @@ from millrace.transforms.files.object_reads import open_file
 
 
 def read_text(flag: str, path: str, hint: str = "") -> str:
-    """A file's text, from any file system of Beam's; without a byte order mark. `hint`: if there is no such file."""
+    """A file's text, from any file system that Beam knows, without a byte order mark.
+
+    `hint`: added to the error if there is no such file.
+    """
     try:
         with open_file(path) as stream:
             return stream.read().decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""The flags of the commands that run jobs, parsed once into frozen settings; what is not ours is Beam's."""
+"""The flags of the commands that run jobs, parsed once into frozen settings. All other flags go to Beam."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .tasks import TASKS, Task, TaskName
 _MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _DATAFLOWS = "--labels"
-"""Of the labels of classify, and Beam's, of the job on Dataflow."""
+"""A flag with two meanings: the labels of classify, and Beam's labels of a job on Dataflow."""
 _CHAT = {"auto": None, "always": True, "never": False}
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Everything that a job is told."""
+    """All settings of a job."""
 
     input: list[Address]
     input_format: str | None
@@ -51,7 +51,7 @@ class JobOptions:
     output_format: str | None
     num_shards: int | None
     window: float | None
-    """Seconds, of the files of a stream."""
+    """Seconds of a stream that one set of files holds."""
     lateness: float | None
     """Seconds after a window's end in which its rows may still come."""
     dead_letters: Address | None
@@ -67,17 +67,17 @@ class JobOptions:
     beam: PipelineOptions
     task: Task
     settings: TaskSettings
-    """What the task is told."""
+    """The task's own settings."""
     updates: WatchedFile | None = None
     """What names the model while the job runs."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Names the job's requests in the manager."""
     gpu: GpuRequest | None = None
-    """Of a worker on Dataflow."""
+    """GPUs of a worker on Dataflow."""
     dry_run: bool = False
-    """Show what would be submitted, and no more."""
+    """Show what would be submitted, and submit nothing."""
     resource_hints: dict[str, str] = field(default_factory=dict)
-    """Of the step that runs the model, by Beam's names."""
+    """Beam's resource hints for the step that runs the model."""
 
     @property
     def source(self) -> Address:
@@ -168,7 +168,7 @@ def _flags(name: TaskName) -> frozenset[str]:
 
 
 def make_parser(task: Task) -> FlagParser:
-    """All flags of ours that a command takes."""
+    """A parser of all our flags that a command takes."""
     return _parser(task)[0]
 
 

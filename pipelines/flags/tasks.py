@@ -67,7 +67,7 @@ class Task:
         return self.read_files is not None
 
     def add_flags(self, group: Any) -> list[str]:
-        """Add the flags of the settings; returns the names of those that have a value as it stands."""
+        """Add the flags of the settings; returns the names of the settings that need no file."""
         if self.add_files:
             self.add_files(group)
         return add_settings(group, self.settings, leave_out=_NO_FLAGS)

@@ -73,7 +73,7 @@ class Speed:
         return f"{last.done:,}{of}   {prompts:,.1f} prompts/s   {tokens:,.0f} tokens/s   {self._left(prompts)}".rstrip()
 
     def fraction(self) -> float:
-        """Of the total, 0 to 1."""
+        """Part of the total that is done, 0 to 1."""
         known = self._samples and self.total and self.total.rows
         return min(self._samples[-1].done / self.total.rows, 1.0) if known and self.total else 0.0
 

@@ -47,17 +47,17 @@ class Outcome:
     """Seconds before the first request; the model was loaded in them."""
     files: list[str] = field(default_factory=list)
     earlier_files: list[str] = field(default_factory=list)
-    """Of the output that this job resumed."""
+    """Files of the output that this job resumed."""
     dead_letter_files: list[str] = field(default_factory=list)
     sent_to: str = ""
     """The topic of the completions, if they went to one."""
     letters_to: str = ""
     """The topic of the dead letters, if they went to one."""
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
-    """Rows by what may be a misspelt parameter of theirs."""
+    """The number of rows for each column that may be a misspelt parameter."""
 
     unmet_settings: list[UnmetSetting] = field(default_factory=list)
-    """Of engine or manager: asked for, and not in force."""
+    """Settings of engine or manager that were given and are not in force."""
     failed_changes: list[str] = field(default_factory=list)
     """Why updates of the model were not made, a sentence for each class of errors."""
 
@@ -68,7 +68,7 @@ class Outcome:
 
     @property
     def status(self) -> int:
-        """1 where there were rows and the whole output, with what it had before, holds a completion of none."""
+        """1 if there were rows and the output holds no completion, an earlier run's included; else 0."""
         none = not (self.completions or self.files or self.earlier_files)
         return 1 if self.dead_letters and none else 0
 
@@ -249,7 +249,7 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
 
 
 def _columns(names: list[str]) -> list[str] | None:
-    """Those that are shown; None is all."""
+    """The columns that are shown; None is all."""
     if {"confidences", "probabilities"} & {*names}:
         return None
     return [name for name in ("id", "text") if name in names]

@@ -21,7 +21,7 @@ def is_remote(model: str) -> bool:
 
 
 def weights_bytes(model: str, revision: str | None = None) -> int:
-    """Of all files of weights together. Raises ModelError, in one sentence, where they cannot be listed."""
+    """Bytes of all weight files together. Raises ModelError, in one sentence, if they cannot be listed."""
     sizes = _sizes(model, revision)
     total = sum(size for name, size in sizes.items() if is_wanted(name) and name.endswith(_WEIGHTS))
     if not total:

@@ -36,7 +36,7 @@ def check_column(flag: str, name: str, inputs: Sequence[Address], named_format: 
 
 
 def _columns(path: str, form: str) -> list[str]:
-    """Of the head; none of a damaged file, which its reader tells."""
+    """The column names in a file's head; none for a damaged file, which its reader tells."""
     try:
         with open_input(path) as stream:
             if form == "parquet":

@@ -43,9 +43,9 @@ from .watched import check_place
 
 
 def drains(options: JobOptions) -> bool:
-    """Whether the job's end is to wait for its files.
+    """Whether the job waits for its files before it ends.
 
-    Prism has a bundle committed, and its messages acknowledged, once it has what came of them in memory.
+    Prism commits a bundle, and so acknowledges its messages, once it has the results in memory.
     """
     return options.runner is PRISM and options.source.is_broker and _has_files(options)
 
@@ -55,7 +55,7 @@ def _has_files(options: JobOptions) -> bool:
 
 
 def drain_file(options: JobOptions) -> Path:
-    """Once it is there, the workers of this machine read no more of a broker's stream."""
+    """Once this file exists, the workers of this machine read no more of a broker's stream."""
     return Path(tempfile.gettempdir()) / f"millrace-drain-{options.job}"
 
 
@@ -65,15 +65,15 @@ def files_of(options: JobOptions) -> OutputFiles | None:
 
 
 def files_at(address: Files) -> OutputFiles:
-    """The files of an output; raises ConfigError for a path that cannot be the beginning of theirs."""
+    """The files of an output; raises ConfigError for a path that no file of an output can begin with."""
     return OutputFiles(output_and_format(address.path, None)[0])
 
 
 def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
-    """When a stream is over: remove what it left beside its files, unless a broker has forgotten what that holds.
+    """After a stream: remove the temporary files beside its output, unless no broker has their rows any more.
 
-    What an interrupted job of files has there stays. `may_go_on`: a checkpoint or savepoint of its runner's may name
-    what is there, and a job that goes on from it places it; so only a folder without anything goes.
+    An interrupted job of files keeps its temporary files. `may_go_on`: a checkpoint or savepoint of the runner may name
+    temporary files, which a job that goes on from it finishes; then only an empty folder is removed.
     """
     for address in {options.output, options.letters}:
         if isinstance(address, Files):
@@ -85,7 +85,7 @@ def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
 
 
 def check(options: JobOptions) -> None:
-    """Raises ConfigError for what cannot be, or cannot go together; then warns of what may be wrong."""
+    """Raises ConfigError for flags that cannot hold, alone or together; then warns of what may be wrong."""
     _check_places(options)
     if options.is_stream and options.if_exists == "overwrite":
         raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
@@ -136,7 +136,7 @@ def _check_runner(options: JobOptions) -> None:
 
 
 def check_checkpoints(options: JobOptions) -> None:
-    """Of a job on Flink; raises ConfigError where a broker would wait for them in vain."""
+    """Raises ConfigError for a job on Flink whose broker would wait for checkpoints in vain."""
     if options.source.is_broker and not has_checkpoints(options.beam):
         raise ConfigError(
             "--checkpointing_interval: is missing: Flink has a message acknowledged with a checkpoint, and by default "
@@ -153,7 +153,7 @@ def _check_folders(options: JobOptions) -> None:
 
 
 def _check_no_flags_of_files(options: JobOptions) -> None:
-    """Of results that go to a topic. Where the dead letters go to files, what says how to write those is of use."""
+    """Raises ConfigError for flags of files where results go to a topic and no dead letters in files need them."""
     given = {"--output_format": options.output_format is not None}
     if options.letters.is_broker:
         given |= {
@@ -185,13 +185,13 @@ def reader(options: JobOptions) -> beam.PTransform:
 
 
 def input_format_of(options: JobOptions) -> str | None:
-    """What is named, or follows from what is read: documents are files, unless they are messages."""
+    """The format that is named. By default documents are files, unless they are messages."""
     by_default = "documents" if options.task.documents and not options.source.is_broker else None
     return options.input_format or by_default
 
 
 def schema_of(options: JobOptions) -> pa.Schema | None:
-    """Of the results' rows in Parquet, where their type is the user's."""
+    """The schema of the results' rows in Parquet, if their type is the user's."""
     settings = options.settings
     return extracted_schema(record_of(settings.rows)) if isinstance(settings, ExtractSettings) else None
 
@@ -281,7 +281,7 @@ def _file_writer(prefix: str, options: JobOptions, output_format: str | None) ->
 
 
 def _of_windows(options: JobOptions) -> dict[str, float]:
-    """What is given of what only a stream's files have."""
+    """The settings that only a stream's files have, as far as they are given."""
     settings = {"window": options.window, "lateness": options.lateness}
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -293,7 +293,7 @@ class _Apart(beam.PTransform):
     """
 
     def __init__(self, results: beam.PTransform, letters: beam.PTransform, *, flatten: bool, returns: bool) -> None:
-        """`returns`: what the first gives are the dead letters of what it cannot take."""
+        """`returns`: `results` gives dead letters, of elements that it cannot take."""
         super().__init__()
         self._results = results
         self._letters = letters

@@ -31,18 +31,18 @@ from ..edge import unwrapped
 from ..flags.options import JobOptions
 
 _WORDS = ("title", "description", "examples", "default", "$comment")
-"""Of a JSON Schema: what a value may be does not depend on them."""
+"""Keywords of a JSON Schema that do not restrict its values."""
 _BY_NAME = ("properties", "$defs", "definitions")
-"""Of a JSON Schema: objects whose keys are names."""
+"""Keywords of a JSON Schema whose keys are names."""
 _FLAGS = {"kinds": "schema"}
-"""Flags of settings that have another name."""
+"""The flag of each setting whose flag has another name."""
 _SHOWN = 60
 """Characters of a setting that is told."""
 _log = logging.getLogger(__name__)
 
 
 def check_settings(files: OutputFiles, options: JobOptions) -> None:
-    """Of a job that is resumed; raises ConfigError where the rows that are there were made with other settings."""
+    """For a resumed job; raises ConfigError if the rows that are there were made with other settings."""
     FileSystems.set_options(options.beam)  # as building the pipeline will
     if not _has_rows(files):
         return
@@ -66,7 +66,7 @@ def note_settings(files: OutputFiles, options: JobOptions) -> None:
 
 @contextlib.contextmanager
 def unnoted_if_refused(files: OutputFiles | None, options: JobOptions) -> Iterator[None]:
-    """Of a job that is refused while it starts, and so has written no row, the settings file is what it was before."""
+    """Restore the settings file of a job that is refused while it starts, and so has written no row."""
     if files is None:
         yield
         return
@@ -100,7 +100,7 @@ def _note_again(files: OutputFiles, noted: bytes | None) -> None:
 
 
 def _missing_folders(files: OutputFiles) -> list[Path]:
-    """Those that writing the file will make, the innermost first; an object store has none."""
+    """The folders that writing the file will make, the innermost first; an object store has none."""
     return [each for each in Path(files.settings).parents if not each.exists()] if is_local(files.settings) else []
 
 

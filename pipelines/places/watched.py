@@ -1,4 +1,4 @@
-"""What a `watch:` pattern finds, without a look: whether a file of some path, and below which folder.
+"""Which paths a `watch:` pattern matches, and below which folder, without looking at any file.
 
 Knows how the two kinds of file systems read a pattern: a disk as `glob` does, an object store as Beam does.
 """
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_place(watched: WatchedFiles) -> None:
-    """Warns of a folder of this machine's that is not there, and raises ConfigError for a store that has no such place.
+    """Warns of a local folder that is not there, and raises ConfigError for a store that has no such place.
 
     A folder may be made later; a bucket that cannot be listed is a mistake.
     """

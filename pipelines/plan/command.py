@@ -100,7 +100,7 @@ def _counted(flags: argparse.Namespace, params: SamplingParams) -> Counted:
 
 
 def _generated_per_row(flags: argparse.Namespace, counted: Counted) -> tuple[Fraction, str]:
-    """Of a row that is a prompt, and where that is from."""
+    """Tokens generated for a row that is a prompt, and the source of that number."""
     if flags.output_tokens is not None and flags.trial:
         raise ConfigError("--output_tokens and --trial exclude each other")
     if flags.output_tokens is not None:

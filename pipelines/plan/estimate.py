@@ -27,7 +27,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one worker, in tokens a second."""
+    """Speed of one worker, in tokens a second."""
 
     generated: Fraction | None
     """As a benchmark, or a trial on like rows, measured them."""

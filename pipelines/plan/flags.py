@@ -1,4 +1,4 @@
-"""The flags of `millrace plan`. Those that `millrace run` has too mean the same."""
+"""The flags of `millrace plan`. A flag that `millrace run` has too means the same."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Plan:
     machine: Machine
     prices: Prices | None
     parts: dict[str, Fraction]
-    """Of a worker's price for an hour."""
+    """The parts of a worker's price for an hour."""
     terms: Terms
     estimates: list[Estimate]
 

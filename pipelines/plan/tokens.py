@@ -38,11 +38,11 @@ class Counted:
     """What was counted, and what that says of the whole input."""
 
     rows: RowCount
-    """Of the whole input."""
+    """Rows of the whole input."""
     sampled: int
     """Rows that were looked at."""
     unreadable: int
-    """Of those, rows that would be dead letters."""
+    """Sampled rows that would be dead letters."""
     prompt_tokens: int
     """In the sampled rows together."""
     most_generated: int

@@ -44,7 +44,7 @@ def runs_on_flink(options: PipelineOptions) -> bool:
 
 
 def _options_of(endpoint: str, options: PipelineOptions) -> list[str]:
-    """The names of those that the job server has of its own."""
+    """The names of the job server's own options."""
     timeout = options.view_as(PortableOptions).job_server_timeout
     with grpc.insecure_channel(endpoint, [("grpc.min_reconnect_backoff_ms", _CONNECT_MS)]) as channel:
         stub = beam_job_api_pb2_grpc.JobServiceStub(channel)

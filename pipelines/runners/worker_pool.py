@@ -53,7 +53,7 @@ def _serve(address: str) -> int:
 
 @contextmanager
 def serving(address: str, workers: Workers) -> Iterator[None]:
-    """A pool of such workers at an address. Workers that are left at the end are ended."""
+    """A pool of workers at an address. At the end, workers that still run are ended."""
     server = grpc.server(ThreadPoolExecutor(4, "millrace-worker-pool"), options=[("grpc.so_reuseport", 0)])
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(_Servicer(workers), server)
     try:
@@ -80,7 +80,7 @@ class Workers:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, worker_id: str, endpoints: dict[str, str]) -> None:
-        """Start one. One of the same id is of a runner that was killed: it is ended first."""
+        """Start a worker. A worker with the same id belongs to a runner that was killed, and is ended first."""
         self.stop(worker_id)
         arguments = [f"--id={worker_id}", *(f"--{name}_endpoint={url}" for name, url in endpoints.items())]
         with self._lock:
@@ -88,7 +88,7 @@ class Workers:
         _log.info("worker %s is process %d", worker_id, self._running[worker_id].pid)
 
     def stop(self, worker_id: str) -> None:
-        """End one; an id that is not known is one that has been ended."""
+        """End a worker. An unknown id is that of a worker that has ended."""
         with self._lock:
             process = self._running.pop(worker_id, None)
         if process is None:
@@ -101,7 +101,7 @@ class Workers:
             process.wait()
 
     def pids(self) -> list[int]:
-        """Of those that were started and not ended."""
+        """The pids of the workers that were started and not ended."""
         with self._lock:
             return [process.pid for process in self._running.values()]
 

@@ -47,7 +47,7 @@ from .row_values import COMPLETION, EMBEDDED, SCORED, completion_row, embedded_r
 
 
 class RowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What each of the transforms is told; plain values, or rows of them."""
+    """Settings of all transforms of rows: plain values, or rows of them."""
 
     model: str = EMBEDDED_MODEL
     """A hub name, a folder, gs://bucket/folder, or the embedded model's name."""
@@ -186,7 +186,7 @@ class _RowTransform(beam.PTransform):
 
     @property
     def _further_fields(self) -> tuple[str, ...]:
-        """Fields that are read beside those of prompts."""
+        """Fields that are read beside the fields of prompts."""
         return ()
 
     def expand(self, rows: Any) -> Any:
@@ -214,7 +214,7 @@ class _RowTransform(beam.PTransform):
         return prompts, unusable
 
     def _read_fields(self, names: list[str]) -> list[str]:
-        """Those fields of the rows that prompts are made of."""
+        """The fields of the rows that prompts are made of."""
         shape, has = self._settings.shape, f"the rows have {', '.join(names) or 'no fields'}"
         named = {"prompt_field": self._settings.prompt_field, "id_field": shape.id_column}
         for setting, field in named.items():

@@ -46,7 +46,7 @@ def _local_file(path: str) -> FileMetadata | None:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file."""
+    """Whether the file exists."""
     return bool(repeated(path, "looked for", partial(FileSystems.exists, path)))
 
 
@@ -76,7 +76,7 @@ def remove_tree(folder: str) -> None:
 
 
 def _remove_below(folder: str) -> None:
-    """Beam only logs what it could not delete of a folder."""
+    """Beam only logs files of a folder that it could not delete; here they raise OSError."""
     if match(f"{folder}/**"):
         FileSystems.delete([f"{folder}/"])
         if left := match(f"{folder}/**"):

@@ -34,7 +34,7 @@ def is_compressed(path: str) -> bool:
 
 
 def input_format(path: str, named: str | None = None) -> InputFormat:
-    """The format `named`, else that of the extension, also under a compression's; ConfigError where neither tells."""
+    """The format `named`, else the extension's, also before a compression's; ConfigError if neither tells."""
     extension = _extension(path)
     if named is not None and checked_input_format(named) == "documents":
         table = _EXTENSIONS.get(extension, "text")

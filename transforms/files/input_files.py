@@ -39,7 +39,7 @@ def open_input(path: str, fingerprint: Fingerprint | None = None) -> Iterator[Bi
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the content of a file is at fault, and not what it came over (an OSError with a number)."""
+    """Whether a file's content is damaged, and not the connection that it came over (an OSError with a number)."""
     return isinstance(error, _DAMAGE) or (
         isinstance(error, OSError) and type(error) in (OSError, gzip.BadGzipFile) and error.errno is None
     )

@@ -15,7 +15,7 @@ class Line(NamedTuple):
     """One line without its line end; of a line over the limit only the beginning."""
 
     offset: int
-    """Of its first byte in the (uncompressed) stream."""
+    """Offset of its first byte in the (uncompressed) stream."""
     data: bytes
     too_long: bool = False
 

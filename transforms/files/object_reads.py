@@ -1,4 +1,4 @@
-"""Reading files of an object store as they are stored: no byte is missing, none is another.
+"""Reading files of an object store as they are stored: no byte is missing, and no byte is changed.
 
 Beam's reader of Cloud Storage takes a body that ends early for the end of the file, and compares no checksum, since it
 reads in parts. Here the size is known beforehand: a part that is short is fetched again. What is read from its
@@ -35,14 +35,14 @@ _log = logging.getLogger(__name__)
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """What the bytes of a file are."""
+    """The size and checksums of a file."""
 
     size: int
     checksums: bytes
     """CRC32C of each block of 1 MiB, one after the other."""
 
     def matches(self, index: int, block: bytes) -> bool:
-        """Whether those are the bytes of that block."""
+        """Whether `block` has the bytes of the block at `index`."""
         start = index * _CHECKSUM_BYTES
         return self.checksums[start : start + _CHECKSUM_BYTES] == _encoded(google_crc32c.value(block))
 
@@ -97,7 +97,7 @@ def _encoded(checksum: int) -> bytes:
 
 
 class ObjectReader(io.RawIOBase):
-    """Whole blocks of a file, each fetched again while it is not what it must be."""
+    """Whole blocks of a file. A block that is short or has another checksum is fetched again."""
 
     mode = "rb"
 

@@ -1,8 +1,8 @@
-"""What sets an object store apart from a disk: its paths have a scheme, and whatever is asked of it may fail.
+"""How an object store differs from a disk: its paths have a scheme, and every request may fail.
 
-What goes wrong becomes one sentence that names the file. Google's client tries again by itself, for two minutes, what
-is worth it (5xx, 429, resets, time-outs); what it raises after that is not tried again here. It does not try again an
-answer that ends early or is none, and neither does Beam.
+A failure becomes one sentence that names the file. Google's client retries by itself, for two minutes, what is worth it
+(5xx, 429, resets, timeouts); an error that it raises after that is not retried here. Neither the client nor Beam
+retries an answer that ends early or is missing.
 """
 
 from __future__ import annotations

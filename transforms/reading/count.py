@@ -78,7 +78,7 @@ def _count_lines(stream: BinaryIO, size: int, form: str, budget: int) -> _Counte
 
 
 def _line_ends(chunk: bytes, last: bytes) -> int:
-    """Ends of lines that are not empty; those of nothing but spaces are few enough to count."""
+    """Ends of lines that are not empty. Lines of spaces alone are few enough to count."""
     ends = np.frombuffer((last + chunk).replace(b"\r", b""), dtype=np.uint8) == ord("\n")
     return int((ends[1:] & ~ends[:-1]).sum())
 

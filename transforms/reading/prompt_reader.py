@@ -1,6 +1,4 @@
-"""What all readers of prompts have in common, wherever the rows are: their settings, and what becomes of a row that is
-no prompt.
-"""
+"""What all readers of prompts have in common: their settings, and what happens to a row that is no prompt."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ class PromptReader(beam.PTransform):
         max_row_bytes: int = MAX_ROW_BYTES,
         fail_fast: bool = False,
     ) -> None:
-        """`input_format`: by default what is there says. `prompt_column`, `id_column`: by default those of prompt_rows.
+        """`input_format`: by default the file says. `prompt_column`, `id_column`: by default as in prompt_rows.
 
         `documents`: the prompt column is by default `text`, `document` or `prompt`.
         `row_params=False` reads no sampling parameters from rows. A row longer than `max_row_bytes` is no prompt.

@@ -29,10 +29,10 @@ from .connected import Address, ConnectedDoFn, Connection
 from .prism import end_quietly
 
 FORMATS = ("jsonl", "text")
-"""Of payloads: a JSON value each, or a prompt each."""
+"""Formats of a payload: a JSON value, or a prompt."""
 _FAILURES = Metrics.counter(NAMESPACE, "failures")
 _CONTENT = ("prompt", "messages")
-"""What only a payload says."""
+"""Columns that only a payload has."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class ReadMessages(PromptReader):
     """Prompts from a broker; a message is a row."""
 
     def __init__(self, *, drain: str | None = None, **rows: Unpack[RowSettings]) -> None:
-        """`rows`: as PromptReader takes them; `input_format` is that of the payloads: jsonl, the default, or text.
+        """`rows`: as PromptReader takes them; `input_format` is the payloads' format: jsonl, the default, or text.
 
         `drain`: the path of a file; workers that find it on their machine read no more, and the job ends when what was
         read is done.
@@ -90,7 +90,7 @@ class ParseMessages(RowsDoFn):
     """A message → its prompt."""
 
     def __init__(self, shape: RowShape, max_row_bytes: int, *, text: bool, strict: bool) -> None:
-        """`text`: of the payloads' formats."""
+        """`text`: whether payloads are text, and not JSON."""
         super().__init__(shape, max_row_bytes, strict=strict)
         self._text = text
 
@@ -128,7 +128,7 @@ class WriteMessages(beam.PTransform):
 
 
 class SendDoFn(ConnectedDoFn[Address, Connection]):
-    """Elements → at most the letters of those that are too large; ends its bundle when the broker has everything."""
+    """Elements → dead letters for elements that are too large. A bundle ends when the broker has everything."""
 
     def __init__(self, topic: Address, *, gives_letters: bool) -> None:
         """`gives_letters`: rather than send them."""

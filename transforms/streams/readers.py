@@ -42,10 +42,10 @@ def tell_reading() -> None:
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """One of those that read a source at the same time."""
+    """One of the readers that read a source at the same time."""
 
     number: int
-    """Of a partition, where the source has such."""
+    """Number of a partition, if the source has partitions."""
     start: int = 0
     """The position at which the job begins."""
 

@@ -1,4 +1,4 @@
-"""A ParDo whose input stays the same when it is retried, for what it does to the world outside.
+"""A ParDo whose input stays the same when it is retried: for effects outside of the pipeline.
 
 Knows how the runners say it: Beam's Python SDK has no word for it.
 """

@@ -37,7 +37,7 @@ _WHOLE_AT_ONCE = ("gs", "s3", "azfs")
 
 
 class WatchPrompts(ReadPrompts):
-    """The prompts of files that match, those that are there and those that come, until the job is stopped.
+    """The prompts of files that match, now or later, until the job is stopped.
 
     A file is read once, when it is complete: in an object store as soon as it is listed, elsewhere when it holds
     something and was not modified for `settle` seconds. Files of a name that was read before, and lines added to one,
@@ -93,7 +93,7 @@ class WatchPrompts(ReadPrompts):
         )
         split.ranges.element_type, split[DEAD_LETTERS].element_type = FileRange, DeadLetter
         prompts, letters = self._rows("Read rows", split.ranges | "Spread ranges" >> beam.Reshuffle(), reader)
-        prompts = prompts | "Spread rows" >> beam.Reshuffle()  # a bundle of theirs is not a whole range
+        prompts = prompts | "Spread rows" >> beam.Reshuffle()  # so that a bundle is smaller than a range
         return self._outputs(prompts, (split[DEAD_LETTERS], letters) | "Unreadable" >> beam.Flatten())
 
     def display_data(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _BROKEN = "\ufffd"
 
 
 def token_ranges(text: str, tokens: Sequence[str]) -> list[Range]:
-    """Where each token stands in the text; those that share a character all stand on the whole of it."""
+    """Where each token stands in the text. Tokens that share a character all stand on the whole character."""
     found: list[Range] = []
     at = 0
     for number, token in enumerate(tokens):
@@ -58,7 +58,7 @@ class Confidence:
         """The last end up to each, so that these are in order too."""
 
     def over(self, where: Range) -> float:
-        """Of the free tokens that wrote any of these characters; 0, which is certain, if all was forced."""
+        """Log-probability of the free tokens that wrote any of these characters; 0 (certain) if all were forced."""
         start, end = where
         near = self._free[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
         return _mean([logprob for _, last, logprob in near if last > start])

@@ -29,9 +29,9 @@ from .remade import remade
 from .shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape, children
 
 PRECISION_OPTION, SCALE_OPTION = "millrace:precision", "millrace:scale"
-"""Options of a field: how many digits its decimals, or those of its lists, have, and how many behind the point."""
+"""Options of a field: digits of its decimals, or of the decimals in its lists, and digits after the point."""
 JSON_OPTION = "millrace:json"
-"""Of a field whose texts are JSON."""
+"""Option of a field whose texts are JSON."""
 _EPOCH = datetime.date(1970, 1, 1)
 _TYPES: dict[Kind, type] = {
     "text": str,
@@ -184,7 +184,7 @@ def known_to_workers(options: PipelineOptions) -> None:
 
 
 def element_type(record: Record) -> Any:
-    """The type of a collection of such rows."""
+    """The type of a collection of the record's rows."""
     made = row_class(record)
     return made if record.make is None or _known_to_beam(made) else RowOfClass(record)
 

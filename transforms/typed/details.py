@@ -1,4 +1,4 @@
-"""Rows of a value and what is known of it: its id, how sure the model was, where its pieces stand, the row it is of."""
+"""Rows of a value with its id, the model's confidence, where its pieces stand, and its input row's columns."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _check_remade(record: Record, value: Any, path: str) -> None:
     """As it is behind Beam's coder, where the class's own code may run again."""
     try:
         remade(record, {member.name: getattr(value, member.name) for member in record.members})
-    except Exception as error:  # which raises what it likes
+    except Exception as error:  # a user's code raises any error
         raise AnswerRejected(f"{path} is not made of its fields again: {error!r:.200}") from None
 
 

@@ -92,7 +92,7 @@ class _Root:
         self._schema = schema
 
     def shape(self, schema: Any, path: str, seen: tuple[str, ...]) -> Shape:
-        """Of a part at a path of keys; `seen`, references on the way to it."""
+        """The shape of a part at a path of keys; `seen`: references on the way to it."""
         if not isinstance(schema, dict) or len(seen) > _DEEPEST:
             return self._json(schema, path)
         resolved, seen_now = self.resolved(schema, path, seen)
@@ -100,7 +100,7 @@ class _Root:
             return self._json(schema, path)
         if (inner := _of_nullable(resolved)) is not None:
             found = self.shape(inner, path, seen_now)
-            twice = isinstance(found, Maybe) and "oneOf" in resolved  # null is of both parts, so of none
+            twice = isinstance(found, Maybe) and "oneOf" in resolved  # null matches both parts, so neither
             if twice or _is_json(found):
                 return self._json(schema, path)
             return found if isinstance(found, Maybe) else Maybe(found)
@@ -129,7 +129,7 @@ class _Root:
         return found
 
     def _json(self, schema: Any, path: str) -> Leaf:
-        """The part as a schema of its own: what it refers to comes with it."""
+        """The part as a schema by itself, with the definitions that it refers to."""
         check_json(schema, path)
         if not isinstance(schema, dict):
             return Leaf("json", {} if schema else {"not": {}})

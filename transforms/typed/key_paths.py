@@ -1,4 +1,4 @@
-"""Paths of values by their keys in JSON, `lines[0].unit-price`, made of those by names, `lines[0].unit_price`."""
+"""Paths of values by their keys in JSON, `lines[0].unit-price`, made from paths by names, `lines[0].unit_price`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _renamed(shape: Shape, path: str) -> Iterator[tuple[str, str]]:
 
 
 def key_path(path: str, keys: Mapping[str, str], top: Callable[[str], str]) -> str:
-    """The path by keys, of which `keys` are those that are not names; `top` is what the first of them is called."""
+    """The path by keys. `keys`: the keys that are not names. `top` gives the key of the first part."""
     found = of_field = ""
     for name in path.split("."):
         word, bracket, places = name.partition("[")

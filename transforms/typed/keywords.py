@@ -1,4 +1,4 @@
-"""What a JSON Schema's keywords take, of those that become types of rows, and where one takes something else."""
+"""Which values the keywords of a JSON Schema take, and where a schema has another value."""
 
 from __future__ import annotations
 

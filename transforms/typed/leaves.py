@@ -17,9 +17,9 @@ from millrace.model_manager.wire.errors import ConfigError
 from .shapes import Kind, Leaf, Schema
 
 MOST_PLACES, MOST_DIGITS = 9, 18
-"""Of a decimal, after the point and before it: what every store of decimals has."""
+"""Digits of a decimal after the point and before it, which every store of decimals has."""
 FLOAT_PLACES = 15
-"""Of a float, after the point."""
+"""Digits of a float after the point."""
 _DIGITS: dict[Kind, int] = {"integer": 18, "number": 15}
 """Most before the point."""
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
@@ -115,7 +115,7 @@ def bounded(leaf: Leaf) -> Schema:
 
 
 def _steps(leaf: Leaf) -> Schema:
-    """Of what a decimal is a multiple: of its last place, and of what it has to be."""
+    """The steps of a decimal: a multiple of its last place and of the schema's `multipleOf`."""
     places, given = Decimal(1).scaleb(-leaf.places), leaf.schema.get("multipleOf", 0)
     step = Decimal(repr(given))
     if step <= 0:

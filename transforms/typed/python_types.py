@@ -75,7 +75,7 @@ def is_record_class(given: Any) -> bool:
 
 
 def _is_model(given: Any) -> bool:
-    """Of pydantic, whose dataclasses are alike."""
+    """Whether the class is pydantic's: a model, or one of its dataclasses."""
     return _model_fields(given) is not None
 
 
@@ -107,7 +107,7 @@ def _fields(given: type, where: str) -> Iterator[tuple[str, str, Any, list[Any],
 
 
 def _names(given: type, where: str) -> Sequence[str]:
-    """Of the fields of a dataclass or a NamedTuple that make one."""
+    """The fields that a dataclass or a NamedTuple is made with."""
     if not dataclasses.is_dataclass(given):
         return list(given._fields)  # type: ignore[attr-defined]
     names = [each.name for each in dataclasses.fields(given) if each.init]
@@ -118,7 +118,7 @@ def _names(given: type, where: str) -> Sequence[str]:
 
 
 def _check_optional(name: str, is_required: bool, where: str) -> None:
-    """Of what a class is made of and does not keep."""
+    """Raises ConfigError for a required argument that is no field."""
     if is_required:
         raise ConfigError(f"{where}: is made of {name} too: takes a class that is made of its fields alone")
 

@@ -30,7 +30,7 @@ def pieces(text: str, by: str) -> list[str]:
 
 
 class RecordGrammar:
-    """Of a record; made once, completed for each document where it has spans."""
+    """The grammar of a record: made once, and completed for each document if it has spans."""
 
     def __init__(self, record: Record) -> None:
         self._names: dict[str, str] = {}

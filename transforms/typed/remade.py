@@ -18,7 +18,7 @@ _MISSING = object()
 
 
 def remade(record: Record, values: Mapping[str, Any]) -> Any:
-    """An instance of the record's class of values by the names of its members, enums as what they are of."""
+    """An instance of the record's class, from values by the names of its members; enums are given by value."""
     made: Any = record.make
     if not _keeps_plain_values(made):
         values = {each.name: _chosen(each.shape, values[each.name]) for each in record.members}
@@ -74,7 +74,7 @@ def _default(made: Any, given: dataclasses.Field[Any]) -> Any:
 
 
 def _init_defaults(made: Any) -> list[Any]:
-    """Of what a dataclass hands on to `__post_init__` and does not keep."""
+    """Defaults of the init-only fields, which a dataclass hands to `__post_init__` and does not keep."""
     kinds = made.__dataclass_fields__.values()
     return [each.default for each in kinds if each._field_type is dataclasses._FIELD_INITVAR]  # type: ignore[attr-defined]
 

@@ -6,7 +6,7 @@ from .shapes import Items, Leaf, Maybe, Piece, Record, Schema, Shape
 
 
 def schema_of(shape: Shape) -> Schema:
-    """Of a value of the shape. A piece of the document is a string here: what the document is, no schema knows."""
+    """The JSON Schema of a shape's values. A piece of the document is a string: no schema knows the document."""
     if isinstance(shape, Leaf):
         return dict(shape.schema)
     if isinstance(shape, Piece):

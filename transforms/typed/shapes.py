@@ -55,9 +55,9 @@ class Leaf:
     kind: Kind
     schema: Schema = field(hash=False)
     places: int = 9
-    """Of a decimal: most digits after the point."""
+    """Most digits after the point, for a decimal."""
     digits: int = 18
-    """Of a decimal: most digits before it."""
+    """Most digits before the point, for a decimal."""
     convert: Callable[[Any], Any] | None = None
     """What makes the user's own value of it: an enum."""
 
@@ -135,7 +135,7 @@ class Record:
 
     @property
     def in_order(self) -> tuple[Member, ...]:
-        """As the model writes them: those that are always there, then the others."""
+        """Members in the order in which the model writes them: required members first."""
         return tuple(sorted(self.members, key=lambda member: not member.required))
 
 

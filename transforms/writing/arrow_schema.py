@@ -43,7 +43,7 @@ def arrow_schema(schema: schema_pb2.Schema) -> pa.Schema:
 
 
 def extracted_schema(record: Record) -> pa.Schema:
-    """Of rows as output_rows.py has them for Extracted: the fields have the keys that answers have."""
+    """The schema of rows that output_rows.py makes from Extracted: the fields have the keys of answers."""
     fields = arrow_schema(beam_schema(_by_keys(record)))
     known = [
         pa.field("confidence", pa.float64()),
@@ -80,7 +80,7 @@ def _field_of(field: schema_pb2.Field) -> pa.Field:
 
 
 def _field(name: str, kind: schema_pb2.FieldType, said: Mapping[str, Any]) -> pa.Field:
-    """`said`: the options of the field, which are about its values, or those of its lists."""
+    """`said`: the options of the field, about its values or the values of its lists."""
     is_json = JSON_OPTION in said and kind.WhichOneof("type_info") == "atomic_type"
     return pa.field(name, _type(name, kind, said), nullable=kind.nullable, metadata=JSON_TEXT if is_json else None)
 

@@ -54,7 +54,7 @@ class OutputFiles:
         return [str(file.path) for file in self._found(kind)]
 
     def current(self, kind: Kind) -> list[str]:
-        """Finished shards of a kind, without those that an overwriting run, interrupted, was to replace."""
+        """Finished shards of a kind, without shards that an interrupted overwriting run was to replace."""
         superseded = self.superseded()
         return [path for path in self.existing(kind) if path not in superseded]
 
@@ -67,7 +67,7 @@ class OutputFiles:
                 stream.write(msgspec.json.encode(there))
 
     def superseded(self) -> set[str]:
-        """Those marked files that are still there as they were: a file of the same name may have replaced one."""
+        """The marked files that are unchanged: a new file of the same name may have replaced one."""
         if not exists(self._mark):
             return set()
         with open_file(self._mark) as stream:
@@ -76,7 +76,7 @@ class OutputFiles:
         return {str(file.path) for file in found if _fingerprint(file) in marked}
 
     def clear(self, *, keep_mark: bool = False) -> None:
-        """Remove what is temporary; the mark first, or not at all, so that no mark outlives what it is about."""
+        """Remove temporary files; the mark first, or not at all, so that no mark outlives the files that it names."""
         if keep_mark and exists(self._mark):
             remove([str(file.path) for file in match(f"{self.temporary}/*/*")])
             remove([str(file.path) for file in match(f"{self.temporary}/building-*")])
@@ -93,7 +93,7 @@ class OutputFiles:
         return str(FileSystems.join(self.temporary, run, f"{kind}-{name}.jsonl"))
 
     def next_label(self) -> str:
-        """What sets the shards of a resumed run apart from those that are there."""
+        """The label that tells a resumed run's shards from the shards that are there."""
         shards = [
             _SHARD.fullmatch(_after(path, self._stem(kind))) for kind in get_args(Kind) for path in self.existing(kind)
         ]
@@ -141,10 +141,10 @@ class RunFiles:
     files: OutputFiles
     output_format: OutputFormat
     label: str = ""
-    """What sets them apart from those that were there."""
+    """Tells them from the files that were there."""
 
     def path(self, kind: Kind, window: object, pane: Any, index: int, count: int) -> str:
-        """Of a shard, one of so many that hold what a window's firing gave."""
+        """The path of shard `index` of `count`, which hold one firing of a window."""
         labels = [self.label, window_label(window), _pane_label(pane)]
         return self.files.shard(kind, labels, index, count, extension_of(kind, self.output_format))
 

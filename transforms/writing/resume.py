@@ -40,7 +40,7 @@ class _Row(msgspec.Struct):
 
 
 class SkipCompleted(beam.PTransform):
-    """Drops the prompts whose completions an earlier output holds; those that failed are tried again.
+    """Drops the prompts whose completions an earlier output holds. Failed prompts are tried again.
 
     When applied, it first makes files of the complete rows that an interrupted run left. Was that run to overwrite,
     the files that it was to replace count for nothing, and go when this run is done. The ids are compared by their
@@ -81,7 +81,7 @@ class IdSet:
     """Ids by their hashes, 16 bytes each."""
 
     def __init__(self, digests: bytes) -> None:
-        """`digests`: those of all ids, one after the other."""
+        """`digests`: the digests of all ids, one after the other."""
         pairs = np.frombuffer(digests, dtype="u8").reshape(-1, 2)
         self._pairs = pairs[np.argsort(pairs[:, 0])]
 
@@ -113,7 +113,7 @@ def completed_ids(path: str) -> Iterator[str]:
 
 
 def count_completed(output: str) -> int:
-    """How many completions an output holds, those of an interrupted run not counted."""
+    """How many completions an output holds, without an interrupted run's."""
     return sum(1 for path in OutputFiles(output).current("completions") for _ in completed_ids(path))
 
 

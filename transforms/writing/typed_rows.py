@@ -46,7 +46,7 @@ def extracted_fields(result: Extracted) -> dict[str, Any]:
 
 
 def _path(path: str, result: Extracted) -> str:
-    """Of a value, by the names that rows have."""
+    """The path of a value, by the names that rows have."""
     return key_path(path, result.keys, typed_name)
 
 

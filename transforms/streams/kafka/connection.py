@@ -23,7 +23,7 @@ _MORE_SECONDS = 0.05
 _COMMIT_SECONDS = 24 * 3600.0
 """Offsets of a group without members, as ours is, are forgotten after 7 days (offsets.retention.minutes)."""
 _PREFETCH = {"queued.min.messages": 256, "queued.max.messages.kbytes": 4096}
-"""Of each partition; librdkafka's own defaults, 100,000 and 64 MiB, would have the backlog in the worker's memory."""
+"""For each partition. librdkafka's defaults, 100,000 and 64 MiB, would hold the backlog in the worker's memory."""
 _log = logging.getLogger(__name__)
 
 

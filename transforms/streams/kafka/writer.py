@@ -78,7 +78,7 @@ class _Send(SendDoFn[KafkaTopic, "_Sender"]):
         self._sent += 1
 
     def _refused(self) -> list[_Sent]:
-        """Those of what was sent that the broker, once it has had everything, finds too large."""
+        """The messages that the broker finds too large, once everything is sent."""
         while len(self._outcomes) < self._sent:
             self._connection.poll(0.1)
         outcomes, self._outcomes, self._sent = self._outcomes, [], 0

@@ -58,7 +58,7 @@ class Session:
         return renew
 
     def pull(self, count: int, seconds: float) -> list[Any]:
-        """At most so many messages; waits so long for one. Raises ConfigError where there is no such subscription."""
+        """At most `count` messages; waits `seconds` for one. Raises ConfigError if there is no such subscription."""
         try:
             with said_of(self._address):
                 answer = self._client.pull(

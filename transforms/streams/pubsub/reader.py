@@ -35,7 +35,7 @@ NUM_READERS = 4
 _PULL_SECONDS = 5.0
 _PULL_MESSAGES = 32
 _UNUSED = timedelta(days=1)
-"""After which Pub/Sub removes a subscription of ours that nobody uses: the shortest time that it allows."""
+"""Time after which Pub/Sub removes our unused subscription: the shortest that it allows."""
 _log = logging.getLogger(__name__)
 
 

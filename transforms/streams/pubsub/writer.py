@@ -20,7 +20,7 @@ from .clients import PubSubFailed, client_of, said_of
 
 _SEND_SECONDS = 300.0
 _MAX_BYTES = 9_500_000
-"""Of a payload; a request with a message is at most 10 MB."""
+"""Largest payload; a request with a message has at most 10 MB."""
 _MAX_ATTRIBUTE_BYTES = 1024
 
 
@@ -59,7 +59,7 @@ def _message(element: Element) -> Outgoing:
 
 
 class _ToBeam(beam.DoFn):
-    """Elements → Beam's messages, and beside them the letters of those that are too large."""
+    """Elements → Beam's messages, and dead letters for elements that are too large."""
 
     def __init__(self, *, gives_letters: bool) -> None:
         self._gives_letters = gives_letters
