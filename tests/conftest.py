@@ -1,6 +1,7 @@
-"""What holds for all tests: an interrupt arrives, whoever started them; no example of a property is judged by the time
-that it takes, and examples are the same each time, unless HYPOTHESIS_SEARCH is set; processes that run tests side by
-side (`-n`) have a model manager each, and share the cores; a file's tests, or those of a runner, stay in one of them.
+"""Settings for all tests.
+
+Ctrl-C works in a background job too. Property tests have no deadline and repeat the same examples unless
+HYPOTHESIS_SEARCH is set. Each test process (`-n`) has its own model manager and its share of the cores.
 """
 
 import os

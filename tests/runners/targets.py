@@ -1,4 +1,4 @@
-"""Where the suite runs: a Beam runner, and the environment in which it has its workers."""
+"""Targets of the suite: a Beam runner, and the environment of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same jobs, unchanged, on every runner: complete, nothing twice, in one inference process, nothing left behind.
+"""The same jobs on every runner: each row is answered once, by one inference process, and nothing is left behind.
 
 RUNNER=prism, or the beginning of any other target's name, runs those alone.
 """
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES = 8
 ROWS = 24
-"""Of each file, and two beside them that cannot be completed."""
+"""Rows in each file; the first file has two more that cannot be completed."""
 
 
 def rows(folder: Path, pattern: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Kafka on a Flink cluster with checkpoints: every partition is read, and no kill loses anything, nor the end."""
+"""Kafka on a Flink cluster: every partition is read, and neither a kill nor a cancel loses a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a Flink cluster with checkpoints, whatever is killed in mid-job: complete, nothing twice, no token paid twice."""
+"""Kills in the middle of a job on a Flink cluster: each row is answered once, and no token is generated twice."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES = 16
 ROWS = 10
-"""Of each file."""
+"""Rows in each file."""
 TOKENS = 32
-"""Of each completion."""
+"""Tokens in each completion."""
 _STREAMING = {target.name: target for target in targets() if target.name.startswith("flink-streaming")}
 _CHECKPOINTS = ["--checkpointing_interval=1000", "--checkpointing_mode=EXACTLY_ONCE"]
 _CHECKPOINTS += ["--shutdown_sources_after_idle_ms=1000"]  # else a job with checkpoints waits for ever at its end

@@ -1,4 +1,4 @@
-"""A job's own packages reach workers that are processes, and come before what is installed there."""
+"""Worker processes import a job's own packages, before packages that are installed."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def document(number: int) -> tuple[str, dict[str, Any]]:
 
 
 def types_of(value: Any) -> Any:
-    """Of the values of a row, by the names of its fields; in lists and inner rows too."""
+    """Types of a row's values by field name, in lists and inner rows too."""
     if isinstance(value, list):
         return [types_of(value[0])]
     names = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", None)

@@ -1,4 +1,4 @@
-"""What goes on in the runtime folder while a job runs, and what is left of it afterwards."""
+"""Watches the runtime folder while a job runs, and waits until it is empty."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ class DataflowService(ThreadingHTTPServer):
         self.exchanges: list[Exchange] = []
         self.jobs: list[dict[str, Any]] = []
         self.states = ["JOB_STATE_DONE"]
-        """Of a job, one each time that it is asked for; the last one stays."""
+        """States of a job, one for each request; the last one stays."""
         self.messages: list[dict[str, str]] = []
-        """Of the job, as the service would log them."""
+        """Messages of the job, as the service would log them."""
 
     def answer(self, exchange: Exchange) -> dict[str, Any]:
         """What the service says, and remembers."""

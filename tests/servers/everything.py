@@ -1,4 +1,4 @@
-"""Install every server that tests start, which the first of them would else wait for.
+"""Installs every server that tests start, so that no test waits for it.
 
 python -m tests.servers.everything
 """

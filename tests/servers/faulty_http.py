@@ -1,4 +1,4 @@
-"""An HTTP proxy that does to requests what networks and busy servers do: a fault for each request that a rule names.
+"""An HTTP proxy that injects the faults of networks and busy servers, by rules.
 
 Real sockets on both sides; knows nothing of what the server behind it is.
 """

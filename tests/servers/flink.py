@@ -27,7 +27,7 @@ class Flink:
 
     @property
     def job_endpoint(self) -> str:
-        """Of the job server."""
+        """The job server's endpoint."""
         return f"localhost:{self._state['ports']['job']}"
 
     @property
@@ -37,11 +37,11 @@ class Flink:
         return f"{host}:{self._state['ports']['workers']}"
 
     def pid(self, name: str) -> int:
-        """Of one of the processes."""
+        """The process id of one process."""
         return int(self._state["processes"][name]["pid"])
 
     def pids(self) -> list[int]:
-        """Of all."""
+        """The process ids of all processes."""
         return [int(known["pid"]) for known in self._state["processes"].values()]
 
     def kill(self, name: str) -> None:

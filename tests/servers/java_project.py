@@ -13,7 +13,7 @@ _PROJECT = Path(__file__).parents[2] / "deploy" / "java"
 
 
 def class_path() -> str:
-    """Of the project and all that it needs."""
+    """The class path of the project and its dependencies."""
     sources = [_PROJECT / "pom.xml", *sorted((_PROJECT / "src").rglob("*.java"))]
     version = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     target = installed("millrace-java", version, _build) / "target"

@@ -32,7 +32,7 @@ from tests.servers.installed import installed
 from tests.servers.processes import free_port, listens, serving
 
 VERSION = "2.8.0"
-"""Of cloud.google.com/go/pubsub/v2."""
+"""The version of cloud.google.com/go/pubsub/v2."""
 _SOURCE = Path(__file__).with_name("pubsub_server")
 _PROJECT = "projects/millrace-test"
 

@@ -28,7 +28,7 @@ _PATIENCE = 60
 
 @cache
 def compiler() -> GrammarCompiler:
-    """Of the embedded model's tokens."""
+    """Compiles for the embedded model's tokens."""
     return GrammarCompiler(EMBEDDED, _VOCABULARY, [_END])
 
 

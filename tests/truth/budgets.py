@@ -61,7 +61,7 @@ def compared(name: str, few: dict[int, str], many: dict[int, str]) -> Counter[st
 
 
 def answers(kind: Kind, texts: list[str], max_tokens: int) -> dict[int, str]:
-    """Of each document its row as JSON, or the class of the error that it ended in."""
+    """Each document's row as JSON, or the class of its error."""
     with tempfile.TemporaryDirectory() as folder:
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             extract = Extract(kind.rows, EMBEDDED_MODEL, max_tokens=max_tokens).with_exception_handling()

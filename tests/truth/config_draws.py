@@ -116,7 +116,7 @@ def _value(chance: random.Random, name: str, case: ModelCase) -> Any:
 
 
 def _rope(chance: random.Random, before: Any) -> Any:
-    """Of another kind; each of a model's kinds of layers keeps its own."""
+    """Rotary parameters of another kind; a model with one kind for each type of layer keeps its own."""
     if not before or any(isinstance(value, dict) for value in before.values()):
         return before
     factor = {"factor": chance.choice([2.0, 8.0])}

@@ -64,7 +64,7 @@ def _of_schema(kind: str, schema: Any) -> Drawn:
 
 @cache
 def _schemas(seed: int) -> list[dict[str, Any]]:
-    """Of hypothesis' strategy; the same for a seed."""
+    """Schemas drawn from hypothesis' strategy; a seed gives the same ones."""
     found: list[dict[str, Any]] = []
 
     @hypothesis.seed(seed)

@@ -16,13 +16,13 @@ FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBED
 
 
 def started(folder: Path = FOLDER, **settings: Any) -> Engine:
-    """Of the model in a folder."""
+    """An engine of the model in a folder."""
     config = ModelConfig(model=str(folder), **{"kv_cache_gib": 0.2} | settings)
     return load_engine(StartEngine(config, str(folder), 1.0))
 
 
 def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, Output | Failure]:
-    """Of requests that run together, by their ids."""
+    """Answers of requests that run together, by request id."""
     for request in requests:
         engine.add(request)
     found: dict[str, Output | Failure] = {}

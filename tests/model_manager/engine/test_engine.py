@@ -18,14 +18,6 @@ from tests.model_manager.engine.history_runner import (
 )
 
 
-def test_each_request_gets_the_tokens_it_would_get_alone() -> None:
-    requests = [request(str(n), list(range(1, 2 + 3 * n)), max_tokens=5 + n) for n in range(7)]
-    for asked, output in zip(requests, EngineUnderTest().run(*requests), strict=True):
-        assert output.token_ids == reference_tokens(asked, 256)
-        assert output.finish_reason is FinishReason.LENGTH
-        assert output.prompt_tokens == len(asked.prompt_token_ids)
-
-
 def test_prefill_and_decode_share_a_batch_within_the_token_budget() -> None:
     under_test = EngineUnderTest(max_num_batched_tokens=16)
     under_test.engine.add(request("short", max_tokens=8))

@@ -193,7 +193,7 @@ def test_all_of_that_at_once(any_golden: _Golden) -> None:
 
 
 def test_the_output_head_alone_computes_the_same_logits(golden: _Golden) -> None:
-    """Of some model's head there is more than one product: scales, soft caps."""
+    """Some heads do more than one product: scales, soft caps."""
     runner = golden.runner
     step = make_step([(0, 9)], deal_blocks([9], 8, runner.num_blocks), 8, [golden.prompts[2]])
     output = runner.execute(replace(step, hidden_rows=np.array([8])))

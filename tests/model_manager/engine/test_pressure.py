@@ -1,4 +1,4 @@
-"""The engine with few blocks, rows and tokens a step, under whatever may come: every request ends once, as if alone.
+"""Random requests on an engine with few blocks, rows and tokens a step: each ends once, with the tokens it has alone.
 
 Tokens are a function of the history that the runner reads back from its blocks, so a block that is reused too early,
 shared wrongly or not computed shows as another token. What each check is there to catch stands beside it.

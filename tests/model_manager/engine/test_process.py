@@ -138,7 +138,7 @@ def manager() -> Iterator[Manager]:
 
 @pytest.fixture
 def slow_manager() -> Iterator[Manager]:
-    """Of an engine whose steps take a second."""
+    """The engine's steps take a second."""
     with engine_process(MILLRACE_FAKE_STEP_SECONDS="1") as started:
         yield started
 

@@ -239,7 +239,7 @@ def test_what_is_forced_counts_by_its_length_and_is_not_followed_beyond_the_budg
 
 
 def test_nothing_is_looked_for_where_no_ending_could_be_taken() -> None:
-    """Of another grammar than JSON, the rest of which is not certain: two states say so, of up to 2,000."""
+    """The grammar is not JSON and its rest is not certain: two states of up to 2,000 are enough to see that."""
     grammar = COMPILER.compile(Constraint(regex=r"[a-z0-9._]+@[a-z0-9.]+\.(com|org)"))
     matcher, tokens = grammar.matcher(), grammar.tokenizer.tokenize_str("someone.of.that.name@some.where")
     assert matcher.consume_tokens(tokens)

@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 LARGE = 2_000_000
 """Characters; what takes the square of them would take hours."""
 MOST_SECONDS = 20.0
-"""Of processor time."""
+"""Seconds of processor time."""
 REPEATED = '[ ( { "\\ /\\ " / < /a "a %json %json" %json[" a: :: \\ #'.split()
 LEXED = {
     'start: /a\n"/ "b"': True,

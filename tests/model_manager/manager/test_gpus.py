@@ -15,7 +15,7 @@ FOUR = ("0", "1", "2", "3")
 
 @pytest.fixture
 def drivers(tmp_path: Path) -> Path:
-    """Of a machine with three GPUs."""
+    """The driver's folder of a machine with three GPUs."""
     for name in ("0000:1a:00.0", "0000:3b:00.0", "0000:5e:00.0"):
         (tmp_path / name).mkdir()
     return tmp_path

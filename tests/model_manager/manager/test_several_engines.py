@@ -150,15 +150,6 @@ class World:
         return all(engine.ready for engine in self.engines.values())
 
 
-def test_all_start_together_and_the_first_to_load_makes_the_model_ready() -> None:
-    made = World()
-    assert [start.engine for start in made.starts] == [0, 1, 2]
-    made.load(2)
-    assert made.ready == 1
-    made.submit(request("a"))
-    assert made.held(2) == {"a"}
-
-
 def test_credits_grow_with_each_engine_that_is_ready() -> None:
     made = World()
     limits = []
@@ -166,29 +157,6 @@ def test_credits_grow_with_each_engine_that_is_ready() -> None:
         made.load(index)
         limits.append(made.limit)
     assert limits == [8, 16, 24]
-
-
-def test_requests_go_to_the_engine_with_the_least_to_do() -> None:
-    made = World()
-    made.load(0, 1, 2)
-    long = Request("long", [1] * 60, SamplingParams(max_tokens=9))
-    made.submit(long, *(request(f"r{number}") for number in range(4)))
-    assert made.held(0) == {"long"}
-    assert {len(made.held(1)), len(made.held(2))} == {2}
-
-
-def test_what_a_dead_engine_had_goes_on_at_the_others_with_its_tokens() -> None:
-    made = World()
-    made.load(0, 1, 2)
-    made.submit(request("a"), request("b"), request("c"))
-    (name,) = made.held(1)
-    made.progress(1, name)
-    made.die(1)
-    (index,) = [index for index in (0, 2) if name in made.held(index)]
-    assert made.engines[index].tokens[name] == [7]
-    assert [start.engine for start in made.starts][3:] == [1], "it is replaced"
-    made.finish_all()
-    assert sorted(given.request_id for given in made.answers) == ["a", "b", "c"]
 
 
 def test_a_request_that_kills_fails_alone_while_the_other_engines_go_on() -> None:
@@ -240,14 +208,6 @@ def test_the_model_goes_on_without_an_engine_that_cannot_load_and_fails_with_the
     assert [error.kind for error in made.failures] == ["EngineLost"]
     made.open()
     assert set(made.engines) == {0, 1, 2}, "a later open tries them all again"
-
-
-def test_stopping_the_model_stops_every_engine() -> None:
-    made = World()
-    made.load(0, 1)
-    made.router.stop_model(KEY)
-    made.settle()
-    assert not made.engines
 
 
 def test_cancelling_reaches_the_engine_that_has_the_request() -> None:

@@ -48,7 +48,7 @@ def texts(rows: list[Prompt | DeadLetter]) -> list[str | None]:
 
 
 def params(path: Path) -> list[dict[str, Any]]:
-    """Of a file whose rows are all prompts."""
+    """The prompts of a file that has no bad row."""
     rows = read(path)
     assert all(isinstance(row, Prompt) for row in rows), reasons(rows)
     return [row.params for row in rows if isinstance(row, Prompt)]

@@ -81,7 +81,7 @@ def test_where_bundles_are_not_retried_they_are_cancelled_at_once() -> None:
 
 
 class RetryingRunner(FnApiRunner):
-    """Of another name than the one that never tries again; the test does it in its place."""
+    """Has another name than the runner that never retries; the test retries in its place."""
 
 
 class Failing(Holding):

@@ -75,7 +75,7 @@ def test_ids_of_schemas_are_what_java_takes_for_them(given: Any) -> None:
 
 
 def schemas_in(kind: schema_pb2.FieldType) -> Iterator[schema_pb2.Schema]:
-    """Of a row, and of those within it."""
+    """The schemas of a row and of its inner rows."""
     which = kind.WhichOneof("type_info")
     if which == "array_type":
         yield from schemas_in(kind.array_type.element_type)

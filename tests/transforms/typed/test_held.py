@@ -28,7 +28,7 @@ class Line(pydantic.BaseModel):
 
 
 class Row(pydantic.BaseModel):
-    """Whose values are what the test says."""
+    """A row with the values that the test sets."""
 
     made: ClassVar[dict[str, Any]] = {}
     city: str = "Oslo"

@@ -14,7 +14,6 @@ import pytest
 
 from millrace import Classify, Extract, ModelConfig, Prompt, Span
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.transforms.beam_rows.row_transforms import ClassifyRows, ExtractRows
 from millrace.transforms.elements.completions import DeadLetter
 from millrace.transforms.elements.prompts import as_prompt
 from millrace.transforms.models.stand_in import StandInClient
@@ -162,24 +161,8 @@ def test_rows_of_jsonl_and_csv_are_told_the_same(tmp_path: Path) -> None:
     assert reasons(tmp_path / "a.csv", "body") == ["`body` is empty"]
 
 
-def test_rows_of_yaml_are_told_the_same() -> None:
-    with pipeline() as running:
-        given = running | beam.Create([beam.Row(body=17)])
-        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-        settings: dict[str, Any] = {"prompt_field": "body", "error_handling": {"output": "bad"}}
-        extracted = given | ExtractRows(schema=schema, open_client=ConstrainedClient, **settings)
-        classified = given | ClassifyRows(labels=["a", "b"], open_client=StandInClient, **settings)
-        for name, outputs in {"extracted": extracted, "classified": classified}.items():
-            told = outputs["bad"] | name >> beam.Map(lambda row: row.msg)
-            check(told, _is_told, f"check {name}")
-
-
-def _is_told(found: list[Any]) -> bool:
-    return found == ["InvalidRequest: `body` is a number: takes a document, which is text"]
-
-
 def reasons(path: Path, column: str) -> list[str]:
-    """Of the dead letters of a file, in order."""
+    """The reasons of a file's dead letters, in order."""
     parts = [part for file in match_files([str(path)]) for part in split_file(file, None)]
     rows = [row for part in parts for row in read_range(part, rows_of_documents(column))]
     return [row.reason for row in rows if isinstance(row, DeadLetter)]

@@ -20,7 +20,7 @@ from tests.transforms.typed.invoices import Invoice, Order
 
 
 def record(annotation: Any) -> Any:
-    """Of a class with one field."""
+    """The record of a class with one field."""
     return record_of(dataclasses.make_dataclass("Row", [("a", annotation)]))
 
 

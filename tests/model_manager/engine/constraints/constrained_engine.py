@@ -63,12 +63,12 @@ def prompt_tokens() -> list[int]:
 
 
 def engine(**settings: Any) -> LLMEngine:
-    """Of the embedded model."""
+    """An engine of the embedded model."""
     return _loaded(ModelConfig(model=EMBEDDED_MODEL, kv_cache_gib=0.05, **{"max_num_seqs": 8} | settings), FOLDER)
 
 
 def random_engine(folder: Path, **settings: Any) -> LLMEngine:
-    """Of a model of the embedded one's shape and tokenizer, with random weights."""
+    """An engine of a model with random weights, and with the embedded model's shape and tokenizer."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig.from_pretrained(FOLDER, max_position_embeddings=4096))
     model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Constraints that mean harm, one after another, for some seconds; a line when done.
+"""Runs hostile constraints for some seconds, then prints one line.
 
     python -m tests.model_manager.engine.constraints.fuzz SECONDS SEED
 

@@ -83,7 +83,7 @@ class _Writer:
 
 
 def _spellings(value: Any) -> list[str]:
-    """Of a scalar: a float also without exponent, and as an integer if it is one."""
+    """The spellings of a scalar: a float also without exponent, and as an integer if it is one."""
     texts = [json.dumps(value, ensure_ascii=False)]
     if isinstance(value, float):
         texts.append(format(Decimal(repr(value)), "f"))

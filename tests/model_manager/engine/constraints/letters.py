@@ -27,5 +27,5 @@ def grammars(folder: Path) -> GrammarCompiler:
 
 
 def text(token_ids: list[int]) -> str:
-    """Of output tokens, without what ends them."""
+    """The text of output tokens without the ending token."""
     return "".join(PIECES[token] for token in token_ids if token != EOS)

@@ -1,4 +1,4 @@
-"""Outputs of a model that has no idea: any token that is allowed is as likely."""
+"""Random outputs: each allowed token is equally likely."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def random_output(grammar: Grammar, seed: int, most: int) -> str | None:
 
 
 def text(grammar: Grammar, tokens: list[int]) -> str:
-    """Of an output that is whole."""
+    """The text of a whole output."""
     return grammar.tokenizer.decode_bytes(tokens).decode("utf-8")

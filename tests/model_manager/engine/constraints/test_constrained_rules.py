@@ -126,7 +126,7 @@ def test_an_output_is_not_closed_with_tokens_of_which_the_request_says_more(shar
 
 
 def test_an_answer_that_fits_is_the_models_however_few_its_tokens(shared: LLMEngine) -> None:
-    """Of one token each: at a budget of one token none of them is preferred."""
+    """Each answer is one token: a budget of one token prefers none."""
     words = ["a", "b", "c", "d"]
     few = [request(f"1 {n}", {"choice": words}, seed=n, max_tokens=1) for n in range(12)]
     many = [request(f"9 {n}", {"choice": words}, seed=n, max_tokens=9) for n in range(12)]

@@ -88,7 +88,7 @@ def test_outputs_under_schemas_validate(compiler: GrammarCompiler) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_what_an_engine_generates_under_all_schemas_validates(compiler: GrammarCompiler, tmp_path: Path) -> None:
-    """Of a model with random weights, at temperature 1, 32 at a time; several schemas are in each batch."""
+    """A model with random weights, temperature 1, 32 sequences at a time; each batch has several schemas."""
     engine = random_engine(tmp_path, max_num_seqs=32)
     cases = compiled(compiler, corpus())
     assert len(cases) == 406

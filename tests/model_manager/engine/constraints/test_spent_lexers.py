@@ -76,7 +76,7 @@ def begun(grammar: Grammar, tokens: list[int]) -> Guide:
 
 
 def some_tokens(grammar: Grammar) -> list[int]:
-    """Of a long output, up to somewhere in it."""
+    """The beginning of a long output."""
     guide, source, tokens = begun(grammar, []), np.random.default_rng(1), list[int]()
     while len(tokens) < 60:
         token = guide.choose(int(source.integers(2**32)))

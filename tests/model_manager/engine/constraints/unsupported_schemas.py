@@ -1,4 +1,4 @@
-"""What of JSON Schema is refused, keyword by keyword, with the reason and the smallest schema that shows it.
+"""JSON Schema keywords that are refused, each with the reason and the smallest schema that shows it.
 
 `python -m tests.model_manager.engine.constraints.unsupported_schemas` writes the table of it into docs/CONSTRAINTS.md.
 """

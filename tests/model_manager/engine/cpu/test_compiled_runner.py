@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 _MAX_TOKENS = 64
 _FORMATS = [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 _LAST_ROWS = (4, 5, 38, 58)
-"""Of the sequences of `_step`."""
+"""Last rows of the sequences in `_step`."""
 _ASKED: tuple[tuple[list[int], list[int]], ...] = (
     ([4, 58], []), ([], [7]), ([5, 38], [0, 1, 2, 38, 40]), ([58, 3, 3], [58, 0])
 )  # fmt: skip

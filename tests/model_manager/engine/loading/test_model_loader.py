@@ -211,7 +211,7 @@ def test_weights_beyond_the_memory_are_refused_before_they_are_read(
 def test_memory_that_runs_out_while_weights_are_loaded_is_not_the_checkpoints_fault(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, max_loras: int
 ) -> None:
-    """Of a model that is compiled, and of one that is not."""
+    """With a compiled model, and with one that is not compiled."""
 
     def run_out(*_: Any, **__: Any) -> None:
         raise error
@@ -251,11 +251,7 @@ def _other(**changes: Any) -> Callable[[Path], object]:
     return lambda folder: _edit(folder / "config.json", **changes)
 
 
-def _renamed(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / "model.safetensors").rename(folder / name)
-
-
-_INDEX, _UP, _NORM = "model.safetensors.index.json", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"
+_UP, _NORM = "model.layers.1.mlp.up_proj.weight", "model.norm.weight"
 _DAMAGES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotFound, "holds no config.json"),
     "config cut short": (_text("config.json", '{"model_type": "qw'), ModelCorrupt, "config.json is not readable"),
@@ -275,8 +271,6 @@ _DAMAGES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
         ModelUnsupported, "weights quantized by hqq are not read; takes gptq, awq,"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(), ModelUnsupported, "no weights in safetensors format"),
-    "pickled weights": (_renamed("pytorch_model.bin"), ModelUnsupported, "only pytorch_model.bin"),
-    "weights of another name": (_renamed("other.safetensors"), ModelUnsupported, "only other.safetensors"),
     "weights cut short": (
         lambda folder: os.truncate(folder / "model.safetensors", 20_000),
         ModelCorrupt, "model.safetensors is damaged"),
@@ -292,12 +286,6 @@ _DAMAGES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "weight of integers": (
         lambda folder: _weights(folder, {_NORM: torch.zeros(64, dtype=torch.int8)}),
         ModelUnsupported, f"{_NORM} is stored as I8"),
-    "index cut short": (_text(_INDEX, '{"weight_map"'), ModelCorrupt, "index.json is not an index of weights"),
-    "shard missing": (
-        _text(_INDEX, '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}'),
-        ModelCorrupt, "00001-of-00002.safetensors is missing"),
-    "shard elsewhere": (
-        _text(_INDEX, '{"weight_map": {"a": "../other.safetensors"}}'), ModelCorrupt, "no file of this folder"),
 }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def calls_of_steps(waiting: int, prefix: tuple[int, ...], steps: int = 40) -> int:
-    """Of so many steps with a queue that is kept at that length; prompts and lengths repeat."""
+    """Calls in this many steps with a queue that is kept at one length; prompts and lengths repeat."""
     driver = Driver(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=48, checks=False)
 
     def add() -> None:

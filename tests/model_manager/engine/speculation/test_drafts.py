@@ -51,15 +51,6 @@ def test_right_drafts_save_steps() -> None:
     assert under_test.progress["a"] == output.token_ids[:16]  # the last step's are in the output
 
 
-def test_wrong_drafts_change_nothing() -> None:
-    requests = [request(str(n), list(range(1, 3 + 2 * n)), max_tokens=20, temperature=n / 2) for n in range(4)]
-    under_test = speculating(Oracle(answers(*requests), wrong=lambda name, index: (index + int(name)) % 3 == 0))
-    for asked, output in zip(requests, under_test.run(*requests), strict=True):
-        assert output.token_ids == reference_tokens(asked, 256)
-    stats = under_test.engine.stats()
-    assert 0 < stats.accepted_tokens < stats.drafted_tokens
-
-
 MIXED: list[dict[str, Any]] = [
     {},
     {"temperature": 0.7},
@@ -149,17 +140,6 @@ def test_what_a_wrong_draft_would_have_led_to_may_be_broken() -> None:
     assert output.token_ids == right
     (again,) = under_test.run(request("again", [3, 1, 4, *right[:-1]], max_tokens=1))
     assert again.cached_tokens == 16  # the prefix cache holds all that was right
-
-
-def test_a_draft_that_is_right_and_whose_logits_are_broken_fails_its_request() -> None:
-    asked, right = request("bad", max_tokens=20), reference_tokens(request(max_tokens=20), 256)
-    runner = HistoryRunner(broken=lambda history: history[3:] == right[:6])
-    under_test = speculating(Oracle({**answers(asked), "good": [1] * 20}), runner=runner)
-    under_test.engine.add(asked)
-    under_test.engine.add(request("good", [9], max_tokens=5))
-    under_test.finish()
-    assert under_test.failures == {"bad": "NonFiniteLogits"}
-    assert under_test.outputs["good"].token_ids == reference_tokens(request("good", [9], max_tokens=5), 256)
 
 
 def test_nobody_is_preempted_for_a_draft() -> None:

@@ -35,29 +35,18 @@ def test_bytes_per_block_counts_keys_and_values_of_every_layer() -> None:
     assert _shape(**sizes, rounded=torch.int8).bytes_per_block == 2 * 16 * 3 * 2 * (64 + 4)
 
 
-@_kept_and_rounded
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dim", [32, 64, 80, 96, 128])
-def test_every_head_dimension_agrees_with_dense_attention(
-    dim: int, dtype: torch.dtype, rounded: torch.dtype | None
-) -> None:
-    _check(CpuAttention, _shape(dim=dim, dtype=dtype, rounded=rounded), [(0, 1), (0, 70), (37, 90), (299, 300)])
+_SHAPES: list[dict[str, Any]] = [
+    *({"dim": dim, "dtype": dtype} for dim in (32, 64, 80, 96, 128) for dtype in (torch.float32, torch.bfloat16)),
+    *({"block_size": size} for size in (8, 16, 32, 64, 128)),
+    *({"heads": heads, "kv_heads": kv_heads} for heads, kv_heads in ((4, 4), (4, 1), (6, 2), (14, 2), (48, 1))),
+]
 
 
 @_kept_and_rounded
-@pytest.mark.parametrize("block_size", [8, 16, 32, 64, 128])
-def test_every_block_size_agrees_with_dense_attention(block_size: int, rounded: torch.dtype | None) -> None:
-    shape = _shape(block_size=block_size, rounded=rounded)
-    _check(CpuAttention, shape, [(0, 1), (0, 129), (128, 129), (60, 300)])
-
-
-@_kept_and_rounded
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 1), (6, 2), (14, 2), (48, 1)])
-def test_every_ratio_of_query_to_kv_heads_agrees_with_dense_attention(
-    heads: int, kv_heads: int, rounded: torch.dtype | None
-) -> None:
-    shape = _shape(heads=heads, kv_heads=kv_heads, rounded=rounded)
-    _check(CpuAttention, shape, [(0, 1), (0, 40), (99, 100), (5, 50)])
+@pytest.mark.parametrize("sizes", _SHAPES, ids=str)
+def test_every_shape_agrees_with_dense_attention(sizes: dict[str, Any], rounded: torch.dtype | None) -> None:
+    spans = [(0, 1), (0, 70), (37, 90), (0, 129), (128, 129), (60, 300), (299, 300)]
+    _check(CpuAttention, _shape(**sizes, rounded=rounded), spans)
 
 
 @_kept_and_rounded
@@ -120,10 +109,6 @@ def test_the_soft_cap_of_a_score_is_exact_to_float32(value: float) -> None:
     weights = torch.tensor([0.0, 1.0]).view(2, 1, 1).expand(2, 1, 8)
     got = attention.attend(0, torch.ones(2, 1, 8), key, weights, AttentionOptions(1.0, softcap=1.0))[1, 0, 0]
     assert float(got) == pytest.approx(1 / (1 + math.exp(-math.tanh(value))), rel=3e-7)
-
-
-def test_a_single_token_in_an_empty_cache_attends_to_itself() -> None:
-    _check(CpuAttention, _shape(), [(0, 1)])
 
 
 @pytest.mark.parametrize("rounded", [None, torch.int8, torch.float8_e4m3fn])
