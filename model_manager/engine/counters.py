@@ -1,4 +1,4 @@
-"""What an engine has done so far, and how fast of late. Knows times and counts."""
+"""What an engine has done so far, and its recent speed. Knows times and counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEMORY_INTERVAL = 1.0
 
 
 class Counted(TypedDict):
-    """The fields of EngineStats that are counted here."""
+    """Fields of EngineStats that are counted here."""
 
     steps: int
     prompt_tokens: int
@@ -29,7 +29,7 @@ class Counted(TypedDict):
 
 
 class EngineCounters:
-    """Counters since the start; memory is asked for at most once a second."""
+    """Counters since the start; memory is read at most once a second."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.steps = 0
@@ -45,22 +45,22 @@ class EngineCounters:
         self._memory_mb = 0.0
 
     def started(self, sequence: Sequence) -> None:
-        """A sequence runs for the first time."""
+        """Count a sequence that runs for the first time."""
         self._prompt_tokens += sequence.num_prompt_tokens
         self._cached_tokens += sequence.cached_tokens or 0
 
     def generated(self, now: float, count: int) -> None:
-        """Tokens were sampled."""
+        """Count sampled tokens."""
         self._generated_tokens += count
         self._throughput.add(now, count)
 
     def speculated(self, drafted: int, accepted: int) -> None:
-        """Drafts of a sequence were computed in a step, and so many of them kept."""
+        """Count the drafts of a sequence that a step computed, and how many were kept."""
         self._drafted_tokens += drafted
         self._accepted_tokens += accepted
 
     def snapshot(self) -> Counted:
-        """All of it, as of now."""
+        """All counters now."""
         now = self._clock()
         if self._memory_at is None or now - self._memory_at >= _MEMORY_INTERVAL:
             self._memory_at = now
@@ -78,7 +78,7 @@ class EngineCounters:
 
 
 class Throughput:
-    """Things a second within the last five seconds, kept in slices of a tenth of a second."""
+    """Events per second in the last five seconds, in slices of a tenth of a second."""
 
     def __init__(self, start: float) -> None:
         """`start` and every later time in seconds, on one clock."""
@@ -86,7 +86,7 @@ class Throughput:
         self._slices: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, count: int) -> None:
-        """Note things that happened now."""
+        """Count events that happen now."""
         if self._slices and now - self._slices[-1][0] < _SLICE:
             began, earlier = self._slices.pop()
             self._slices.append((began, earlier + count))
@@ -95,7 +95,7 @@ class Throughput:
         self._forget(now)
 
     def rate(self, now: float) -> float:
-        """Things a second over the window, or since the start if that is later."""
+        """Events per second over the window, or since the start if that is later."""
         self._forget(now)
         seconds = min(_WINDOW, now - self._start)
         return sum(count for _, count in self._slices) / seconds if seconds > 0 else 0.0

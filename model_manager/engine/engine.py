@@ -62,9 +62,11 @@ class LLMEngine:
         adapter_slots: AdapterSlots | None = None,
         grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`draft_runner` is of a smaller model to guess tokens with, over as many blocks; `policy` is when to
-        speculate, by default what suits the device. `adapter_slots` are the model's, if it takes adapters, and
-        `grammars` compiles constraints over its tokens, if it has a tokenizer.
+        """`draft_runner` is a smaller model that guesses tokens, with as many blocks; `policy` says when to speculate,
+        by default what suits the device.
+
+        `adapter_slots` are the model's, if it takes adapters. `grammars` compiles constraints over its tokens, if it
+        has a tokenizer.
         """
         self.info = info
         self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
@@ -132,7 +134,7 @@ class LLMEngine:
             self._end(sequence, Ending(FinishReason.ABORT))
 
     def __contains__(self, request_id: object) -> bool:
-        """Whether a request of that id is queued or running."""
+        """True if a request with this id is queued or running."""
         return request_id in self._scheduler or request_id in self._preparation
 
     def has_work(self) -> bool:
@@ -196,7 +198,7 @@ class LLMEngine:
             sequence.status = SequenceStatus.FINISHED
 
     def _take_in_prepared(self, result: StepResult) -> None:
-        """Those whose constraints are compiled may run from now on; waits a moment where nothing else is to be done."""
+        """Let sequences run whose constraints are compiled; waits a moment if nothing else is to be done."""
         self._preparation.begin(self._scheduler.waiting.last_near)
         if not self._runs():
             self._preparation.wait(_MOMENT)
@@ -210,13 +212,13 @@ class LLMEngine:
                 self._scheduler.add(sequence)
 
     def _load_adapters(self, result: StepResult) -> None:
-        """Those of sequences that may begin to run; whoever names one that cannot be loaded fails."""
+        """Load adapters of sequences that may begin to run; a sequence fails if its adapter cannot be loaded."""
         while failed := self._adapters.load(self._scheduler.waiting.window, self._scheduler.running.values()):
             for sequence, error in failed:
                 self._fail(sequence, error, result)
 
     def _schedule(self, result: StepResult) -> list[Scheduled]:
-        """The next batch, those stamped that are in one for the first time, with what is known or guessed to follow."""
+        """The next batch, with drafts and forced tokens; sequences that run for the first time get their start time."""
         batch = self._scheduler.schedule()
         now = self._clock()
         for scheduled in batch:
@@ -229,8 +231,10 @@ class LLMEngine:
         return self._speculation.extend(self._with_forced(batch, result))
 
     def _with_forced(self, batch: list[Scheduled], result: StepResult) -> list[Scheduled]:
-        """The batch with tokens that constraints force on its sequences, which have them at once: nothing else can be
-        sampled. Whoever ends with one leaves; where logits are asked for all the same they are drafts.
+        """The batch with the tokens that constraints force; sequences get them at once, since nothing else can be
+        sampled.
+
+        A sequence that ends with one leaves. If logits are wanted nevertheless, the tokens are drafts.
         """
         if all(scheduled.sequence.guide is None for scheduled in batch):
             return batch
@@ -247,7 +251,7 @@ class LLMEngine:
         return extended
 
     def _give_all(self, sequence: Sequence, token_ids: list[int], result: StepResult) -> int:
-        """Give a sequence tokens up to the one that ends it; returns how many it has."""
+        """Give a sequence tokens up to the one that ends it; returns how many it got."""
         given = 0
         while given < len(token_ids) and self._give(sequence, token_ids[given], None, result):
             given += 1
@@ -255,10 +259,10 @@ class LLMEngine:
         return given
 
     def _may_schedule_blind(self) -> bool:
-        """Whether the next step can be scheduled, and its tokens sampled, before those of the last one are known.
+        """True if the next step can be scheduled and sampled before the last step's tokens are known.
 
-        Not for sequences whose tokens have a say in what comes next, nor where someone must make room, which those
-        that have ended may do.
+        False for sequences whose tokens decide what comes next, and if a sequence must make room, since the last step
+        may end one.
         """
         return (
             bool(self._launched)
@@ -267,13 +271,13 @@ class LLMEngine:
         )
 
     def _may_run_ahead(self, batch: List[Scheduled]) -> bool:
-        """Whether the step of `batch`, just launched, may be collected after the next one: one that only samples."""
+        """True if the step of `batch`, just launched, may be collected after the next one: it only samples."""
         return (
             bool(batch) and self._runner.runs_ahead and not self._speculation.drafts and self._launched[-1].only_samples
         )
 
     def _launch(self, batch: list[Scheduled]) -> LaunchedStep:
-        """Have the device compute a batch and sample from it; tokens that it alone knows are those of the last step."""
+        """Launch a batch and its sampling on the device; pending tokens are those of the last step."""
         sampled = self._launched[-1].token_ids if self._launched else None
         self._masks.begin(each.sequence for each in batch if each.sequence.guide is not None and each.samples)
         output = self._runner.execute(self._table.pack(batch, sampled))
@@ -292,7 +296,7 @@ class LLMEngine:
         return samples
 
     def _collect(self, result: StepResult, *, leaving: bool) -> None:
-        """Take in what launched steps have brought: of all, or of all but the last."""
+        """Collect launched steps: all, or all but the last."""
         while len(self._launched) > leaving:
             step = self._launched.popleft()
             self._finish_read(step.read, result)
@@ -300,7 +304,7 @@ class LLMEngine:
                 self._postprocess(sequences, samples, result)
 
     def _postprocess(self, sequences: List[Sequence], samples: Samples, result: StepResult) -> None:
-        """Give each sequence its token, unless it has ended meanwhile; those that it ends leave with an Output."""
+        """Give each sequence its token unless it has ended meanwhile; sequences that end leave with an Output."""
         now = self._clock()
         for sequence in sequences:
             sequence.num_pending_tokens -= 1
@@ -317,7 +321,7 @@ class LLMEngine:
         self._counters.generated(now, given)
 
     def _has_sampled(self, sequence: Sequence, samples: Samples, row: int) -> bool:
-        """Whether there is a token; without one a sequence ends here if its constraint lets it, else this raises."""
+        """True if there is a token. Without one the sequence ends here if its constraint allows, else this raises."""
         if not sequence.is_sound:
             raise NonFiniteLogits(_NOT_FINITE)
         if sequence.guide is None or samples.possible[row] or not samples.finite[row]:
@@ -328,7 +332,7 @@ class LLMEngine:
         return False
 
     def _give(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
-        """Give a sequence a token, unless it has ended; one that ends leaves. Whether it has the token."""
+        """Give a sequence a token unless it has ended; a sequence that ends leaves. True if it got the token."""
         if sequence.status is not SequenceStatus.RUNNING:
             return False
         now = self._clock()
@@ -350,7 +354,7 @@ class LLMEngine:
         return True
 
     def _finish_read(self, sequences: List[Sequence], result: StepResult) -> None:
-        """Scores and embeddings end with their prompts."""
+        """End scores and embeddings, which are done with their prompts."""
         now = self._clock()
         for sequence in sequences:
             if not sequence.is_sound:
@@ -361,7 +365,7 @@ class LLMEngine:
             result.add(sequence.answer(now))
 
     def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
-        """End a sequence for what is wrong with it alone."""
+        """End a sequence with its own error."""
         if isinstance(error, NonFiniteLogits):
             self._scheduler.distrust(sequence)
         else:
@@ -370,7 +374,7 @@ class LLMEngine:
         result.failures.append(sequence.failure(error))
 
     def _report_ended(self, result: StepResult) -> None:
-        """Answers of what ended without a token."""
+        """Report sequences that ended without a token."""
         now = self._clock()
         for sequence in self._ended:
             result.forget_progress(sequence.request_id)

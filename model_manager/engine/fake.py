@@ -71,7 +71,8 @@ class FakeEngine:
 
     @classmethod
     def load(cls, config: ModelConfig, folder: Path) -> Self:
-        """With vocabulary, positions and end-of-sequence tokens of the folder's config.json, where there is one.
+        """An engine with the vocabulary, positions and end-of-sequence tokens of the folder's config.json, if there is
+        one.
 
         The environment variable MILLRACE_FAKE_STEP_SECONDS sets how long each step takes (0 by default), to try out
         slow and stuck engines.
@@ -185,7 +186,7 @@ class FakeEngine:
             self._leave(sequence)
 
     def _read(self, sequence: Sequence) -> None:
-        """All that is to be read off the prompt: made of numbers that its tokens alone decide."""
+        """What is read off the prompt: made of numbers that depend on its tokens only."""
         reading = sequence.reading
         if reading is None or reading.done:
             return
@@ -199,7 +200,7 @@ class FakeEngine:
             reading.add(Scores(tops[:, 0], np.full(count, True), ids, tops[:, : reading.num_top]))
 
     def _logprobs(self, sequence: Sequence, token_id: int) -> Logprobs | None:
-        """As if each next token were half as likely as the one before."""
+        """Log-probabilities as if each next token were half as likely as the one before."""
         count = sequence.params.logprobs
         if count is None:
             return None

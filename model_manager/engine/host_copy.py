@@ -1,4 +1,4 @@
-"""Results on their way from a device to the host, which goes on meanwhile. Knows tensors; not what they say."""
+"""Copies of results from a device to the host, which goes on meanwhile. Knows tensors; not what they say."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 
 
 class HostCopy:
-    """A copy of tensors of one device, begun in the order in which the device works: it holds what they hold once all
-    that was launched before is done, whatever is launched after.
+    """A copy of tensors of one device, queued in the device's order.
+
+    It holds their values after all that was launched before it, whatever is launched later.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -21,19 +22,19 @@ class HostCopy:
             self._done.record()
 
     def get(self) -> list[npt.NDArray[Any]]:
-        """The tensors' values; waits for them, and for nothing that was launched later."""
+        """The tensors' values; waits for them, not for what was launched later."""
         if self._done is not None:
             self._done.synchronize()
         return [copy.numpy() for copy in self._copies]
 
 
 def _begin(tensor: torch.Tensor) -> torch.Tensor:
-    """Into pinned memory, which alone the device writes while the host goes on."""
+    """Copy into pinned memory: the device can write only this while the host goes on."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return host.copy_(tensor, non_blocking=True)
 
 
 def to_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """An array on the device, which takes it when it comes to that, without the host's waiting."""
+    """Copy an array to the device without waiting."""
     tensor = torch.from_numpy(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -22,29 +22,29 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass
 class StepResult:
-    """What one step brought about."""
+    """Results of one step."""
 
     outputs: list[Output] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     new_token_ids: dict[str, list[int]] = field(default_factory=dict)
-    """Tokens sampled in this step, by request, for those that go on."""
+    """Tokens sampled in this step, by request; only of requests that go on."""
     new_logprobs: dict[str, Logprobs] = field(default_factory=dict)
-    """Theirs, for requests that ask for them."""
+    """Their log-probabilities, for requests that want them."""
 
     def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
-        """A request has one more token and goes on."""
+        """Note one more token of a request that goes on."""
         self.new_token_ids.setdefault(request_id, []).append(token_id)
         if logprobs is not None:
             before = self.new_logprobs.get(request_id)
             self.new_logprobs[request_id] = logprobs if before is None else Logprobs.join([before, logprobs])
 
     def forget_progress(self, request_id: str) -> None:
-        """A request has ended: all its tokens are in its output."""
+        """Drop a request's progress: it has ended, and its output has all tokens."""
         self.new_token_ids.pop(request_id, None)
         self.new_logprobs.pop(request_id, None)
 
     def add(self, answer: Output | Failure) -> None:
-        """A request has ended."""
+        """Add the output of a request that has ended."""
         if isinstance(answer, Output):
             self.outputs.append(answer)
         else:
@@ -147,8 +147,8 @@ class ModelRunner(Protocol):
     block_size: int
     eos_token_ids: list[int]
     runs_ahead: bool
-    """Whether `execute` only launches, in order, what the device then computes, and takes tokens from `sampled`: then
-    a step can be launched before the tokens of the one before it are known.
+    """True if `execute` only launches work, in order, and reads tokens from `sampled`: then a step can be launched
+    before the tokens of the last one are known.
     """
 
     def execute(self, step: StepInput) -> StepOutput:

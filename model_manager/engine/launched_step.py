@@ -1,4 +1,4 @@
-"""A step that the device was told to compute and to sample from, until the host takes in what came of it.
+"""A step that is launched on the device, until the host collects its results.
 
 Knows turns and samples; not what becomes of the sequences.
 """
@@ -15,15 +15,15 @@ from .speculation.drafts import Turn
 
 
 class LaunchedStep:
-    """Its first turn is being sampled from when it is made; the others, if there are drafts, as they are taken."""
+    """The first turn is sampled when this is made; later turns, if there are drafts, when they are taken."""
 
     def __init__(
         self, turns: Iterator[Turn], sample: Callable[[Turn], LaunchedSamples], read: list[Sequence], *, reads: bool
     ) -> None:
-        """`read` are the sequences whose prompts end with it without a token; `reads`: whether it reads off prompts."""
+        """`read` are sequences whose prompts end with this step without a token; `reads`: it reads off prompts."""
         self.read = read
         self.only_samples = not (read or reads)
-        """Whether nothing but tokens comes of it."""
+        """True if the step gives only tokens."""
         self._first = next(turns, None)
         self._later = turns
         self._sample = sample
@@ -31,16 +31,16 @@ class LaunchedStep:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Those that get a token."""
+        """Sequences that get a token."""
         return [] if self._first is None else self._first.sequences
 
     @property
     def token_ids(self) -> torch.Tensor | None:
-        """[N] those tokens, on the device."""
+        """[N] their tokens, on the device."""
         return None if self._samples is None else self._samples.token_ids
 
     def turns(self) -> Iterator[tuple[list[Sequence], Samples]]:
-        """Whom to give a token each, and which; to be given before the next turn is taken."""
+        """Sequences and their tokens, turn by turn; give them before taking the next turn."""
         if self._first is not None and self._samples is not None:
             yield self._first.sequences, self._samples.get()
             for turn in self._later:

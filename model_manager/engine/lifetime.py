@@ -1,4 +1,4 @@
-"""How a process of the engine ends with the one that started it."""
+"""How a process of the engine ends together with the process that started it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 
 
 def die_with_parent(name: bytes) -> None:
-    """Ctrl-C goes to the whole process group, but what it means is the manager's decision; and if the thread that
-    started this process ends in any way, so does this process (Linux; elsewhere whatever it reads from ends).
+    """Ignore Ctrl-C, and die with the parent.
 
-    `name`, at most 15 bytes, is what top shows.
+    Ctrl-C reaches the whole process group, but the manager decides what it means. If the thread that started this
+    process ends in any way, so does this process (on Linux; elsewhere when the pipe that it reads closes). `name`, at
+    most 15 bytes, is what top shows.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":

@@ -76,7 +76,7 @@ class ManagerLink:
 
     @contextlib.contextmanager
     def working(self, steps: int = 0) -> Iterator[None]:
-        """While the main thread is at something that the manager times: loading (no steps), or a step."""
+        """Within, the main thread does something that the manager times: loading (no steps), or a step."""
         self._busy_since = time.monotonic()
         yield
         self._busy_since = None

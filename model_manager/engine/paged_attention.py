@@ -1,8 +1,8 @@
-"""Attention over a paged KV cache: what is asked of it. Implementations stand in torch/, cpu/ and cuda/.
+"""Attention over a paged KV cache: the interface. torch/, cpu/ and cuda/ implement it.
 
 A block holds the keys and values of `block_size` consecutive tokens of one sequence, for every layer; a sequence's
-block table says where its blocks lie. How a block is laid out inside is each implementation's own business. Knows
-nothing of requests, prefixes or scheduling: only slots, tables and lengths.
+block table says where its blocks lie. Each implementation has its own layout inside a block. Knows nothing of requests,
+prefixes or scheduling: only slots, tables and lengths.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CacheShape:
 
     @property
     def stored(self) -> torch.dtype:
-        """What an element of the cache is."""
+        """Format of the cache's elements."""
         return self.rounded or self.dtype
 
     @property
@@ -64,7 +64,7 @@ class CacheShape:
 
 @dataclass(frozen=True, eq=False)
 class AttentionOptions:
-    """What one layer of a model asks of attention beyond plain softmax(q k) v; the same for every step."""
+    """Options of one layer's attention beyond plain softmax(q k) v; the same for every step."""
 
     scale: float
     """Factor of the scores."""
@@ -80,7 +80,7 @@ class PagedAttention(Protocol):
     """A KV cache and attention over it, on one device."""
 
     def begin(self, step: StepInput) -> None:
-        """Take over a step's tables; every layer of the step is attended with them."""
+        """Set a step's tables; every layer of the step is attended with them."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions

@@ -42,9 +42,9 @@ from .manager_link import MALFORMED_INPUT, ManagerLink
 log = logging.getLogger(__name__)
 
 LOAD_FAILED = 3
-"""Exit status when the model could not be loaded; EngineFailed has said why."""
+"""Exit status if the model could not be loaded; EngineFailed has said why."""
 STEP_FAILED = 1
-"""Exit status when a step raised; the log says what. Its requests go on in the process that takes its place."""
+"""Exit status if a step raised; the log says why. Its requests go on in the next process."""
 
 _STATS_INTERVAL = 0.5
 
@@ -141,8 +141,10 @@ class EngineLoop:
         self._refused: list[Failure] = []
 
     def serve(self) -> None:
-        """Go on for ever: ManagerLink ends the process when the manager wants or needs it. What a step raises passes
-        through: after a device error or an allocation that failed nothing in this process is to be relied on.
+        """Loop until ManagerLink ends the process, when the manager wants or needs it.
+
+        What a step raises passes through: after a device error or a failed allocation nothing in this process can be
+        relied on.
         """
         while True:
             self._take_in(self._link.receive(wait=not self._engine.has_work()))
@@ -168,7 +170,7 @@ class EngineLoop:
             self._refused.append(Failure(request.request_id, error.info()))
 
     def _report(self, result: StepResult) -> None:
-        """Send what there is to say; statistics twice a second, and before falling idle."""
+        """Send reports; statistics twice a second, and before the engine goes idle."""
         failures, self._refused = self._refused + result.failures, []
         due = not self._engine.has_work() or self._clock() - self._stats_at >= _STATS_INTERVAL
         if due:
@@ -188,7 +190,7 @@ class EngineLoop:
 
 
 def _reports(outputs: list[Output], failures: list[Failure]) -> list[StepReport]:
-    """What has ended, in as few reports as messages take; the last has room for more."""
+    """Finished requests, in as few reports as messages allow; the last has room for more."""
     failures = failures + [_too_large(output) for output in outputs if not fits_alone(output)]
     *many, rest = [*output_batches(filter(fits_alone, outputs))] or [[]]
     *more, failures = [*failure_batches(failures)] or [[]]

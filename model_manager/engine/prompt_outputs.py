@@ -1,4 +1,4 @@
-"""From final hidden states to what prompts' readings take: log-probabilities and sums. The torch side of readings."""
+"""From final hidden states to log-probabilities and embeddings of prompts: the torch side of readings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_LOGITS = 1 << 22
 
 
 class PromptOutputs:
-    """Serves the readings of a step's sequences, those of all scores together."""
+    """Computes the readings of a step's sequences; all scores together."""
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self._most_rows = max(1, MOST_LOGITS // runner.vocab_size)
 
     def read(self, batch: List[Scheduled], hidden: torch.Tensor | None) -> None:
-        """Take in the [H, hidden_size] states of the rows that `batch`, not yet noted as computed, wants read."""
+        """Read the [H, hidden_size] states of rows that `batch`, not yet noted as computed, needs."""
         if hidden is None:
             return
         scored: list[tuple[ScoreReading, torch.Tensor]] = []

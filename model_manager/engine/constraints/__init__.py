@@ -1,1 +1,1 @@
-"""Outputs held to a constraint: its grammar, and what of the grammar a sequence has behind it."""
+"""Outputs that must meet a constraint: compiled grammars, masks of allowed tokens, each sequence's state."""

@@ -1,4 +1,4 @@
-"""Which tokens may come next in each row of a batch, made for all rows in parallel, and while the model runs.
+"""Which tokens may come next in each row of a batch; computed for all rows in parallel, while the model runs.
 
 Knows sequences' guides and rows; not what grammars say, nor what is sampled.
 """
@@ -21,7 +21,7 @@ _MOST_THREADS = 32
 
 
 class Masks:
-    """A mask for each row of the batch table, of which those count whose sequences have guides."""
+    """A mask for each row of the batch table; only rows whose sequences have guides count."""
 
     def __init__(self, num_rows: int, vocab_size: int) -> None:
         self._bits: MaskBits = np.zeros((num_rows, mask_words(vocab_size)), np.uint32)
@@ -31,14 +31,14 @@ class Masks:
         self._begun: list[Sequence] = []
 
     def begin(self, sequences: Iterable[Sequence]) -> None:
-        """Begin to make those that are missing, in other threads; nobody else may use the guides until `of` returns."""
+        """Begin to compute the missing masks in other threads; nobody else may use the guides until `of` returns."""
         self._begun = self._missing(sequences)
         if self._begun:
             self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="masks")
             self._filling = self._threads.submit(self._fill, _places(self._begun))
 
     def of(self, sequences: Iterable[Sequence]) -> MaskBits:
-        """All masks, of which those of these sequences are made."""
+        """All masks; the ones of these sequences are complete."""
         if self._filling is not None:
             self._filling.result()
             self._filling = None
@@ -51,7 +51,7 @@ class Masks:
         return self._bits
 
     def _missing(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Those whose masks are yet to be filled; one that leaves a token that is known is made here."""
+        """The guides whose masks are missing; a mask that allows one known token is made here."""
         missing = []
         for sequence in sequences:
             guide = sequence.guide
@@ -91,5 +91,5 @@ class Masks:
 
 
 def _places(sequences: List[Sequence]) -> list[tuple[LLMatcher, int]]:
-    """Whose masks, and in which rows."""
+    """The sequences with guides, and their rows."""
     return [(sequence.guide.matcher, sequence.row) for sequence in sequences if sequence.guide is not None]

@@ -1,10 +1,11 @@
-"""Sequences whose constraints are being compiled, in threads beside the engine's loop, until they can run; and those
-that their budget has cut, until a way to their end is found.
+"""Sequences that wait for their constraint to be compiled, or for an ending of their cut output; in threads beside the
+loop.
 
 Knows sequences and futures; not what compiling takes. Several sequences with one constraint wait for one compilation;
-nothing is kept here. However many wait, a few constraints are compiled at a time, in order of rank, and only of those
-that might run soon: grammars of those far down the line would lie about in memory, and there may be more of them than
-there is of that. Who needs no compilation, or one that is under way, waits for no other.
+nothing is kept here.
+
+Few constraints are compiled at a time, in order of rank, and only those of sequences that might run soon: grammars of
+all that wait could need more memory than there is. A sequence that needs no compilation waits for no other.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from ..scheduling.sequence_heap import SequenceHeap
 
 _THREADS = 2
 _MOST_COMPILING = 16
-"""Constraints that are being compiled at a time."""
+"""Most constraints that are compiled at a time."""
 _MOST_OF_ONE = 16
-"""Sequences that wait for the same one."""
+"""Most sequences that wait for the same compilation."""
 _MOST_BEGUN = _MOST_COMPILING * _MOST_OF_ONE + 64
-"""Sequences that wait for one, or whose tokens are gone through: there is room for some that wait for none."""
+"""Most sequences that wait for a compilation or replay their tokens; leaves room for some that need neither."""
 _MOST_AT_ONCE, _MOST_LOOKED_AT = 16, 256
-"""Sequences that are begun with, and that are looked at, in one step of the engine."""
+"""Most sequences that are started, and that are examined, in one step of the engine."""
 
 
 class Preparation:
     """Gives sequences their guides."""
 
     def __init__(self, compiler: GrammarCompiler | None) -> None:
-        """None where the model takes no constraints."""
+        """`grammars` is None if the model takes no constraints."""
         self._compiler = compiler
         self._threads: ThreadPoolExecutor | None = None
         self._replaying: ThreadPoolExecutor | None = None
@@ -59,13 +60,13 @@ class Preparation:
         return self._waiting.get(request_id)
 
     def add(self, sequence: Sequence) -> None:
-        """Have a sequence's constraint compiled in its turn. Raises InvalidRequest where the model takes none."""
+        """Queue a sequence for compilation. Raises InvalidRequest if the model takes no constraints."""
         _asked(sequence, self._compiler)
         self._waiting[sequence.request_id] = sequence
         self._line.push(sequence.rank, sequence)
 
     def close(self, sequence: Sequence) -> None:
-        """Have an end found for an output that has ended without one; it is `ready` then."""
+        """Queue a cut output for a search of its ending; it is `ready` afterwards."""
         self._waiting[sequence.request_id] = sequence
         self._begun[sequence.request_id] = self._replay(sequence.closing)
 
@@ -77,7 +78,7 @@ class Preparation:
             future.cancel()  # unless it runs already
 
     def begin(self, last: Rank | None) -> None:
-        """Begin with those whose turn it is; `last` is the rank of those behind whom nobody runs soon, if there are."""
+        """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one."""
         most = min(len(self._begun) + _MOST_AT_ONCE, _MOST_BEGUN)
         for _ in range(_MOST_LOOKED_AT):
             if len(self._begun) >= most or (sequence := self._line.pop()) is None:
@@ -92,7 +93,7 @@ class Preparation:
                 self._begun[sequence.request_id] = future
 
     def ready(self) -> Iterator[tuple[Sequence, RequestError | None]]:
-        """Those that can run or have ended, and those that cannot and why; they wait here no more."""
+        """The sequences that can run or have ended, and those that failed with the reason; they wait no longer."""
         self._forget_compiled()
         for request_id, future in [entry for entry in self._begun.items() if entry[1].done()]:
             sequence, error = self._waiting[request_id], None
@@ -111,11 +112,11 @@ class Preparation:
             yield sequence, error
 
     def wait(self, seconds: float) -> None:
-        """Until the first is ready, or others may be begun, at most so long."""
+        """Wait until a sequence is ready or another may start, at most this long."""
         wait([*self._begun.values(), *self._compiling.values()], seconds, FIRST_COMPLETED)
 
     def _forget_compiled(self) -> None:
-        """Have those that were put off in line again if there is less to wait for than there was."""
+        """Queue the postponed sequences again if fewer compilations are pending."""
         compiling = {key: future for key, future in self._compiling.items() if not future.done()}
         if len(compiling) < len(self._compiling):
             for sequence in self._put_off:
@@ -124,7 +125,7 @@ class Preparation:
         self._compiling = compiling
 
     def _future(self, constraint: Constraint, compiler: GrammarCompiler) -> Future[Grammar] | None:
-        """What is being compiled, what need not be, or what is to be from now on; None if enough wait already."""
+        """The future of a sequence's grammar: running, finished, or new; None if enough are pending."""
         key = constraint.key()
         if key in self._compiling and not self._compiling[key].cancelled():
             future = self._compiling[key]
@@ -141,13 +142,13 @@ class Preparation:
         return self._compiling[key]
 
     def _replay(self, job: Callable[[], Any]) -> Future[Any]:
-        """In other threads than those that may be compiling for long."""
+        """Replay a sequence's tokens; in threads that no long compilation blocks."""
         self._replaying = self._replaying or ThreadPoolExecutor(_THREADS, thread_name_prefix="replays")
         return self._replaying.submit(_guarded, job)
 
 
 def guide_alone(sequence: Sequence, compiler: GrammarCompiler | None) -> None:
-    """Give one sequence its guide, in this thread, and have it take the tokens that it brings; raises RequestError."""
+    """Give one sequence its guide in this thread, and replay its tokens; raises RequestError."""
     constraint, given = _asked(sequence, compiler)
     sequence.adopt(sequence.replayed(_guide(sequence, given.compile(constraint))))
 
@@ -161,7 +162,7 @@ def _asked(sequence: Sequence, compiler: GrammarCompiler | None) -> tuple[Constr
 
 
 def _guarded(job: Callable[[], Any]) -> Any:
-    """What llguidance does not take is wrong with the request; what else goes wrong is the engine's fault."""
+    """An error of llguidance is the request's; any other is the engine's."""
     try:
         return job()
     except RequestError:

@@ -57,8 +57,8 @@ def _attend(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
 
 @njit(nogil=True)
 def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any, stored: Any) -> None:
-    """Every row's softmax over its context, stretch by stretch; of several heads, each stretch for all of them before
-    the next, so that memory is read in the order in which blocks hold it.
+    """Every row's softmax over its context, stretch by stretch; a stretch is done for all heads before the next, so
+    that memory is read in the order of the blocks.
     """
     sequence, first_row, num_rows = load_int32(tile, 0), load_int32(tile, 1), load_int32(tile, 2)
     first_head, heads = load_int32(tile, 3), load_int32(tile, 4)

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU: the cache, and the record that tells the kernels of a step where everything lies.
+"""Paged attention on a CPU: the cache, and the record that tells a step's kernels where everything lies.
 
 The kernels walk the block tables where the pages lie; nothing is gathered. Knows no model.
 """
@@ -23,7 +23,9 @@ from .team import Kernel, Team
 _TILE_ROWS = 32
 """Query rows (tokens x the heads that share a KV head) that one task attends together."""
 _NARROW = 2
-"""Query rows of a KV head, up to which a tile takes several of these: more read each page often enough."""
+"""With at most so many query rows per KV head, a tile takes several KV heads; with more, each page is read often
+enough.
+"""
 _TILES_PER_THREAD = 4
 _EVERYTHING = 2**40
 """A window that no context reaches."""
@@ -121,7 +123,7 @@ class CpuAttention:
         return [(kernel.address, record.ctypes.data) for kernel in (self._store, self._attend)]
 
     def _describe(self, record: Longs, layer: int, addresses: list[int], options: AttentionOptions) -> None:
-        """Fill in what differs between layers."""
+        """Set the record's fields that differ between layers."""
         record[: Field.CACHE + 1] = (*addresses, self._layers[layer])
         record[Field.WINDOW] = options.window or _EVERYTHING
         record[Field.SINKS] = self._sinks_address(options.sinks)

@@ -1,8 +1,8 @@
-"""Runs a decoder on a CPU as one compiled program a step: products, norms and attention without Python in between.
+"""Runs a decoder on a CPU as one compiled program per step: products, norms and attention without Python in between.
 
-Serves the models that decoder_plan.py knows; others run through transformers' own code (model_runner.py). The sum that
-runs along the layers (the residual stream) is kept in float32 whatever the format of the weights. What the last layer
-does after its attention is done for the rows alone that are asked for: of a prompt's others, keys and values are kept.
+Serves the models that decoder_plan.py knows; others run through transformers' code (model_runner.py). The residual
+stream is float32 whatever the weights' format. After the last layer's attention, only rows that are wanted go on; for a
+prompt's other rows keys and values are enough.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CompiledRunner:
             buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
 
     def _finish_rows(self, wanted: Longs, count: int) -> None:
-        """Bring the rows `wanted` of `count` through the rest of the last layer; they are the first rows then."""
+        """Compute the rest of the last layer for the rows `wanted` of `count`; they become the first rows."""
         if len(wanted) < count:
             rows = torch.from_numpy(wanted)
             for buffer in (self._buffers.stream, self._buffers.attended):

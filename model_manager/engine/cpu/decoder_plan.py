@@ -1,7 +1,7 @@
-"""What a model consists of, for those whose layers the compiled step knows: norms, products, attention.
+"""A model's parts, for architectures that the compiled step knows: norms, products, attention.
 
-A layer is  x += attention(norm(x));  x += mlp(norm(x)).  Read from a transformers config alone: names and shapes of
-parameters, as transformers saves them, and no parameter itself.
+A layer is x += attention(norm(x)); x += mlp(norm(x)). Read from a transformers config alone: names and shapes of
+parameters, as transformers saves them; no parameter itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPT_POSITION_OFFSET = 2
 
 @dataclass(frozen=True)
 class NormPlan:
-    """A normalisation with weight and, of some, bias [dim]."""
+    """A normalisation with a weight [dim] and, in some models, a bias [dim]."""
 
     kind: Norm
     weight: str
@@ -32,7 +32,7 @@ class NormPlan:
     dim: int
     epsilon: float
     stored_less: float = 0.0
-    """How much less than the factor each stored weight is (Gemma)."""
+    """How much a stored weight is below its factor (Gemma)."""
 
     @property
     def shapes(self) -> Shapes:
@@ -43,7 +43,7 @@ class NormPlan:
 
 @dataclass(frozen=True)
 class LinearPlan:
-    """A product with a weight [out_features, in_features] and, of some, a bias."""
+    """A product with a weight [out_features, in_features] and, in some models, a bias."""
 
     weight: str
     bias: str | None
@@ -104,7 +104,7 @@ class DecoderPlan:
     """A whole model."""
 
     tokens: str
-    """The embedding [vocab_size, hidden_size]; tied to the head where that has the same name."""
+    """The embedding [vocab_size, hidden_size]; tied to the head if both have the same name."""
     positions: PositionTable | None
     rope: Rope | None
     layers: tuple[LayerPlan, ...]
@@ -178,7 +178,7 @@ def _opt_layer(name: str, config: Any) -> LayerPlan:
 
 
 def _plan_llama(config: Any) -> DecoderPlan | None:
-    """Llama and those built like it."""
+    """Llama and architectures built like it."""
     rope = _rope(config)
     is_known = config.hidden_act in _ACTIVATIONS[_has_gate(config)]
     if rope is None or not is_known:
@@ -222,7 +222,7 @@ def _llama_layer(name: str, config: Any, window: int | None) -> LayerPlan:
 
 
 def _feed_forward(name: str, config: Any) -> tuple[tuple[LinearPlan, ...], LinearPlan]:
-    """What leads into the activation, and what leads out of it."""
+    """The products before the activation, and the one after it."""
     hidden, inner = config.hidden_size, config.intermediate_size
     bias = bool(getattr(config, "mlp_bias", False) or getattr(config, "use_bias", False))
     if _has_gate(config):
@@ -245,7 +245,7 @@ def _windows(config: Any) -> list[int | None]:
 
 
 def _rope(config: Any) -> Rope | None:
-    """As transformers' own models make it from the config; None for one that has several."""
+    """As transformers makes it from the config; None for a model with several."""
     parameters = config.rope_parameters
     kind = parameters.get("rope_type")
     if kind == "default":
@@ -279,7 +279,7 @@ def _layer_norm(name: str, dim: int, epsilon: float) -> NormPlan:
 
 
 def _norm(name: str, dim: int, config: Any) -> NormPlan:
-    """As Llama and those built like it have them."""
+    """Norms as in Llama."""
     if config.model_type == "starcoder2":
         return _layer_norm(name, dim, config.norm_epsilon)
     stored_less = 1.0 if config.model_type == "gemma" else 0.0
@@ -293,7 +293,7 @@ _ACTIVATIONS = {
     },
     False: {"gelu_pytorch_tanh": Epilogue.GELU_TANH},
 }
-"""By whether there is a gate, and by the name that configs have for it."""
+"""By whether there is a gate, and by the config's name."""
 _PLANNERS: dict[str, Callable[[Any], DecoderPlan | None]] = {
     "GemmaForCausalLM": _plan_llama,
     "LlamaForCausalLM": _plan_llama,

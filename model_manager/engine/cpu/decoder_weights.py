@@ -16,7 +16,7 @@ from .step_emitter import NormWeights
 
 
 class DecoderWeights:
-    """Takes the parameters of a part of the model, and makes of them what is asked for."""
+    """Takes the parameters of a part of the model, and packs them."""
 
     def __init__(self, parameters: Parameters, fmt: Format, dtype: torch.dtype) -> None:
         self._parameters = parameters
@@ -25,11 +25,11 @@ class DecoderWeights:
         self._taken: dict[str, torch.Tensor] = {}
 
     def take(self, part: LayerPlan | LinearPlan | NormPlan) -> None:
-        """Have the parameters of `part`, and no others."""
+        """Read the parameters of `part`, and drop all others."""
         self._have([name for name, _ in part.shapes])
 
     def head_and_embedding(self, plan: DecoderPlan) -> tuple[PackedMatrix, Embedding]:
-        """The head packed, and what embeds tokens: from the head's own panels where it is tied and not rounded."""
+        """The packed head, and the embedding: from the head's own panels if it is tied and not rounded."""
         positions = self._copy_of(plan.positions.weight) if plan.positions else None
         if plan.is_tied and self._fmt != Format.INT8:
             self.take(plan.head)
@@ -69,10 +69,10 @@ class DecoderWeights:
         self._taken = self._parameters.take(names)
 
     def _copy_of(self, name: str) -> torch.Tensor:
-        """That parameter, which alone is taken, in memory of its own."""
+        """A copy of one parameter, in its own memory."""
         self._have([name])
         return self._taken[name].to(self._dtype, copy=True)
 
     def _float(self, name: str) -> torch.Tensor:
-        """A copy, of what the model's dtype makes of it."""
+        """A float32 copy, rounded as the model's dtype rounds."""
         return self._taken[name].to(self._dtype).to(torch.float32, copy=True)

@@ -1,4 +1,5 @@
-"""Weights of linear layers, laid out once as the kernels read them: panel after panel, each from first to last step.
+"""Weights of linear layers, laid out once in the order in which the kernels read them: panel after panel, each from
+first to last step.
 
 Knows one matrix; not which layer it belongs to.
 """
@@ -69,7 +70,7 @@ class PackedMatrix:
         return steps.view(torch.bfloat16 if self.fmt == Format.BFLOAT16 else torch.float32)
 
     def _place(self, weight: torch.Tensor, first: int) -> None:
-        """Put the weights of outputs from `first` on, which begins a panel, where they belong."""
+        """Store the weights of outputs from `first` on, the beginning of a panel."""
         weight = weight.to(self._dtype)
         if self.fmt == Format.INT8:
             weight = self._rounded(weight.float(), slice(first, first + len(weight)))
@@ -85,7 +86,7 @@ class PackedMatrix:
             target[whole, :, : len(rest)] = rest.t()
 
     def _rounded(self, weight: torch.Tensor, outputs: slice) -> torch.Tensor:
-        """Steps of float32 weights; the outputs' scales and offsets are noted."""
+        """Round float32 weights to steps; notes each output's scale and offset."""
         least, most = weight.aminmax(dim=1)
         scales = torch.maximum(-least, most).clamp_(min=1e-30) / _MOST
         rounded = (weight / scales[:, None]).round_()

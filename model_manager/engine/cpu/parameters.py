@@ -21,10 +21,10 @@ Shape = tuple[int, ...]
 
 
 class Parameters(Protocol):
-    """Parameters that are asked for once."""
+    """Parameters that are read once."""
 
     def take(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """Those of these names; they hold no memory once the caller drops them."""
+        """The parameters with these names; they hold no memory once the caller drops them."""
 
 
 class LoadedParameters:
@@ -57,9 +57,9 @@ class StoredParameters:
 
 
 def stored_parameters(wanted: Mapping[str, Shape], found: Mapping[str, tuple[Path, Shape]]) -> StoredParameters | None:
-    """The parameters that a model wants, if files hold those and no others; `found`: file and shape of each.
+    """The parameters that a model needs, if the files hold exactly these; `found`: file and shape of each.
 
-    None where anything is missing, too much or of another shape: whoever knows more names may make sense of it.
+    None if any is missing, additional or of another shape: transformers may still know what to do with it.
     """
     learned = {name for name in found if not name.endswith(_NOT_LEARNED)}
     names = _names(wanted, learned)

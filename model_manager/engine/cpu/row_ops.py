@@ -117,7 +117,7 @@ def quantize_row(b: Any, x: Any, dim: Any, out: Any, scale_out: Any, itemsize: i
 
 @inlined(types.void, literals=2)
 def rotate_head(b: Any, x: Any, half: Any, cos: Any, sin: Any, lanes: int, itemsize: int) -> None:
-    """Rotary embedding in place of a head's first 2 * half elements: pairs are `half` apart (Su et al. 2021)."""
+    """Rotary embedding of a head's first 2 * half elements, in place: pairs are `half` apart (Su et al. 2021)."""
     memory, plain = Vectors(b, lanes, itemsize), Vectors(b, lanes)
     with cgutils.for_range_slice(b, number(0), half, number(lanes)) as (i, _):
         j = b.add(i, half)
@@ -169,6 +169,6 @@ def look(b: Any, counter: Any) -> Any:
 
 @inlined(types.void)
 def pause(b: Any) -> None:
-    """Let the core's other business go first for a moment."""
+    """Let the core's other thread go first for a moment."""
     signature = ir.FunctionType(ir.VoidType(), [])
     b.call(cgutils.get_or_insert_function(b.module, signature, "llvm.x86.sse2.pause"), [])

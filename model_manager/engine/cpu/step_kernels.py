@@ -34,12 +34,12 @@ _CHUNK_ROWS = 128
 _SHARES = 3
 """Cache lines of a panel that one step reads."""
 _FEW_TILES = 2
-"""Which must ask for more than a line with a step to ask for a whole panel."""
+"""With so few tiles, each step must prefetch more than one line to fetch a whole panel."""
 _ROWS_A_TASK = 4
 _SPINS = 256
-"""Looks at a counter, a pause after each, before the core is offered to others."""
+"""Reads of a counter, with a pause after each, before the thread yields its core."""
 _OFFERS = 64
-"""Offers after which a thread sleeps between its looks, for others have the core that it waits for."""
+"""Yields after which a thread sleeps between reads: others use the core that it waits for."""
 _NAP = 50
 """Microseconds."""
 
@@ -199,7 +199,7 @@ def _run(record: int) -> None:
 
 @njit(nogil=True)
 def _wait(record: int, arrivals: int) -> None:
-    """Until so many have arrived."""
+    """Wait until so many threads have arrived."""
     spins = 0
     while look(record + 8 * Run.ARRIVED) < arrivals:
         pause()
@@ -257,8 +257,10 @@ def _next_panel(record: int, panel: int) -> int:
 
 @njit(nogil=True)
 def _multiply(record: int, row: int, rows: int, right: int, tile: int, ahead: int, tiles: int, fmt: Any) -> None:
-    """One of so many tiles of a panel. The last computes hardly more rows than there are; of one or two tiles it need
-    not, for reading the weights takes longer than any number of rows.
+    """One of a panel's tiles.
+
+    The last tile computes hardly more rows than there are. With one or two tiles it computes them all: reading the
+    weights takes longer than any number of rows.
     """
     stride, steps = _get(record, Linear.INPUT_STRIDE), _get(record, Linear.STEPS)
     left = _get(record, Linear.INPUT) + row * stride

@@ -1,7 +1,7 @@
 """A step's kernels as one program: all threads run through it together, and meet after each kernel.
 
-So a step enters the threads' pool once, not once for every layer's every operation, and no Python runs in between.
-Knows kernels and records; not what they compute.
+So a step enters the thread pool once, not once per operation of every layer, and no Python runs in between. Knows
+kernels and records; not what they compute.
 """
 
 from __future__ import annotations

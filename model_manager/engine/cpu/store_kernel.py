@@ -51,7 +51,7 @@ def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, 
 
 @njit(nogil=True)
 def _ask_for_keys(record: int, token: int, following: int, head: int, lanes: Any, stored: Any) -> None:
-    """Have the lines brought that the `following` token's key goes to, one a dimension, if they are not `token`'s."""
+    """Prefetch the cache lines for the `following` token's key, one a dimension, if they are not `token`'s."""
     slots, dim, block_size = get(record, Field.SLOTS), get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
     slot = load_int64(slots, following)
     if slot // lanes != load_int64(slots, token) // lanes:

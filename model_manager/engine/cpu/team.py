@@ -1,7 +1,7 @@
-"""Compiling kernels and running them on every core, in the very threads that torch computes with.
+"""Compiles kernels and runs them on every core, in the threads that torch computes with.
 
-One pool of threads, not two that wait for each other's cores: a kernel is handed to the OpenMP runtime that torch
-has loaded. Knows no kernel.
+Two thread pools would wait for each other's cores, so a kernel is handed to the OpenMP runtime that torch has loaded.
+Knows no kernel.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _SIGNATURE = types.void(types.int64)
 class Kernel:
     """A compiled function of one address; keeps its machine code alive.
 
-    It is kept on disk between runs, in this user's cache folder under a digest of `sources` (the files that the code
-    is made of): compiling takes seconds. Where there is no folder that can be written, the log says so.
+    Compiling takes seconds, so the code is cached on disk, in this user's cache folder under a digest of `sources` (the
+    files that it is made of). The log tells if no folder can be written.
     """
 
     def __init__(self, function: Callable[[int], None], sources: Sequence[Path]) -> None:
@@ -77,7 +77,7 @@ def _cache_folder(sources: Sequence[Path]) -> Path:
 
 @contextmanager
 def _numba_cache(folder: Path) -> Iterator[None]:
-    """Numba's own key is the file of the outermost function; what that calls in other files would go unnoticed."""
+    """Numba's own cache key is the file of the outermost function; it misses changes in the files that this calls."""
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
     try:
         yield

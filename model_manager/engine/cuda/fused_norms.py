@@ -18,7 +18,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 @torch.inference_mode()
 def fuse_norms(model: torch.nn.Module) -> int:
-    """Have every RMS norm in `model` computed by torch's own kernel; how many there were."""
+    """Replace every RMS norm in `model` by torch's own kernel; returns how many there were."""
     count = 0
     for module in model.modules():
         epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -36,7 +36,7 @@ def _fused(weight: torch.Tensor, epsilon: float, hidden_states: torch.Tensor) ->
 
 
 def _agree(module: torch.nn.Module, fused: Any, weight: torch.Tensor) -> bool:
-    """Whether both give the same for some rows; others, as of Gemma, add 1 to their weight."""
+    """True if both agree on some rows; other norms, as Gemma's, add 1 to their weight."""
     random = torch.Generator().manual_seed(0)
     rows = (3 * torch.randn(_ROWS, weight.shape[-1], generator=random)).to(weight.device, weight.dtype)
     tolerance = _TOLERANCE.get(weight.dtype, 0.0)

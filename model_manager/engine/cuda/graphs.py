@@ -34,7 +34,7 @@ class PlacingAttention(PagedAttention, Protocol):
     """Paged attention that reads a step from where the step buffer puts it."""
 
     def place(self, step: StepInput) -> PlacedStep:
-        """Bring a step to the device; every layer of it is attended from there."""
+        """Copy a step to the device; every layer of it is attended from there."""
 
 
 class CudaCapture:
@@ -79,7 +79,7 @@ class PlacedModelRunner(TorchModelRunner):
             self._graphs[size] = capture(functools.partial(self._decode, placed, logits[:size]))
 
     def release(self) -> None:
-        """Keep no graph."""
+        """Drop all graphs."""
         self._graphs.clear()
 
     @torch.inference_mode()
@@ -97,7 +97,7 @@ class PlacedModelRunner(TorchModelRunner):
         return self._forward(*rows)
 
     def _place_step(self, step: StepInput) -> PlacedStep:
-        """On the device, complete: a captured graph finds each token's id where it lay when it was captured."""
+        """Copy the step to the device; a captured graph finds each token's id where it lay when it was captured."""
         placed = self._placing.place(step)
         if step.sampled is not None:
             placed.token_ids.copy_(with_sampled(placed.token_ids, placed.sources, step.sampled))
@@ -110,7 +110,7 @@ class PlacedModelRunner(TorchModelRunner):
 
 
 def graph_sizes(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8 and every multiple of 16, as far as `max_num_seqs` sequences need: little is padded, few are kept."""
+    """Batch sizes of graphs: 1, 2, 4, 8 and multiples of 16 up to `max_num_seqs`; little is padded, few are kept."""
     sizes = [1, 2, 4, 8, *range(16, max_num_seqs + 16, 16)]
     enough = next(index for index, size in enumerate(sizes) if size >= max_num_seqs)
     return sizes[: enough + 1]
@@ -125,7 +125,7 @@ def decodes(step: StepInput) -> bool:
 
 
 def padded(step: StepInput, size: int) -> StepInput:
-    """A decoding step with rows added up to `size`: of sequences without context, whose tokens are stored nowhere."""
+    """A decoding step padded to `size` rows by sequences without context, whose tokens are stored nowhere."""
     more = size - len(step.token_ids)
     assert more >= 0, "a step larger than the graph"
     sources = step.sources if len(step.sources) else np.full(len(step.token_ids), -1, np.int64)

@@ -1,4 +1,4 @@
-"""What runs a model on a CUDA device: Triton's kernels and captured graphs, or by name in the log what does instead."""
+"""What runs a model on a CUDA device: Triton kernels and captured graphs. The log names what runs instead of either."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All that a step's kernels read of it, brought to the device in one transfer that the host does not wait for.
+"""A step's inputs, copied to the device in one transfer that the host does not wait for.
 
-The arrays are packed into one int32 buffer whose place on the device never changes, so that a captured graph finds
-the next step where it found the last. Knows which arrays there are; not what a kernel does with them.
+The arrays are packed into one int32 buffer whose place on the device never changes, so that a captured graph finds the
+next step where it found the last one. Knows which arrays there are; not what a kernel does with them.
 """
 
 from __future__ import annotations

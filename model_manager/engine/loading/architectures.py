@@ -1,7 +1,6 @@
-"""Which models are served and, in one sentence each, why the others are not (docs/MODELS.md).
+"""Which models are served and, in one sentence each, why others are not (docs/MODELS.md).
 
-Judges a model by its config and its transformers class alone; what only running it can show is attention_probe's and
-self_check's.
+Judges a model by its config and its class in transformers; attention_probe and self_check judge by running it.
 """
 
 from __future__ import annotations
@@ -49,21 +48,23 @@ TESTED = (
     "StableLmForCausalLM",
     "Starcoder2ForCausalLM",
 )
-"""Those whose greedy outputs are tested token for token against transformers' own generation."""
+"""Architectures whose greedy outputs are tested token for token against transformers' own generation."""
 
 _TEXT_PART = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
-"""Models of several modalities whose text part is served, as the language model that it is."""
+"""Models of several modalities of which the text part is served as a language model."""
 TEXT_PART_KEYS = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
-"""What the weights of a text part are called in the whole model, by pattern, and what alone."""
+"""Names of a text part's weights: patterns of the whole model's names, and the text part's."""
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
-"""How the names of weights begin that a text part does without."""
+"""Prefixes of weights that a text part does not need."""
 _ATTENDING = ("full_attention", "sliding_attention")
 _LENGTH_BOUND_ROPE = ("dynamic", "longrope")
-"""These take other frequencies for the whole batch once one sequence in it outgrows the original length."""
+"""Ropes that change frequencies for the whole batch once one sequence outgrows the original length."""
 
 
 def served_architecture(config: Any) -> str:
-    """The name of a config's transformers class; raises ModelUnsupported, saying why, for what is not served right."""
+    """The name of a config's class in transformers; raises ModelUnsupported, with the reason, for what cannot be served
+    right.
+    """
     name = str(config.architectures[0]) if config.architectures else _architecture_of_type(config.model_type)
     reason = _refusal(name, config)
     if reason:
@@ -74,7 +75,7 @@ def served_architecture(config: Any) -> str:
 
 
 def text_part(config: Any) -> Any | None:
-    """The config of a model's text part, if that is served in the place of the whole."""
+    """The config of a model's text part, if that is served instead of the whole."""
     name = (config.architectures or [""])[0]
     if name not in _TEXT_PART:
         return None
@@ -85,10 +86,10 @@ def text_part(config: Any) -> Any | None:
 
 
 def longest_context(config: Any, setting: int | None) -> int:
-    """Most tokens of a sequence: what is asked for, or the model's own; raises ConfigError for more than that.
+    """Most tokens of a sequence: the setting, or the model's own; raises ConfigError for a setting above that.
 
-    Beyond the original length of a `longrope` or `dynamic` rope an answer would depend on its company, so they end
-    there, which the log says.
+    Beyond the original length of a `longrope` or `dynamic` rope an answer would depend on its company. Sequences end
+    there, and the log says so.
     """
     text = config.get_text_config(decoder=True)
     positions = int(text.max_position_embeddings)
@@ -107,7 +108,7 @@ def longest_context(config: Any, setting: int | None) -> int:
 
 
 def feed_forward_size(config: Any) -> int:
-    """Most values a token has inside a feed-forward part, all the experts that it goes to taken together."""
+    """Most values of a token inside a feed-forward part; all of a token's experts count together."""
     text = config.get_text_config(decoder=True)
     names = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
     dense = max(_largest(getattr(text, name, None)) for name in names) or 4 * text.hidden_size
@@ -121,7 +122,7 @@ def _largest(size: Any) -> int:
 
 
 def refusal_of_type(model_type: str) -> str | None:
-    """The sentence for a model type whose config cannot be read, if nothing of that type is served; else None."""
+    """The refusal of a model type whose config cannot be read, if no model of that type is served; else None."""
     try:
         name = _architecture_of_type(model_type)
     except ModelUnsupported:
@@ -131,7 +132,7 @@ def refusal_of_type(model_type: str) -> str | None:
 
 
 def _architecture_of_type(model_type: str) -> str:
-    """The class that transformers makes a language model of that type of; importing the table takes seconds."""
+    """The class that transformers uses for a language model of that type; importing the table takes seconds."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
@@ -165,7 +166,7 @@ def _refusal(name: str, config: Any) -> str | None:
 
 
 def _seeing_ahead(text: Any) -> str | None:
-    """The field of a config that makes attention see what comes after a token, with its value."""
+    """The field of a config that lets attention see later tokens, with its value."""
     if getattr(text, "is_causal", True) is False:  # transformers' masks go by it, whatever the class declares
         return "is_causal=false"
     bidirectional = "use_bidirectional_attention"
@@ -175,7 +176,7 @@ def _seeing_ahead(text: Any) -> str | None:
 
 
 def _refusal_by_class(name: str) -> str | None:
-    """What its class says of an untested architecture; importing that takes seconds."""
+    """Why an untested architecture is not served, by its class; importing that takes seconds."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     found: Any = getattr(transformers, name, None)

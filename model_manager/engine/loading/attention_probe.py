@@ -1,7 +1,6 @@
-"""What a loaded model asks of attention, found by sending one token through it instead of reading its config.
+"""What a loaded model needs of attention, found by sending one token through it.
 
-Configs name the same sizes in a dozen ways and leave others out; the calls that a model makes are what they are. Knows
-no architecture.
+Configs name the same sizes in a dozen ways and leave others out; a model's calls are certain. Knows no architecture.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def probe_attention(model: Any, device: torch.device, max_model_len: int) -> Att
 
 
 class _Probe:
-    """PagedAttention that notes how it is called and attends nothing."""
+    """A PagedAttention that records its calls and attends to nothing."""
 
     def __init__(self) -> None:
         self._layers: list[int] = []
@@ -56,7 +55,7 @@ class _Probe:
         return torch.zeros_like(query)
 
     def layout(self, model: Any, vocab_size: int, max_model_len: int) -> AttentionLayout:
-        """What was noted; raises ModelUnsupported if it is not the shape that a KV cache has."""
+        """The recorded layout; raises ModelUnsupported if a KV cache cannot have this shape."""
         text = model.config.get_text_config(decoder=True)
         wanted = list(range(text.num_hidden_layers))
         if self._layers != wanted:

@@ -34,7 +34,8 @@ _QUANTIZED = {
     "F8_E4M3": torch.float8_e4m3fn,
 }
 _MASK = re.compile(r"\.att(n|ention)\.(masked_)?bias$")
-"""Buffers that older versions of transformers saved beside the weights (Pythia, GPT-2), and newer ones make anew."""
+"""Buffers that older versions of transformers saved beside the weights (Pythia, GPT-2); newer versions make them anew.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Checkpoint:
     parameters: Mapping[str, tuple[Path, Shape]]
     """File and shape of each."""
     stored_dtype: torch.dtype
-    """The format of most of its weights; of a quantized one, of those that are not."""
+    """The format of most weights; in a quantized checkpoint, of most weights that are not quantized."""
     stored_bytes: int
     num_parameters: int
     """Numbers that the files hold."""
@@ -56,7 +57,7 @@ class Checkpoint:
     """How its weights are quantized, as config.json says."""
     eos_token_ids: list[int]
     is_text_part: bool
-    """Whether the folder holds more than is served; `config` and `model_class` are then of its text part."""
+    """True if only the text part is served; `config` and `model_class` are then the text part's."""
 
     @property
     def model_class(self) -> Any:
@@ -113,14 +114,14 @@ def _read_config(folder: Path) -> Any:
 
 
 def _plain(config: Any) -> Any:
-    """Without what asks transformers' code for outputs of another form, or for more of them."""
+    """The config without fields that make transformers return other or more outputs."""
     for part in (config, config.get_text_config(decoder=True)):
         part.return_dict, part.output_hidden_states = True, False
     return config
 
 
 def _refusal_unread(file: Path) -> str | None:
-    """Why a model is not served whose config transformers' own class does not read; None if that is not the reason."""
+    """Why a model with a config that transformers cannot read is not served; None if the reason is another."""
     try:
         model_type = json.loads(file.read_bytes())["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -148,7 +149,7 @@ def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tu
 
 
 def _eos_token_ids(folder: Path, config: Any) -> list[int]:
-    """From generation_config.json, which chat models correct there, else from the config."""
+    """End-of-sequence ids from generation_config.json, where chat models correct them, else from the config."""
     eos = config.eos_token_id
     file = folder / "generation_config.json"
     if file.is_file():

@@ -1,6 +1,6 @@
-"""Loads what runs as one compiled program a step: its plan from the config, its parameters from the files.
+"""Loads models that run as one compiled program per step: the plan from the config, the parameters from the files.
 
-No model code of transformers is imported for it, which takes longer than all the rest of a start.
+Imports no model code of transformers, which would take longer than the rest of a start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def compiled_plan(placement: Placement) -> DecoderPlan | None:
-    """The plan of a model that can be compiled here; the log says why another cannot."""
+    """The plan of a model that can be compiled here; else None, and the log says why."""
     if not placement.is_whole_on_cpu:
         return None
     architecture = placement.checkpoint.architecture
@@ -31,7 +31,7 @@ def compiled_plan(placement: Placement) -> DecoderPlan | None:
 
 
 def compiled_runner(placement: Placement, plan: DecoderPlan, parameters: Parameters, *, reserve: int) -> CompiledRunner:
-    """Takes and packs the parameters, for which `reserve` bytes are still to be taken."""
+    """Packs the parameters; `reserve` bytes are still needed for them."""
     config = placement.config
     cache = placement.plan_cache(plan.layout, reserve)
     log.info("KV cache: %d blocks of %d tokens", cache.num_blocks, config.block_size)

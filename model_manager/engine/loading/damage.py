@@ -1,4 +1,4 @@
-"""What goes wrong while weights are read, as errors that name the folder or say that memory ran out."""
+"""Turns failures while weights are read into errors that name the folder or say that memory ran out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...wire.errors import ModelCorrupt, ModelDoesNotFit
 
 @contextmanager
 def damage_named(folder: Path, *signs: type[Exception]) -> Iterator[None]:
-    """Within, errors of the classes `signs` are the folder's fault, unless memory ran out: then ModelDoesNotFit."""
+    """Within, errors of the classes `signs` become ModelCorrupt, or ModelDoesNotFit if memory ran out."""
     try:
         yield
     except Exception as error:
@@ -26,7 +26,7 @@ def damage_named(folder: Path, *signs: type[Exception]) -> Iterator[None]:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Torch's allocator of a CPU has no class of error of its own."""
+    """True if memory ran out; torch's CPU allocator has no error class for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     out_of_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM

@@ -1,6 +1,6 @@
-"""Which device and number format a model runs with: what the settings ask for against what the machine has.
+"""Which device and number format a model runs with, by the settings and the machine.
 
-Knows no model beyond the format that its checkpoint is stored in.
+Knows nothing of a model but the format of its checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": tor
 
 
 def choose_device(setting: Device) -> torch.device:
-    """The device to run on; raises ConfigError if it is asked for by name and not there."""
+    """The device to run on; raises ConfigError if the setting names one that is not there."""
     present = torch.cuda.is_available()
     if setting == "cuda" and not present:
         raise ConfigError("device='cuda': this machine has no usable CUDA device; takes 'cpu' or 'auto' here")
@@ -28,9 +28,9 @@ def choose_device(setting: Device) -> torch.device:
 
 
 def choose_dtype(setting: Dtype, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """The format to compute in: the one asked for, else the stored one as far as `device` computes it fast.
+    """The format to compute in: the setting, else the stored format if `device` computes it fast.
 
-    Raises ConfigError for float16 asked for on a CPU, where it has neither speed nor range.
+    Raises ConfigError for float16 on a CPU, where it has neither speed nor range.
     """
     if setting == "float16" and device.type == "cpu":
         raise ConfigError("dtype='float16': not on a CPU; takes 'auto', 'float32' or 'bfloat16' there")
@@ -43,13 +43,13 @@ def choose_dtype(setting: Dtype, stored: torch.dtype, device: torch.device) -> t
 
 
 def computes_bfloat16_fast() -> bool:
-    """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16 or AMX; on Arm, BF16)."""
+    """True if this processor multiplies bfloat16 in hardware (AVX512-BF16 or AMX; on Arm, BF16)."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use, ≥ 1: those it may run on, or as many as its container's quota is worth."""
+    """Cores that this process may use, ≥ 1: by its affinity and its container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share, _, period = (quota.read_text() if quota.is_file() else "max").partition(" ")
     return max(1, min(cores, round(int(share) / int(period)))) if share.isdigit() else cores

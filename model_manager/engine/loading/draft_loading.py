@@ -1,4 +1,4 @@
-"""A model and, where the settings ask for it, the smaller one that guesses for it, loaded so that both fit.
+"""Loads a model and, if the settings want one, the smaller model that guesses for it, so that both fit.
 
 Knows folders and settings; not how either is computed.
 """
@@ -36,7 +36,7 @@ def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, Mod
 
 
 def _check_tokens(config: ModelConfig, folder: Path, draft_folder: Path) -> None:
-    """Where both have a tokenizer: a guess is a token id, which must mean the same to both."""
+    """Raise ConfigError unless both tokenizers, if there are two, are equal: a guess is a token id."""
     paths = [each / "tokenizer.json" for each in (folder, draft_folder)]
     if all(path.is_file() for path in paths):
         ours, drafts = (Tokenizer.from_file(str(path)).get_vocab() for path in paths)

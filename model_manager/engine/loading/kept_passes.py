@@ -1,8 +1,8 @@
-"""Which checks have been passed on this machine, so that a start pays for them once.
+"""Which checks have passed on this machine, so that only a first start pays for them.
 
-A pass is a file in the cache folder, named by the digest of everything that the outcome depends on: the checkpoint's
+A pass is a file in the cache folder. Its name is the digest of everything that the outcome depends on: the checkpoint's
 config and files, the code here, in torch and in transformers, the processor, and the settings that choose how the model
-is computed. Only passes are kept: a refusal is found again by each start. What cannot be kept is checked again.
+is computed. Only passes are kept: each start finds a refusal again. A check whose pass cannot be written runs again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENGINE = Path(__file__).parents[1]
 
 
 class KeptPass:
-    """Whether one check of one load has been passed before."""
+    """One check of one load, and whether it has passed before."""
 
     def __init__(self, placement: Placement, check: str) -> None:
         """`check` names it."""
@@ -41,7 +41,7 @@ class KeptPass:
         self._rank = placement.rank
 
     def is_kept(self) -> bool:
-        """Ranks of one model come to the same answer: a check takes all of them."""
+        """True if the pass is kept. All ranks of a model get the same answer, since a check needs all of them."""
         try:
             found = self._file.read_bytes() == self._content
         except OSError:
@@ -49,7 +49,7 @@ class KeptPass:
         return found if self._rank is None else bool(self._rank.least(int(found)))
 
     def keep(self) -> None:
-        """Remember that it was passed; whoever does so at the same time writes the same."""
+        """Remember the pass; another process may write the same at the same time."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             _write(self._file, self._content)
@@ -83,7 +83,7 @@ def _conditions(placement: Placement) -> dict[str, Any]:
 
 
 def _identity(file: Path) -> tuple[str, int, int]:
-    """Name, size and time of change: reading all of it would take longer than the checks."""
+    """Name, size and modification time: reading the file would take longer than the checks."""
     status = file.stat()
     return file.name, status.st_size, status.st_mtime_ns
 
@@ -98,7 +98,7 @@ def _code() -> str:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """All of it or nothing, whoever reads it meanwhile."""
+    """Write all or nothing, whoever reads the file meanwhile."""
     descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
     try:
         with os.fdopen(descriptor, "wb") as opened:

@@ -18,14 +18,14 @@ _GIB = 2**30
 SHARE_OF_MACHINE = 0.6
 """Share of the memory left after weights and activations that the cache may take: workers need some too."""
 SHARE_OF_GPU = 0.92
-"""The same where nothing but the engine lives; the rest is for captured graphs and what an allocator wastes."""
+"""The same on a GPU, where only the engine lives; the rest is for captured graphs and for what an allocator wastes."""
 _USEFUL_TOKENS = 256
-"""A cache that holds not even one sequence of this length serves nobody."""
+"""A cache that cannot hold one sequence of this length is useless."""
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What was decided."""
+    """Size of a KV cache."""
 
     num_blocks: int
     max_model_len: int

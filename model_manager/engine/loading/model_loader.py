@@ -75,7 +75,7 @@ def load_model(
 
 
 def room_for(config: ModelConfig, folder: Path) -> Room:
-    """What the checkpoint in `folder` will take, without loading its weights; raises as load_model does."""
+    """Memory that the checkpoint in `folder` will take, without loading its weights; raises as load_model does."""
     placement = Placement.choose(config, read_checkpoint(folder))
     plan = compiled_plan(placement)
     if plan is None:
@@ -88,9 +88,9 @@ def room_for(config: ModelConfig, folder: Path) -> Room:
 
 
 def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]:
-    """The runner, and what its linear layers are held in.
+    """The runner, and the format of its linear layers.
 
-    Whatever needs transformers' model code imports it here: that takes longer than all the rest.
+    Transformers' model code is imported only here and only if needed: that takes longer than everything else.
     """
     plan = _checked_plan(placement)
     checkpoint = placement.checkpoint
@@ -109,7 +109,7 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
 
 
 def _checked_plan(placement: Placement) -> DecoderPlan | None:
-    """The plan of a model that can be compiled and computes what transformers' code does; the log names another."""
+    """The plan of a model, if its compiled step computes what transformers' code does; else None, as the log says."""
     plan = compiled_plan(placement)
     passed = KeptPass(placement, "compiled")
     if plan is None or passed.is_kept():

@@ -1,8 +1,8 @@
 """Which positions transformers' own attention sees in each layer, read from the masks that it builds.
 
-A mask is a function of two positions, and is asked about the model's whole length, so that a window of 4,096 positions
-shows as one of 16 does. What a model says of its attention otherwise (`is_causal`, the windows of its cache) has to
-agree: transformers' answers would depend on how it is called. Knows no weights: outputs are all zeros.
+A mask is a function of two positions. It is evaluated over the model's whole length, so that a window of 4,096
+positions shows as one of 16 does. What a model says elsewhere (`is_causal`, the windows of its cache) has to agree:
+transformers' answers would depend on how it is called. Knows no weights: outputs are zeros.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .refusing import not_served
 _IMPLEMENTATION = "millrace_noted"
 _TOKENS = 4
 _MARK = 7919
-"""The first number of a mask that `_noted_mask` has made; the second is a window."""
+"""First number of a mask made by `_noted_mask`; the second is the window."""
 _ALL, _OTHER = 0, -1
-"""In the place of a window: every position up to one's own, and something else."""
+"""In place of a window: every earlier position, and anything else."""
 
 Windows = tuple[int | None, ...]
 
@@ -52,14 +52,14 @@ def own_windows(model: Any, device: torch.device, max_model_len: int) -> Windows
 
 
 def check_windows(model: Any, layout: AttentionLayout, device: torch.device, max_model_len: int) -> None:
-    """Raise ModelUnsupported unless what attention is told of each layer's window is what transformers' masks hide."""
+    """Raise ModelUnsupported unless the windows that attention is given are those of transformers' masks."""
     windows = own_windows(model, device, max_model_len)
     if windows != layout.windows:
         raise not_served(model, f"transformers' masks leave windows {windows}, and attention is told {layout.windows}")
 
 
 class _Notes:
-    """Stands where layers look for attention."""
+    """Records windows in place of attention."""
 
     def __init__(self) -> None:
         self.windows: list[int] = []
@@ -68,7 +68,7 @@ class _Notes:
 def _note(
     module: Any, query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor, mask: Any = None, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """As transformers calls its attention functions; attends to nothing."""
+    """An attention function of transformers that records the window and attends to nothing."""
     is_causal = options.get("is_causal")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -84,7 +84,7 @@ def _noted_window(mask: torch.Tensor | None) -> int:
 
 
 def _noted_mask(*, config: Any, mask_function: Any = causal_mask_function, **_sizes: Any) -> torch.Tensor:
-    """As transformers calls what builds its masks; gives the window in place of a mask."""
+    """A mask builder of transformers that gives the window instead of a mask."""
     length = int(getattr(config.get_text_config(decoder=True), "max_position_embeddings", 0) or _TOKENS)
     try:
         window = _window_of(mask_function, max(length, _TOKENS))
@@ -94,7 +94,7 @@ def _noted_mask(*, config: Any, mask_function: Any = causal_mask_function, **_si
 
 
 def _window_of(mask_function: Any, length: int) -> int:
-    """From what a few positions of a sequence see."""
+    """The window, from what a few positions of a sequence see."""
     asked = torch.tensor([0, 1, length // 2, length - 1]).view(-1, 1)
     behind, first = torch.arange(length), torch.zeros((), dtype=torch.long)
     seen = torch.as_tensor(mask_function(first, first, asked, behind)).expand(len(asked), length)
@@ -106,7 +106,9 @@ def _window_of(mask_function: Any, length: int) -> int:
 
 
 def _check_cache(model: Any, windows: Windows, max_model_len: int) -> None:
-    """A cache that forgets more than the masks hide makes transformers' generation another than its forward pass."""
+    """Raise ModelUnsupported if transformers' cache forgets more than its masks hide: its generation would differ from
+    its forward pass.
+    """
     try:
         kept = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=model.config).layers]
     except (TypeError, ValueError, AttributeError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""What a load goes by: the settings, the checkpoint, the device and format chosen for it, and the memory it may take.
+"""A load's inputs: the settings, the checkpoint, the chosen device and format, and the memory it may take.
 
 Knows no way of loading.
 """
@@ -36,7 +36,7 @@ class Placement:
     max_model_len: int
     rank: Rank | None = None
     beside: Room = NO_ROOM
-    """What another model will take, whose cache has as many blocks."""
+    """Memory for another model, whose cache has as many blocks."""
     num_blocks: int | None = None
     """Blocks of the KV cache; by default all that fit."""
 
@@ -84,7 +84,7 @@ class Placement:
 
     @property
     def unpacked_bytes(self) -> int:
-        """What packing a model that is loaded takes on a CPU: weights in their file's own format are mapped until then,
+        """Bytes that packing a loaded model takes on a CPU: weights in their file's own format are mapped until then,
         and count as free.
         """
         is_mapped = self.dtype == self.checkpoint.stored_dtype and self.checkpoint.quantization is None
@@ -108,7 +108,7 @@ class Placement:
         )
 
     def plan_cache(self, layout: AttentionLayout, reserve: int) -> CachePlan:
-        """How many blocks; `reserve` bytes go to what the model has yet to take, besides a step's activations."""
+        """The number of blocks; `reserve` bytes are for what the model still needs, beside a step's activations."""
         if self.num_blocks is not None:
             return CachePlan(self.num_blocks, self.max_model_len)
         return kv_memory.plan_cache(
@@ -121,7 +121,7 @@ class Placement:
         )
 
     def _free_memory(self) -> int:
-        """Bytes that this process may take; the same for all ranks, for they must come to the same KV cache."""
+        """Bytes that this process may take; the same for all ranks, which need equal KV caches."""
         is_cuda = self.device.type == "cuda"
         free = torch.cuda.mem_get_info(self.device)[0] if is_cuda else free_memory()
         if self.rank is None:
@@ -129,8 +129,8 @@ class Placement:
         return self.rank.least(free if is_cuda else free // self.world)
 
     def _activation_bytes(self, layout: AttentionLayout) -> int:
-        """Most that one step holds besides weights and cache: one layer's states, and logits with the copies that
-        sampling, and reading prompts, make of them; of drafts' logits those of one at a time are sampled from.
+        """Most bytes of one step besides weights and cache: one layer's states, and logits with the copies that
+        sampling and reading prompts make; drafts are sampled one row at a time.
         """
         config, model = self.config, self.checkpoint.config
         width = 3 * feed_forward_size(model) + 8 * model.hidden_size
@@ -142,6 +142,6 @@ class Placement:
 
 
 def _share_of(config: ModelConfig, world: int) -> ModelConfig:
-    """The settings with a rank's part of the KV cache that was asked for."""
+    """The settings with a rank's share of kv_cache_gib."""
     gib = config.kv_cache_gib
     return config if gib is None else msgspec.structs.replace(config, kv_cache_gib=gib / world)

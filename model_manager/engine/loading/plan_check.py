@@ -1,9 +1,8 @@
-"""What the compiled step must show before it stands in for transformers' code: the same logits, for that very config.
+"""Checks that a compiled step gives the logits of transformers' code, for the very config.
 
-Both compute a small instance of the config, with random weights, in float32 where the processor has the instructions:
-as many layers as the model, each as narrow as its heads and groups of heads can be. Loading a model's weights a second
-time would double the memory of a start, and in bfloat16 or int8 rounding would hide what a field of the config changes;
-that the weights of a folder are the plan's is known from their names and shapes. Knows no file.
+Both compute a small model with the config, random weights and as many layers, each as narrow as its heads allow, in
+float32. The real weights would need twice the memory, and rounding in bfloat16 or int8 would hide what a config's field
+changes. That a folder's weights are the plan's is known from their names and shapes. Knows no file.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def _disagreement(placement: Placement) -> str | None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Within, torch computes on one: products are so small that threads only wait for each other."""
+    """Within, torch computes on one thread: for such small products threads only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -107,7 +106,7 @@ def _small_instance(placement: Placement) -> Any:
 
 
 def narrowed(config: Any) -> Any:
-    """A copy with at most two KV heads of at most two heads each, and as much less of all that is as wide as heads."""
+    """A copy with at most two KV heads of at most two heads each; all other widths shrink with the heads."""
     small = copy.deepcopy(config)
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)

@@ -1,8 +1,8 @@
-"""One model divided among processes, a GPU each (or CPU cores), by transformers' tensor-parallel plan.
+"""One model divided among processes, each with a GPU (or CPU cores), by transformers' tensor-parallel plan.
 
-Every rank holds its share of the weights and the KV cache of its heads; the model's code adds up what they compute, so
-that all have the logits. Rank 0 (leader.py) is the engine's process, the others (peer.py) follow it. They
-wait for steps at a pipe, not in a collective, which would give up on an idle engine.
+Every rank holds its share of the weights and the KV cache of its heads. The model's code sums what they compute, so all
+ranks have the logits. Rank 0 (leader.py) is the engine's process, the others (peer.py) follow it. They wait for steps
+at a pipe, because a collective would time out while the engine is idle.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Rank:
     device: torch.device
 
     def least(self, number: int) -> int:
-        """The smallest of the numbers that the ranks call this with; all must."""
+        """The smallest of the ranks' numbers; all ranks must call this."""
         numbers = torch.tensor([number], dtype=torch.int64, device=self.device)
         dist.all_reduce(numbers, op=dist.ReduceOp.MIN)
         return int(numbers.item())
 
 
 def join(meeting: Path, index: int, world: int, device: torch.device) -> Rank:
-    """Become a member of the group that meets in the file `meeting`; returns when all are there."""
+    """Join the group that meets in the file `meeting`; returns when all ranks are there."""
     os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(world)}  # read by transformers
     if device.type == "cuda":
         device = torch.device("cuda", index)
@@ -52,9 +52,9 @@ def join(meeting: Path, index: int, world: int, device: torch.device) -> Rank:
 
 
 def check_divisible(model: Any, config: ModelConfig, *, is_quantized: bool = False) -> None:
-    """Raise ConfigError unless a model of this transformers configuration can be divided as `config` asks.
+    """Raise ConfigError unless a model with this transformers config can be divided as `config` says.
 
-    `is_quantized` says that its checkpoint is.
+    `is_quantized`: its checkpoint is.
     """
     text, count = model.get_text_config(decoder=True), config.tensor_parallel
     if config.quantization != "none":
@@ -71,14 +71,14 @@ def check_divisible(model: Any, config: ModelConfig, *, is_quantized: bool = Fal
 
 
 def send(pipe: IO[bytes], command: object) -> None:
-    """Hand the process at the other end a command, which `receive` gives there."""
+    """Send a command to the process at the other end, which calls `receive`."""
     body = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
     pipe.write(_LENGTH.pack(len(body)) + body)
     pipe.flush()
 
 
 def receive(pipe: IO[bytes]) -> Any:
-    """What the rank 0 at the other end sends next; EOFError when it is gone."""
+    """The next command of rank 0; EOFError when rank 0 is gone."""
     header = pipe.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         raise EOFError

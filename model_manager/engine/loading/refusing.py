@@ -1,7 +1,7 @@
-"""The sentence that refuses a model, which names what its config says beyond what the engine knows.
+"""The sentence that refuses a model; it names config fields that the engine does not know.
 
-A field is known if every decoder has it, or if transformers' class of the config declares it and it is a size, a token
-or one of the names below. Any other that is not at its default may be why a check failed, so the sentence has it.
+A field is known if every decoder has it, or if its class in transformers declares it and it is a size, a token or
+listed below. Any other field that is not at its default may be why a check failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KNOWN = frozenset(
 
 
 def not_served(model: Any, reason: str) -> ModelUnsupported:
-    """The error for a transformers model that a check has given away."""
+    """The error for a transformers model that failed a check."""
     named = ", ".join(unknown_fields(model.config.get_text_config(decoder=True)))
     hint = f"; its config has {named}" if named else ""
     first_line = reason.partition("\n")[0]

@@ -31,7 +31,7 @@ class Tolerance:
 
     most: float
     every_row: bool
-    """Or half of the rows: rounding sends some token of a mixture of experts to another expert."""
+    """False: only half of the rows, since rounding sends some tokens of a mixture of experts to other experts."""
 
 
 EXACT = Tolerance(1e-3, every_row=True)
@@ -42,7 +42,7 @@ _ROUNDED_WEIGHTS, _ROUNDED_CACHE = 0.12, 0.3
 
 
 def tolerance(model: Any, *, rounds_weights: bool, rounds_cache: bool) -> Tolerance:
-    """For a loaded model: its linear layers may round what they multiply, and its cache keys and values."""
+    """The tolerance for a loaded model, which may round the inputs of linear layers, and keys and values."""
     if model.dtype == torch.float32 and model.device.type == "cpu" and not (rounds_weights or rounds_cache):
         return EXACT
     rounded = max(_ROUNDED_WEIGHTS * rounds_weights, _ROUNDED_CACHE * rounds_cache)
@@ -116,7 +116,7 @@ def _sequences(lengths: list[int], runner: ModelRunner, *, spread: bool) -> list
 
 
 def _cuts(lengths: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
-    """Places of each sequence that each step computes; the first step `most` of the first sequence."""
+    """The places that each step computes of each sequence; the first step takes `most` of the first one."""
     first, *others = lengths
     cut = min(first, most)
     yield [(0, cut), *((0, length) for length in others)]
@@ -125,7 +125,7 @@ def _cuts(lengths: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _step(sequences: list[_Sequence], spans: list[tuple[int, int]], block_size: int) -> StepInput:
-    """The sequences cut so, on blocks one after the other."""
+    """The step that computes these places, on consecutive blocks."""
     per_sequence = -(-len(sequences[0].tokens) // block_size)
     tables = np.arange(len(sequences) * per_sequence, dtype=np.int32).reshape(len(sequences), per_sequence)
     places = [np.arange(start, end, dtype=np.int64) for start, end in spans]

@@ -1,4 +1,4 @@
-"""Loads a model as transformers has it: its own modules, their attention ours, their linear layers packed or rounded.
+"""Loads a model with transformers' modules, our attention, and packed or rounded linear layers.
 
 Knows no requests.
 """
@@ -51,17 +51,19 @@ class TransformersModel:
     """A model in memory."""
 
     def __init__(self, placement: Placement) -> None:
-        """Raises ModelError, saying what about the checkpoint or the machine is wrong."""
+        """Raises ModelError, which says what is wrong with the checkpoint or the machine."""
         self._placement = placement
         source = _source(placement)
         self._model = _load_weights(placement.checkpoint, source, placement.dtype, placement.device)
         self.quantization = in_force(placement.config.quantization, source.kept)
-        """What its linear layers are held in."""
+        """The format of its linear layers."""
         self._is_plain = not source.kept
         make_linears_plain(self._model)
 
     def give_parameters(self, plan: DecoderPlan) -> LoadedParameters | None:
-        """The parameters of `plan`, and with them this model; None, changing nothing, if it differs from the plan."""
+        """The parameters of `plan`, which gives up this model; None, changing nothing, if the model differs from the
+        plan.
+        """
         state: dict[str, torch.Tensor] = self._model.state_dict()
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         head = self._model.get_output_embeddings().weight
@@ -87,7 +89,7 @@ class TransformersModel:
         return runner
 
     def _check(self, runner: TorchModelRunner, layout: AttentionLayout) -> None:
-        """On a CPU keys and values are not rounded meanwhile, which would hide what is computed otherwise."""
+        """Check the runner. On a CPU keys and values are not rounded meanwhile: that would hide differences."""
         config, placement = self._placement.config, self._placement
         rounds_cache = config.kv_cache_dtype != "auto"
         rounds_weights = self.quantization != "none"
@@ -103,7 +105,7 @@ class TransformersModel:
 
 
 def layout_of(placement: Placement) -> AttentionLayout:
-    """What the checkpoint's model asks of attention, without its weights."""
+    """The attention layout of the checkpoint's model, without its weights."""
     _register()
     checkpoint, device = placement.checkpoint, torch.device("meta")
     with device:
@@ -113,7 +115,7 @@ def layout_of(placement: Placement) -> AttentionLayout:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Without its progress bars and its advice to developers; what matters of it is raised as errors here."""
+    """Within, transformers shows no progress bars and no advice; what matters is raised as errors here."""
     logging_of = transformers.utils.logging
     verbosity = logging_of.get_verbosity()
     logging_of.set_verbosity_error()
@@ -136,7 +138,7 @@ class _Source:
 
 
 def _source(placement: Placement) -> _Source:
-    """The folder, of which each rank takes its part; of a quantized checkpoint, what its files hold."""
+    """The folder, of which each rank takes its part; for a quantized checkpoint, what its files hold."""
     checkpoint, world = placement.checkpoint, placement.world
     if checkpoint.quantization is None:
         divided = {"distributed_config": DistributedConfig(tp_size=world)} if world > 1 else {}

@@ -1,1 +1,1 @@
-"""Adapters by row: which are loaded, and what they add."""
+"""LoRA adapters by row: which are loaded, and what they add."""

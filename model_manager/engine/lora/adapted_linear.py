@@ -1,7 +1,7 @@
-"""Linear layers that add, to the rows of a step that have a LoRA adapter, that adapter's part.
+"""Linear layers that add a LoRA adapter's part to the rows of a step that use it.
 
-y += scale · B A x (Hu et al., https://arxiv.org/abs/2106.09685), each row by the adapter of its own sequence, so that
-sequences of several adapters and of none are computed in one step. Knows slots; not requests, nor who is loaded when.
+y += scale · B A x (Hu et al., https://arxiv.org/abs/2106.09685), with the adapter of each row's sequence, so that one
+step computes sequences of several adapters and of none. Knows slots; not requests, nor who is loaded when.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .adapter import Factors, read_adapter
 log = logging.getLogger(__name__)
 
 _ROUTED = ".experts."
-"""Layers of experts see the rows that are routed to them, and so not a step's rows in order."""
+"""Layers of experts get only rows routed to them, not a step's rows in order."""
 
 
 class LoraLayers:
@@ -49,12 +49,12 @@ class LoraLayers:
 
     @property
     def most_bytes(self) -> int:
-        """What adapters of the highest rank take in all slots."""
+        """Bytes of adapters of the highest rank in all slots."""
         values = sum(out_features + in_features for out_features, in_features in self._sizes.values())
         return int(self.num_slots * self._max_rank * values * self._dtype.itemsize)
 
     def stand_in(self, model: Any) -> None:
-        """Put a layer that takes adapters around each of the model's own."""
+        """Wrap each of the model's layers in one that takes adapters."""
         for name in self._sizes:
             self._layers[name] = LoraLinear(model.get_submodule(name), self)
             model.set_submodule(name, self._layers[name])
@@ -68,7 +68,7 @@ class LoraLayers:
         log.info("adapter %s is in slot %d: %d layers", adapter.name, slot, len(placed))
 
     def begin(self, step: StepInput) -> None:
-        """What the layers compute next is this step's."""
+        """Set the step that the layers compute next."""
         self.groups = []
         if len(step.adapters):
             slots = np.repeat(step.adapters, np.diff(step.query_starts))
@@ -93,7 +93,7 @@ class LoraLinear(nn.Module):
         self._factors: dict[int, Factors] = {}
 
     def put(self, slot: int, factors: Factors | None) -> None:
-        """Have these in a slot from now on; None is of an adapter without this layer."""
+        """Set the factors in a slot; None for an adapter without this layer."""
         self._factors.pop(slot, None)
         if factors is not None:
             self._factors[slot] = factors

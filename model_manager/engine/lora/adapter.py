@@ -1,7 +1,7 @@
-"""A LoRA adapter as peft saves it: its settings and its weights, checked against the layers of a model.
+"""A LoRA adapter as peft saves it: its settings and weights, checked against a model's layers.
 
-What would change the answer and is not computed here is refused by name. Which layers an adapter changes is what its
-weights say; `target_modules` is only compared with them.
+A setting that would change the answer and is not supported is refused by name. The weights say which layers an adapter
+changes; `target_modules` is only compared with them.
 
 The format: https://huggingface.co/docs/peft/developer_guides/checkpoint
 """
@@ -30,14 +30,14 @@ _NO_EFFECT = ("auto_mapping", "base_model_name_or_path", "revision", "task_type"
               "lora_dropout", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules",
               "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "qalora_group_size",
               "ensure_weight_tying")  # fmt: skip
-"""Settings of training, or that say what the names of the weights say too."""
+"""Settings that concern training only, or repeat what the weights' names say."""
 T = TypeVar("T")
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """What is read of adapter_config.json, with what is served of it."""
+    """The settings that are read from adapter_config.json, and the values that are supported."""
 
     peft_type: Literal["LORA"]
     r: int
@@ -48,7 +48,7 @@ class _Settings(msgspec.Struct, frozen=True):
     target_modules: list[str] | str | None = None
     bias: Literal["none"] = "none"
     init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = None
-    """The others change the model's own weights."""
+    """Other values change the model's own weights."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Factors:
     """[out_features, rank], peft's B times the scale."""
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Factors:
-        """The same, elsewhere."""
+        """A copy in this format on this device."""
         return Factors(self.down.to(device, dtype), self.up.to(device, dtype))
 
 
 def read_adapter(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], max_rank: int) -> dict[str, Factors]:
-    """An adapter's factors by layer, in float32; `sizes` are (out_features, in_features) of those that take any.
+    """An adapter's factors by layer, in float32; `sizes`: (out_features, in_features) of layers that take adapters.
 
-    Raises InvalidRequest, saying what is wrong; the caller says with which adapter.
+    Raises InvalidRequest, which says what is wrong; the caller names the adapter.
     """
     folder = Path(adapter.folder)
     try:
@@ -133,7 +133,7 @@ def _factors(
 
 
 def _of(setting: str, pattern: Mapping[str, T] | None, name: str, otherwise: T) -> T:
-    """What a pattern says for a layer: the value of the first key that the layer's name ends with."""
+    """The value of a pattern's first key that the layer's name ends with."""
     for key, value in (pattern or {}).items():
         if not _PLAIN_PATTERN.fullmatch(key):
             raise InvalidRequest(f"{setting} has {key!r}; takes names of layers, or their ends")

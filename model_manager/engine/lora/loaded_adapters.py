@@ -1,4 +1,4 @@
-"""Which LoRA adapters are loaded, and which one makes room for another: the least recently used that nobody runs with.
+"""Which LoRA adapters are loaded, and which one is evicted: the least recently used that no running sequence has.
 
 Knows sequences and slots; not what an adapter holds.
 """
@@ -15,23 +15,25 @@ from ..scheduling.sequence import Sequence
 
 
 class LoadedAdapters:
-    """Slots by the digest of what is in them. An adapter that a running sequence has stays where it is."""
+    """Slots by the digest of their adapter. An adapter of a running sequence stays in its slot."""
 
     def __init__(self, slots: AdapterSlots | None) -> None:
-        """None is of a model that takes no adapters."""
+        """`slots` is None for a model that takes no adapters."""
         self._slots = slots
         self._free = list(range(slots.num_slots)) if slots else []
         self._loaded: OrderedDict[str, int] = OrderedDict()  # the most recently used last
         self._refused: dict[str, str] = {}
 
     def check(self, request: Request) -> None:
-        """Raises InvalidRequest for an adapter where none is taken."""
+        """Raises InvalidRequest for an adapter if the model takes none."""
         if request.adapter is not None and self._slots is None:
             raise InvalidRequest(f"adapter={request.adapter.name!r}: takes a model with max_loras of 1 or more")
 
     def load(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> list[tuple[Sequence, InvalidRequest]]:
-        """Note for each waiting sequence the slot of its adapter, -1 while there is none for it; whoever stands ahead
-        comes first. Returns those whose adapters cannot be loaded, and why.
+        """Set the slot of each waiting sequence's adapter, -1 while it has none; the order of `waiting` decides who
+        comes first.
+
+        Returns sequences whose adapters cannot be loaded, and why.
         """
         wanting = [(sequence, sequence.adapter) for sequence in waiting if sequence.adapter is not None]
         if not wanting:
@@ -48,7 +50,7 @@ class LoadedAdapters:
         return failed
 
     def _slot_of(self, adapter: Adapter, kept: set[str]) -> int:
-        """Where the adapter is, loaded if a slot can be had without one that is `kept`; else -1."""
+        """The adapter's slot; loads it if a slot is free of `kept` adapters, else -1."""
         if adapter.digest in self._refused:
             raise InvalidRequest(f"adapter {adapter.name}: {self._refused[adapter.digest]}")
         if adapter.digest in self._loaded:

@@ -1,9 +1,8 @@
-"""What a model's weights and its KV cache are rounded to: what a device can serve, and which layers get what.
+"""What a model's weights and its KV cache are rounded to: formats that a device serves, and which layers get which.
 
-Every linear layer is rounded but the output layer: it decides directly between tokens, and where it is tied to the
-embedding, that table stays for the lookups anyway. The compiled step of a CPU (compiled_runner.py) rounds that one too
-in int8: there it is a good part of a step, and docs/QUANTIZATION.md has what that costs. Embeddings and norms stay in
-the model's dtype. Knows no file.
+Every linear layer but the output layer is rounded: that one decides directly between tokens, and a tied embedding stays
+for lookups anyway. The compiled step of a CPU (compiled_runner.py) rounds it too in int8: there it is a good part of a
+step, and docs/QUANTIZATION.md has the cost. Embeddings and norms stay in the model's dtype. Knows no file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .stored_formats import OrderedGroups, Weight
 log = logging.getLogger(__name__)
 
 CACHE_FORMATS = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
-"""What each kv_cache_dtype rounds keys and values to."""
+"""The format that each kv_cache_dtype rounds keys and values to."""
 INT4_GROUP = 32
 """Weights that share a scale in int4."""
 _FP8_CAPABILITY = (8, 9)
@@ -69,9 +68,9 @@ def round_linears(model: Any, quantization: Quantization) -> None:
 
 
 def keeps(quantization: Quantization, device: torch.device) -> Callable[[Weight], bool]:
-    """Which weights of a quantized checkpoint stay in the few bits they come in: those that a layer here multiplies.
+    """Which weights of a quantized checkpoint stay in their few bits: those that a layer here can multiply.
 
-    None where another quantization is asked for: then they are rounded anew from what they are worth.
+    None if another quantization is set: then they are rounded again from their values.
     """
 
     def keep(weight: Weight) -> bool:
@@ -96,7 +95,7 @@ def put_in(model: nn.Module, weights: Mapping[str, Weight], device: torch.device
 
 
 def in_force(quantization: Quantization, kept: Mapping[str, Weight]) -> str:
-    """What linear layers are held in: as asked for, else as the checkpoint's weights that were kept."""
+    """The format of linear layers: the setting, else that of the checkpoint's weights that were kept."""
     if quantization != "none" or not kept:
         return quantization
     rows = [weight.steps.dtype for weight in kept.values() if isinstance(weight, RoundedRows)]

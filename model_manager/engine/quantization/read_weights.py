@@ -8,7 +8,7 @@ from torch import nn
 
 
 def reads_weight(parent: nn.Module, name: str) -> bool:
-    """Whether the code of `parent` reads the weight of its layer `name` itself, as some routers of experts do."""
+    """True if the code of `parent` reads the weight of its layer `name` itself, as some routers of experts do."""
     try:
         return f"self.{name}.weight" in inspect.getsource(type(parent))
     except (OSError, TypeError):

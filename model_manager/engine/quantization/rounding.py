@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 _MIDDLE = 8
-"""The step of 0 .. 15 that is worth a group's `middles`."""
+"""The step of 0 .. 15 whose value is a group's `middles`."""
 _PARTS = (1.0, 0.95, 0.9, 0.85, 0.8)
-"""Parts of a group's range that are tried: what lies outside is cut off, what lies inside gets finer steps."""
+"""Parts of a group's range that are tried: values outside are clipped, values inside get finer steps."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class RoundedGroups:
 
 
 def round_rows(rows: torch.Tensor, to: torch.dtype) -> RoundedRows:
-    """Each row of [..., n] in int8 or float8_e4m3fn, symmetric; its largest value sets the scale.
+    """Round each row of [..., n] to int8 or float8_e4m3fn, symmetric; its largest value sets the scale.
 
-    The scale is NaN where a value is not finite, so that it is not lost.
+    The scale is NaN if a value is not finite, so that this is not lost.
     """
     rows = rows.float()
     most = 127.0 if to == torch.int8 else torch.finfo(to).max
@@ -64,10 +64,10 @@ def round_rows(rows: torch.Tensor, to: torch.dtype) -> RoundedRows:
 
 
 def round_groups(matrix: torch.Tensor, group: int) -> RoundedGroups:
-    """[out, in] in 4 bits, each `group` values of a row between a lowest and a highest step of their own.
+    """Round [out, in] to 4 bits; each `group` values of a row lie between a lowest and a highest step of their own.
 
-    Of some ranges around the group's middle the one is taken that leaves the least squared error. Scales and middles
-    are what bfloat16 holds, as the products that use them read no more.
+    Of several ranges around the group's middle, the one with the least squared error is taken. Scales and middles are
+    rounded to bfloat16, which is all that the products read.
     """
     grouped = matrix.float().unflatten(1, (-1, group))
     low, high = grouped.amin(-1), grouped.amax(-1)

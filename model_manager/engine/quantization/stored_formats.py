@@ -46,11 +46,11 @@ class StoredFormat:
     marks: tuple[str, ...]
     """A layer is stored so if it has one of these parts."""
     unpack: Callable[[Parts, Mapping[str, Any]], Weight]
-    """From a layer's parts and the checkpoint's `quantization_config`; KeyError for a part that is missing."""
+    """Unpacks a layer's parts by the checkpoint's `quantization_config`; KeyError for a missing part."""
 
 
 def worth(weight: Weight) -> torch.Tensor:
-    """[out, in] in float."""
+    """The weight's values, [out, in] in float."""
     return weight if isinstance(weight, torch.Tensor) else weight.values()
 
 
@@ -153,7 +153,7 @@ FORMATS: dict[str, StoredFormat] = {
 
 
 def refusal(config: Mapping[str, Any]) -> str | None:
-    """Why a checkpoint with this `quantization_config` is not read; None where it is."""
+    """Why a checkpoint with this `quantization_config` is not read; None if it is."""
     method = config.get("quant_method", "unnamed")
     if method not in FORMATS:
         return f"weights quantized by {method} are not read; takes {', '.join(FORMATS)} or unquantized weights"
@@ -190,7 +190,7 @@ def _grouped(
 
 
 def _shortened(groups: RoundedGroups) -> RoundedGroups:
-    """Groups longer than any product takes, such as whole rows, cut into several of the same scale."""
+    """Cut groups that are too long for any product, such as whole rows, into several with the same scale."""
     if groups.group <= INT4_GROUPS[-1]:
         return groups
     parts = groups.group // math.gcd(groups.group, INT4_GROUPS[-1])

@@ -1,6 +1,6 @@
-"""A quantized checkpoint's weights, layer by layer: kept in the few bits that they come in, or given back in full.
+"""A quantized checkpoint's weights, layer by layer: kept in their few bits, or converted back.
 
-Knows neither the ways of storing (stored_formats.py) nor which layers of ours hold what (precision.py).
+Knows neither the storage formats (stored_formats.py) nor our layers (precision.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...wire.errors import ModelCorrupt
 from .stored_formats import FORMATS, OrderedGroups, StoredFormat, Weight, worth
 
 _UNUSED = ("input_scale", "input_zero_point", "output_scale", "activation_scale", "weight_format")
-"""Parts that say how others round a layer's inputs; ours do it row by row, by what comes."""
+"""Parts that say how other engines round a layer's inputs; ours rounds row by row."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class StoredWeights:
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     """All parameters by name; a layer that is kept in few bits has a placeholder there, which takes no memory."""
     kept: dict[str, Weight] = field(default_factory=dict)
-    """By layer."""
+    """Weights that stay in few bits, by layer."""
 
 
 def read_weights(
@@ -84,7 +84,7 @@ class _Tensors:
 
 
 def _by_layer(names: list[str], stored_format: StoredFormat) -> tuple[dict[str, list[str]], list[str]]:
-    """The names of the parts of each layer that is stored so, and all other names."""
+    """The names of the parts of each quantized layer, and all other names."""
     marks = [f".{mark}" for mark in stored_format.marks]
     layers = {name.removesuffix(mark) for name in names for mark in marks if name.endswith(mark)}
     parts: dict[str, list[str]] = {layer: [] for layer in layers}

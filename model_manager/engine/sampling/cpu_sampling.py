@@ -1,4 +1,6 @@
-"""Sampling on a CPU: the record that tells the kernel where a step's rows and rules lie. Knows rows; not sequences."""
+"""Sampling on a CPU: builds the record that tells the kernel where a step's rows and rules lie. Knows rows; not
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,13 @@ class Sampled:
     status: Longs
     """[L] FINE, NOT_FINITE or IMPOSSIBLE."""
     own: npt.NDArray[np.float32]
-    """[L] log-probability of the token, where it was asked for."""
+    """[L] log-probability of the token, for rows that want it."""
     greedy: npt.NDArray[np.int64]
-    """[L] whether it is the likeliest by the logits alone."""
+    """[L] 1 if the token is the likeliest by the logits alone."""
     top_token_ids: Longs
     """[L, most of any row] the likeliest tokens."""
     top: npt.NDArray[np.float32]
-    """[L, most of any row] theirs."""
+    """[L, most of any row] their log-probabilities."""
 
     def logprobs(self, row: int, count: int) -> Logprobs:
         """The log-probabilities of a row that wants `count` alternatives."""
@@ -115,7 +117,7 @@ class CpuSampling:
 
 @cache
 def _kernel() -> Kernel:
-    """One in a process."""
+    """The kernel, one per process."""
     return Kernel(sampling_kernels.sample_rows, [Path(inspect.getfile(module)) for module in _SOURCES])
 
 
@@ -145,5 +147,5 @@ def _floats(rows: SamplingRows) -> npt.NDArray[np.float64]:
 
 
 def _starts(listed: Listed, count: int) -> Longs:
-    """[L + 1] where each row's entries begin, and all end."""
+    """[L + 1] where each row's entries begin; the last is where all end."""
     return np.searchsorted(listed.rows, np.arange(count + 1)).astype(np.int64)

@@ -35,7 +35,7 @@ _LOG2_E = 1.4426950408889634
 _LEAST, _INFINITY = np.float32(-3.4028234663852886e38), np.float32(np.inf)
 _MOST = 3e38
 _SMALL_ERROR = 1e-5
-"""More than a weight's logarithm, over the size of the numbers that it is made of, is off by."""
+"""Upper bound of the relative error of a weight's logarithm."""
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -46,7 +46,9 @@ def slot(slots: int, which: Any) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _narrow(values: int, weights: int, count: int, above: float, target: float, slots: int) -> Any:
-    """The greatest value from which on weights, and what lies `above` these, sum to the target, or the least."""
+    """The greatest value such that the weights of values at least as great, and the weights `above`, sum to the target;
+    the least value if none does.
+    """
     few, few_weights = slot(slots, Slot.FEW), slot(slots, Slot.FEW_WEIGHTS)
     while True:
         low, high = span(values, count)
@@ -66,7 +68,7 @@ def _narrow(values: int, weights: int, count: int, above: float, target: float, 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def bound_of(n: int, count: int, slots: int) -> Any:
-    """A value that at least n tokens reach, or all that are not ruled out: the nth of the maxima."""
+    """A value that at least n tokens reach, or all tokens that are not ruled out: the nth of the maxima."""
     maxima, ones, size = slot(slots, Slot.MAXIMA), slot(slots, Slot.ONES), count // BLOCK * LANES
     fill(ones, size, np.float32(1.0))
     if sum_from(maxima, ones, size, _LEAST) < n:
@@ -76,14 +78,14 @@ def bound_of(n: int, count: int, slots: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def factor_of(temperature: float) -> Any:
-    """What a logit is multiplied by to be a power of 2."""
+    """The factor that makes a logit an exponent of 2."""
     factor = _LOG2_E / temperature
     return np.float32(factor if factor < _MOST else _MOST)
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _bound(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
-    """What nothing that top_k and min_p keep is below."""
+    """A lower bound of the logits that top_k and min_p keep."""
     top_k, min_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.MIN_P)
     if top_k > 0:
         return bound_of(top_k, count, slots)
@@ -97,9 +99,9 @@ def _bound(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _keep_typical(found: int, share: float, slots: int) -> None:
-    """The tokens whose information is nearest to the entropy (Meister et al., arXiv:2202.00666).
+    """Keep the tokens whose information is nearest to the entropy (Meister et al., arXiv:2202.00666).
 
-    Both hold the temperature and the log of all weights, which cancel. The logits are lost.
+    Both hold the temperature and the log of all weights, which cancel. Overwrites the logits.
     """
     values, weights = slot(slots, Slot.KEPT), slot(slots, Slot.WEIGHTS)
     total = sum_blocks(weights, found, slot(slots, Slot.SUMS))
@@ -121,14 +123,15 @@ def _keep_top_k_and_p(found: int, top_k: int, top_p: float, slots: int) -> None:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def cuts(ints: int, floats: int) -> Any:
-    """Whether any parameter cuts something; top_k is 0 where it does not."""
+    """True if any parameter cuts something; top_k is 0 if it does not."""
     min_p, typical_p = load_double(floats, Float.MIN_P), load_double(floats, Float.TYPICAL_P)
     return load_int64(ints, Int.TOP_K) > 0 or load_double(floats, Float.TOP_P) < 1 or min_p > 0 or typical_p < 1
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def cut(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
-    """Gather what may be kept of a row in its slot, and give weight 0 to what is not; how many were gathered.
+    """Gather the tokens of a row that may be kept, and give weight 0 to those that are cut; returns how many were
+    gathered.
 
     `count` elements fill the row, whose greatest is `best`; `ints` and `floats` are the addresses of its numbers.
     """
@@ -152,7 +155,7 @@ def cut(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _block_of(sums: int, count: int, aim: float) -> Any:
-    """(The block in which running sums exceed `aim`, or the last that has any; the sum before it)."""
+    """The block in which running sums exceed `aim`, or the last block with a weight; and the sum before it."""
     block, before, reached = 0, 0.0, 0.0
     for candidate in range((count + BLOCK - 1) // BLOCK):
         in_block = load_double(sums, candidate)
@@ -166,7 +169,7 @@ def _block_of(sums: int, count: int, aim: float) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _place_of(weights: int, aim: float) -> int:
-    """Where a block's running sums exceed `aim`, or the last that has a weight."""
+    """The place where a block's running sums exceed `aim`, or the last place with a weight."""
     reached, last = 0.0, 0
     for i in range(BLOCK):
         weight = load_float(weights, i)
@@ -179,7 +182,7 @@ def _place_of(weights: int, aim: float) -> int:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def draw_from_all(count: int, best: Any, floats: int, slots: int) -> Any:
-    """A token of a row that nothing is cut from. By inverse transform, in order of token ids, as `draw`."""
+    """Draw a token of a row that nothing is cut from, by inverse transform in order of token ids, as `draw`."""
     factor, sums = factor_of(load_double(floats, Float.TEMPERATURE)), slot(slots, Slot.SUMS)
     row, weights = slot(slots, Slot.ROW), slot(slots, Slot.WEIGHTS)
     aim = load_double(floats, Float.UNIFORM) * sum_weights(row, count, sums, best, factor)
@@ -190,7 +193,7 @@ def draw_from_all(count: int, best: Any, floats: int, slots: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def draw(found: int, floats: int, slots: int) -> Any:
-    """One of the tokens gathered."""
+    """Draw one of the gathered tokens."""
     sums, weights = slot(slots, Slot.SUMS), slot(slots, Slot.WEIGHTS)
     fill(weights + 4 * found, BLOCK, np.float32(0.0))  # the last block, too, is gone through to its end
     aim = load_double(floats, Float.UNIFORM) * sum_blocks(weights, found, sums)

@@ -15,7 +15,7 @@ from .kernel_record import Field, Float, Int
 from .vector_passes import fill, load_double, load_float, rule_out, store_float, store_int32
 
 _PROMPT = 1 << 30
-"""Marks a token of the prompt; what is less counts how often it was generated."""
+"""Marks a token of the prompt; smaller bits count how often it was generated."""
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -44,14 +44,14 @@ def _penalise(row: int, tokens: int, count: int, num_prompt: int, floats: int, m
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _bounds(record: int, index: int, starts: Any) -> Any:
-    """Which of a list's entries are of a row: from, to."""
+    """The range of a list's entries that belong to a row."""
     where = load_int64(record, starts)
     return load_int64(where, index), load_int64(where, index + 1)
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _allow(record: int, row: int, count: int, first: int, end: int, spare: int) -> None:
-    """Rule out all but these."""
+    """Rule out all tokens but these."""
     ids = load_int64(record, Field.ALLOWED_IDS)
     for i in range(first, end):
         store_float(spare, i - first, load_float(row, load_int64(ids, i)))
@@ -68,7 +68,7 @@ def _has_penalty(floats: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def has_edits(record: int, index: int, ints: int, floats: int) -> Any:
-    """Whether `edit` would do anything."""
+    """True if `edit` would change anything."""
     if _has_penalty(floats) or load_int64(ints, Int.MASK_ROW) >= 0:
         return True
     first, end = _bounds(record, index, Field.BIASED_STARTS)
@@ -79,7 +79,7 @@ def has_edits(record: int, index: int, ints: int, floats: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def edit(record: int, index: int, row: int, count: int, ints: int, floats: int, marks: int, spare: int) -> None:
-    """Row `index` of the batch, which lies at address `row` and fills `count` elements."""
+    """Edit row `index` of the batch, which lies at address `row` and fills `count` elements."""
     if _has_penalty(floats):
         place = load_int64(record, Field.TOKENS_STRIDE) * load_int64(ints, Int.TOKEN_ROW)
         tokens = load_int64(record, Field.TOKENS) + 4 * place

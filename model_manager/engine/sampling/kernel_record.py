@@ -1,4 +1,4 @@
-"""What the CPU's sampling kernel is told, and its memory: a record of int64s, tables of numbers, and slots.
+"""The layout of the CPU's sampling kernel's inputs and memory: a record of int64s, tables of numbers, and slots.
 
 Knows no kernel.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import enum
 
 BLOCK = 1024
-"""Tokens that are summed up together; a row in a slot is filled up with -infinity to a multiple of it."""
+"""Tokens that are summed together; a row in a slot is padded with -infinity to a multiple of it."""
 
 
 class Field(enum.IntEnum):
-    """What lies where in the record: numbers, and addresses of C-contiguous arrays."""
+    """Fields of the record: numbers, and addresses of C-contiguous arrays."""
 
     NUM_ROWS = 0
     VOCAB_SIZE = 1
@@ -55,7 +55,7 @@ class Int(enum.IntEnum):
     TOKEN_ROW = 3
     NUM_LOGPROBS = 4
     MASK_ROW = 5
-    """Which of the masks is the row's, -1 for none."""
+    """Index of the row's mask, -1 for none."""
 
 
 class Float(enum.IntEnum):
@@ -77,16 +77,16 @@ class Slot(enum.IntEnum):
     ROW = 0
     """The row that is sampled, as edited."""
     ALL_WEIGHTS = 1
-    """Its tokens' weights: 1 for the likeliest."""
+    """Weights of its tokens: 1 for the likeliest."""
     MAXIMA = 2
     SUMS = 3
     """float64, of blocks."""
     KEPT = 4
-    """Logits of the tokens that may be kept, in order of their ids; their weights; their ids."""
+    """Logits of tokens that may be kept, in order of their ids; the next two slots have their weights and ids."""
     WEIGHTS = 5
     IDS = 6
     FEW = 7
-    """Values that are left while a threshold is looked for; their weights."""
+    """Values that are left during a search for a threshold; the next slot has their weights."""
     FEW_WEIGHTS = 8
     ONES = 9
     MARKS = 10

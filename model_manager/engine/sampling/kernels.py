@@ -53,7 +53,7 @@ def _greatest(raw: int, vocab_size: int, copies: bool, slots: int) -> Any:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _first_of(values: int, best: Any, slots: int) -> int:
-    """The first token of that logit, the greatest one."""
+    """The first token with the greatest logit."""
     maxima = slot(slots, Slot.MAXIMA)
     place = 0
     while load_float(maxima, place) != best:
@@ -66,7 +66,7 @@ def _first_of(values: int, best: Any, slots: int) -> int:
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _note_top(count: int, wanted: int, log_total: float, slots: int, top_ids: int, top: int) -> None:
-    """The likeliest tokens and their log-probabilities; equals in order of their ids."""
+    """Write the likeliest tokens and their log-probabilities; equal ones in order of their ids."""
     row, values, ids = slot(slots, Slot.ROW), slot(slots, Slot.KEPT), slot(slots, Slot.IDS)
     found = gather(row, row, count, values, slot(slots, Slot.WEIGHTS), ids, bound_of(wanted, count, slots))
     for place in range(found if found < wanted else wanted):
@@ -88,7 +88,7 @@ def _note_top(count: int, wanted: int, log_total: float, slots: int, top_ids: in
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _log_total(record: int, index: int, count: int, best: Any, num_logprobs: int, slots: int) -> Any:
-    """The logarithm of the sum over the row that ROW holds of exp(logit); notes the likeliest tokens."""
+    """The logarithm of the sum of exp(logit) over the row in ROW; writes the likeliest tokens."""
     total = sum_weights(slot(slots, Slot.ROW), count, slot(slots, Slot.SUMS), best, factor_of(1.0))
     log_total = np.log(total) + np.float64(best)
     if num_logprobs > 0:
@@ -100,7 +100,7 @@ def _log_total(record: int, index: int, count: int, best: Any, num_logprobs: int
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, inline="always")
 def _sample_row(record: int, index: int, slots: int) -> int:
-    """Writes a row's token and log-probabilities; its status."""
+    """Write a row's token and log-probabilities; returns its status."""
     vocab_size = load_int64(record, Field.VOCAB_SIZE)
     ints = load_int64(record, Field.INTS) + index * 8 * NUM_INTS
     floats = load_int64(record, Field.FLOATS) + index * 8 * NUM_FLOATS
@@ -133,7 +133,7 @@ def _sample_row(record: int, index: int, slots: int) -> int:
 
 
 def sample_rows(record: int) -> None:
-    """Rows until none is left, in slots of this thread's."""
+    """Sample rows until none is left, in this thread's slots."""
     thread = fetch_add(record + 8 * Field.THREAD_COUNTER)
     slots = load_int64(record, Field.SLOTS) + thread * load_int64(record, Field.THREAD_BYTES)
     rows = load_int64(record, Field.NUM_ROWS)

@@ -1,7 +1,7 @@
-"""What the sampler is told of each row of logits: a row's parameters, and the tokens that came before it.
+"""The sampler's inputs for each row of logits: its parameters, and the tokens before it.
 
-Knows rows; not sequences, nor why there are several rows of one. A sequence's rows differ in `lengths` alone: the one
-that follows j draft tokens has a history that is j tokens longer, and those lie in the sequence's row of `tokens`.
+Knows rows; not sequences, nor why a sequence has several rows. A sequence's rows differ in `lengths` only: the row
+after j draft tokens has a history of j tokens more, which lie in the sequence's row of `tokens`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Listed:
     token_ids: Longs
     """[N]"""
     values: npt.NDArray[np.float32]
-    """[N] what is added to its logit, where the rule adds something."""
+    """[N] what is added to the logit, for rules that add something."""
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, Ints, npt.NDArray[np.float32] | None]]) -> Listed:
-        """From (row, its token ids, their values) in order of rows."""
+        """Make one from (row, its token ids, their values) in order of rows."""
         found = [entry for entry in entries if len(entry[1])]
         if not found:
             return _NOTHING
@@ -53,7 +53,7 @@ class Listed:
 
 
 MaskBits = npt.NDArray[np.uint32]
-"""[M, at least V / 32] masks of V tokens: bit t % 32 of word t // 32 says whether token t may come."""
+"""[M, at least V / 32] masks of V tokens: bit t % 32 of word t // 32 is set if token t is allowed."""
 NO_MASKS: MaskBits = np.zeros((0, 0), np.uint32)
 
 
@@ -76,14 +76,14 @@ class SamplingRows:
     token_rows: Longs
     """[L] the row of `tokens` that holds the history."""
     lengths: Longs
-    """[L] how many tokens of it come before the one to sample: prompt, output so far, drafts so far."""
+    """[L] how many tokens of the history come before the one to sample: prompt, output so far, drafts so far."""
     biased: Listed
     banned: Listed
     allowed: Listed
-    """Rows that it does not name may have any token."""
+    """Rows that are not listed may have any token."""
     masks: MaskBits
     mask_rows: Longs
-    """[L] which of `masks` is the row's, -1 for none."""
+    """[L] index of the row's mask, -1 for none."""
 
     @classmethod
     def of(
@@ -96,7 +96,7 @@ class SamplingRows:
         masks: MaskBits = NO_MASKS,
         mask_rows: Longs | None = None,
     ) -> SamplingRows:
-        """With what each row's rules (None where it has none) say at its place."""
+        """Make the rows, with each row's rules; None for a row without."""
         ruled = [(row, each) for row, each in enumerate(rules) if each is not None]
         return cls(
             settings=settings,
@@ -115,12 +115,12 @@ class SamplingRows:
 
     @property
     def index(self) -> Longs:
-        """[L] which output token of its sequence is sampled, counted from 0."""
+        """[L] index of the output token that is sampled."""
         index: Longs = self.lengths - self.settings["num_prompt_tokens"]
         return index
 
     def only(self, chosen: Longs) -> SamplingRows:
-        """These rows' parameters and histories, in ascending order, without what rules name and masks say."""
+        """The parameters and histories of these rows, in ascending order, without rules and masks."""
         return SamplingRows(
             self.settings[chosen],
             self.tokens,

@@ -1,6 +1,6 @@
-"""Random numbers that are a function of (seed, index) and nothing else.
+"""Random numbers that are a function of (seed, index) only.
 
-So what a request draws does not depend on its company, and goes on where it was after preemption or in another engine.
+So a request's draws do not depend on its company, and continue unchanged after preemption or in another engine.
 """
 
 from __future__ import annotations

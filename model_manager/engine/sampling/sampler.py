@@ -39,7 +39,7 @@ class Samples:
     """By row, for the rows that want them."""
 
     def check(self, row: int) -> None:
-        """Raises what is wrong with the row's request, if its token means nothing."""
+        """Raise what is wrong with the row's request, if its token means nothing."""
         if not self.finite[row]:
             raise NonFiniteLogits("the model computed NaN or infinity for its next token")
         if not self.possible[row]:
@@ -48,7 +48,7 @@ class Samples:
 
 
 class LaunchedSamples:
-    """What is being sampled on the device of the logits, which may since have begun on something else."""
+    """Samples that the device of the logits computes; it may have other work queued already."""
 
     def __init__(self, token_ids: torch.Tensor, samples: Callable[[], Samples]) -> None:
         self.token_ids = token_ids
@@ -56,7 +56,7 @@ class LaunchedSamples:
         self._samples = samples
 
     def get(self) -> Samples:
-        """Waits for them."""
+        """The samples; waits for them."""
         return self._samples()
 
 
@@ -67,7 +67,7 @@ class Sampler:
         self._cpu: CpuSampling | None = None
 
     def warm_up(self, device: str) -> None:
-        """Compile what the device needs, rather than in the first step."""
+        """Compile what the device needs, before the first step."""
         if device.startswith("cpu"):
             self._cpu = self._cpu or CpuSampling(torch.get_num_threads())
 
@@ -96,12 +96,12 @@ def _samples(sampled: Sampled, rows: SamplingRows) -> Samples:
 
 
 def sample_by_torch(logits: torch.Tensor, rows: SamplingRows) -> Samples:
-    """The same in torch's operations, on any device."""
+    """As `Sampler.sample`, in torch's operations, on any device."""
     return launch_by_torch(logits, rows).get()
 
 
 def launch_by_torch(logits: torch.Tensor, rows: SamplingRows) -> LaunchedSamples:
-    """Begin it."""
+    """As `Sampler.launch`, in torch's operations, on any device."""
     best, token_ids = logits.max(dim=-1)  # NaN counts as the greatest, so `best` alone tells what is not finite
     finite = possible = torch.isfinite(best)
     ruled = processed(logits, rows)
@@ -118,7 +118,7 @@ def launch_by_torch(logits: torch.Tensor, rows: SamplingRows) -> LaunchedSamples
 
 
 def _arrived(outcome: list[npt.NDArray[Any]], counts: Longs) -> Samples:
-    """From what was copied: tokens and flags, then what `_logprobs` gave."""
+    """Samples from the copied arrays: tokens and flags, then the results of `_logprobs`."""
     (tokens, finite, possible), *logprobs = outcome
     columns = zip(*(column.tolist() for column in logprobs), strict=True)
     with_logprobs = np.flatnonzero(counts >= 0).tolist()

@@ -1,6 +1,6 @@
-"""Which tokens a request favours, allows and forbids, beside what the model thinks of them.
+"""Which tokens a request favours, allows and forbids.
 
-Knows one request's token ids; the tokenizer only turns its bad words into them.
+Knows one request's token ids; the tokenizer only turns bad words into ids.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class TokenRules:
     """Token ids whose logits `biases` is added to."""
     biases: npt.NDArray[np.float32]
     allowed: Ints
-    """The only token ids that may come; empty: any."""
+    """The only allowed token ids; empty if all are."""
     endings: Ints
-    """Token ids that may not come before `min_tokens` of output."""
+    """Token ids that are forbidden before `min_tokens` of output."""
     min_tokens: int
     bad_words: tuple[tuple[int, ...], ...]
-    """Sequences of token ids that may not come."""
+    """Forbidden sequences of token ids."""
 
     def banned(self, output: Ints) -> Ints:
         """The token ids that may not follow these output tokens."""
@@ -42,9 +42,9 @@ class TokenRules:
 def token_rules(
     params: SamplingParams, eos_token_ids: Collection[int], vocab_size: int, tokenizer: Any
 ) -> TokenRules | None:
-    """The rules of a request, None where it has none.
+    """The rules of a request; None if it has none.
 
-    Raises InvalidRequest for token ids that the model does not have, and for bad words where there is no tokenizer.
+    Raises InvalidRequest for token ids that the model does not have, and for bad words without a tokenizer.
     """
     endings = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)} if params.min_tokens else set()
     for name, ids in (("logit_bias", params.logit_bias), ("allowed_token_ids", params.allowed_token_ids or ())):

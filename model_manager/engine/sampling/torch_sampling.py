@@ -1,6 +1,6 @@
-"""Sampling in torch's own operations, on whatever device the logits are: whole rows at a time, exact, no shortcuts.
+"""Sampling in torch's own operations, on any device: whole rows at a time, exact, without shortcuts.
 
-The reference of the compiled kernels, and what runs where those do not. Knows rows; not sequences.
+The reference for the compiled kernel, and what runs where that does not. Knows rows; not sequences.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .logit_rows import Listed, MaskBits, SamplingRows
 from .random_numbers import uniforms
 
 _MOST_WEIGHTS = 2**23
-"""How many weights, rows times vocabulary, are sorted and added up at once."""
+"""Most weights (rows times vocabulary) that are sorted and summed at once."""
 
 
 def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """[L, V] logits after penalties, bias and masks; the same tensor where no row has any, else another."""
+    """[L, V] logits after penalties, bias and masks; the same tensor if no row has any."""
     penalised = np.flatnonzero(has_penalty(rows.settings))
     listed = (rows.biased, rows.allowed, rows.banned)
     masked = np.flatnonzero(rows.mask_rows >= 0)
@@ -39,7 +39,7 @@ def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def has_penalty(settings: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """[L] whether the row's own tokens change its logits."""
+    """[L] True if the row's own tokens change its logits."""
     repetition: npt.NDArray[np.bool_] = settings["repetition_penalty"] != 1
     repetition |= (settings["presence_penalty"] != 0) | (settings["frequency_penalty"] != 0)
     return repetition
@@ -74,7 +74,7 @@ def _listed(logits: torch.Tensor, allowed: Listed, banned: Listed) -> torch.Tens
 
 
 def _masked(logits: torch.Tensor, masks: MaskBits) -> torch.Tensor:
-    """[N, V] logits by a mask each."""
+    """Apply one mask to each of [N, V] logits."""
     octets = _on(masks.view(np.uint8), logits)
     bits = octets[:, :, None].bitwise_right_shift(torch.arange(8, dtype=torch.uint8, device=logits.device)) & 1
     return logits.masked_fill(bits.flatten(1)[:, : logits.shape[1]] == 0, -torch.inf)
@@ -122,7 +122,7 @@ def _keep_top_k(weights: torch.Tensor, logits: torch.Tensor, top_k: Longs) -> to
 
 
 def _keep_share(weights: torch.Tensor, ranks: torch.Tensor, share: npt.NDArray[np.float64]) -> torch.Tensor:
-    """The fewest weights, in descending order of `ranks`, that together reach `share` of their sum; all where that
+    """Keep the fewest weights, in descending order of `ranks`, that together reach `share` of the sum; all if `share`
     is 1.
     """
     if (share >= 1).all():

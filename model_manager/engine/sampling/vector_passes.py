@@ -1,8 +1,8 @@
-"""Vector instructions for the CPU's sampling kernel: single passes over rows of float32 that lie at addresses.
+"""Vector instructions for the CPU's sampling kernel: single passes over rows of float32 at given addresses.
 
-Arrays are read and written in strides of 64 elements, whatever their count, so whoever makes one fills it up with what
-does nothing: -infinity for logits, 0 for weights. Sums are float32 within a block of 1024 elements and float64 over
-blocks, the same whatever thread takes them. Knows rows; not what is sampled from them.
+Arrays are read and written in strides of 64 elements, so they are padded with values that change nothing: -infinity for
+logits, 0 for weights. Sums are float32 within a block of 1024 elements and float64 over blocks, equal in whatever
+thread. Knows rows; not what is sampled from them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOAT, _TWO_FLOATS, _DOUBLE = (types.float32,), (types.float32,) * 2, (types.fl
 
 
 def _has(feature: str) -> bool:
-    """Whether the processor that Numba compiles for can do it."""
+    """True if the processor that Numba compiles for has the feature."""
     features: str = numba.config.CPU_FEATURES or get_host_cpu_features().flatten()
     return f"+{feature}" in features.split(",")
 
@@ -62,7 +62,7 @@ class _Rows(Vectors):
             self.builder.store(self.constant(value), slot)
 
     def combined(self, slots: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
-        """One vector of them all."""
+        """All slots combined into one vector."""
         vectors = [self.builder.load(slot) for slot in slots]
         return functools.reduce(combine, vectors)
 
@@ -83,7 +83,7 @@ class _Rows(Vectors):
         return self.builder.fcmp_ordered(">=", values, least)
 
     def sum_up(self, count: Any, sums: Any | None, term: Callable[[Any], Any]) -> Any:
-        """The float64 sum of `term` of each vector, that of each block stored in `sums`."""
+        """The float64 sum of `term` over all vectors; each block's sum goes to `sums`."""
         b, slots, total = self.builder, self.accumulators(_UNROLL), cgutils.alloca_once(self.builder, _F64)
         b.store(ir.Constant(_F64, 0.0), total)
         with self.blocks(count) as (start, end):
@@ -99,9 +99,10 @@ class _Rows(Vectors):
         return b.load(total)
 
     def squeeze(self, count: Any, choose: Callable[[Any], tuple[Any, list[Any]]], targets: list[Any]) -> Any:
-        """Store the chosen elements one after another; how many. `choose` gives a mask and a column for each target.
+        """Store the chosen elements one after another; returns how many. `choose` gives a mask and a column for each
+        target.
 
-        A target may be where its column is read from.
+        A target may be the place its column is read from.
         """
         b, found = self.builder, cgutils.alloca_once(self.builder, I64)
         b.store(number(0), found)
@@ -117,7 +118,7 @@ class _Rows(Vectors):
         return b.load(found)
 
     def _append(self, columns: list[Any], mask: Any, targets: list[Any], found: Any) -> None:
-        """Store the columns' chosen lanes where `found` says, which moves on."""
+        """Append the columns' chosen lanes at `found`, and move it on."""
         b = self.builder
         if _has("avx2") and not _has("avx512f"):
             self._append_by_table(columns, mask, targets, found)
@@ -132,7 +133,7 @@ class _Rows(Vectors):
         b.store(b.add(b.load(found), self.call("llvm.ctpop.i64", I64, [bits])), found)
 
     def _append_by_table(self, columns: list[Any], mask: Any, targets: list[Any], found: Any) -> None:
-        """As `_append`, eight lanes at a time, which AVX2 permutes by what a table has for each mask."""
+        """As `_append`, eight lanes at a time: AVX2 permutes them by a table's entry for each mask."""
         b, eight = self.builder, ir.VectorType(I32, 8)
         bits, undefined = b.bitcast(mask, ir.IntType(LANES)), ir.Constant(self.whole, ir.Undefined)
         for first in (0, 8):
@@ -147,7 +148,7 @@ class _Rows(Vectors):
             b.store(b.add(b.load(found), self.call("llvm.ctpop.i64", I64, [byte])), found)
 
     def _table(self, eight: Any) -> Any:
-        """For each mask of eight lanes: those that it chooses, then any."""
+        """For each mask of eight lanes: the chosen lanes, then any."""
         name, module = "millrace_chosen_lanes", self.builder.module
         if name not in module.globals:
             chosen = [[lane for lane in range(8) if mask >> lane & 1] for mask in range(256)]
@@ -195,7 +196,7 @@ def note_maxima(b: Any, source: Any, target: Any, count: Any, maxima: Any, copie
 
 @inlined(types.float64, others=_TWO_FLOATS)
 def sum_weights(b: Any, values: Any, count: Any, sums: Any, best: Any, factor: Any) -> Any:
-    """The sum of 2**((values - best) * factor); that of each block in `sums`."""
+    """The sum of 2**((values - best) * factor); each block's sum goes to `sums`."""
     rows = _Rows(b)
     most, scale = rows.broadcast(best), rows.broadcast(factor)
     return rows.sum_up(count, sums, lambda i: rows.weight(rows.load(values, i), most, scale))
@@ -217,14 +218,14 @@ def weigh(b: Any, values: Any, weights: Any, count: Any, best: Any, factor: Any)
 
 @inlined(types.float64)
 def sum_blocks(b: Any, weights: Any, count: Any, sums: Any) -> Any:
-    """The sum of weights[:count]; that of each block in `sums`."""
+    """The sum of weights[:count]; each block's sum goes to `sums`."""
     rows = _Rows(b)
     return rows.sum_up(count, sums, lambda i: rows.load(weights, i))
 
 
 @inlined(types.float64, others=_FLOAT)
 def sum_from(b: Any, values: Any, weights: Any, count: Any, least: Any) -> Any:
-    """The sum of the weights whose values are at least that."""
+    """The sum of the weights whose values are at least `least`."""
     rows = _Rows(b)
     bound = rows.broadcast(least)
 
@@ -236,7 +237,7 @@ def sum_from(b: Any, values: Any, weights: Any, count: Any, least: Any) -> Any:
 
 @inlined(types.int64, others=_FLOAT)
 def gather(b: Any, values: Any, weights: Any, count: Any, out: Any, out_weights: Any, ids: Any, least: Any) -> Any:
-    """The values that are at least that, in order, their weights, and where they lay (int32); how many."""
+    """Gather the values of at least `least` in order, their weights and their places (int32); returns how many."""
     rows = _Rows(b)
     bound = rows.broadcast(least)
 
@@ -252,7 +253,7 @@ def gather(b: Any, values: Any, weights: Any, count: Any, out: Any, out_weights:
 
 @inlined(types.int64, others=_TWO_FLOATS)
 def keep(b: Any, values: Any, weights: Any, count: Any, out: Any, out_weights: Any, low: Any, high: Any) -> Any:
-    """The values low <= v < high, in order, and their weights; how many. Where they go may be where they are."""
+    """Keep the values low <= v < high in order, and their weights; returns how many. May work in place."""
     rows = _Rows(b)
     least, limit = rows.broadcast(low), rows.broadcast(high)
 
@@ -286,7 +287,7 @@ def span(b: Any, values: Any, count: Any) -> Any:
 
 @inlined(types.void, others=_FLOAT)
 def drop_below(b: Any, ranks: Any, weights: Any, count: Any, least: Any) -> None:
-    """Set weights to 0 where ranks are less than that."""
+    """Set weights to 0 where ranks are below `least`."""
     rows = _Rows(b)
     bound = rows.broadcast(least)
     with rows.strides(number(0), count) as places:

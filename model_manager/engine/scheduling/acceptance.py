@@ -1,4 +1,4 @@
-"""How often a sequence's drafts have been right of late, and so how many of them are worth computing.
+"""How often a sequence's recent drafts were right, and so how many are worth computing.
 
 Knows one sequence's record; not what drafts are, nor what else is in a step.
 """
@@ -10,7 +10,7 @@ import math
 _WEIGHT = 1 / 8
 """Weight of the latest draft in the running mean: about the last eight count."""
 _FIRST_RATE = 0.5
-"""Taken for what is not known yet."""
+"""Assumed rate before any draft."""
 _REST = 32
 """Output tokens after which a sequence whose drafts were not worth it is tried again."""
 
@@ -25,9 +25,9 @@ class Acceptance:
         self._resumes_at = 0
 
     def worthwhile(self, num_output_tokens: int, least: float) -> float:
-        """Most drafts of which even the last is accepted with a probability of `least`; the k-th with rate ** k.
+        """Most drafts such that even the last is accepted with a probability of `least`; the k-th with rate ** k.
 
-        None while the sequence rests: until it has `_REST` more tokens than when its rate fell under `least`.
+        0 while the sequence rests: until it has `_REST` more tokens than when its rate fell below `least`.
         """
         if num_output_tokens < self._resumes_at:
             return 0
@@ -36,7 +36,7 @@ class Acceptance:
         return max(1, int(math.log(least) / math.log(self.rate)))
 
     def note(self, drafted: int, accepted: int, num_output_tokens: int, least: float) -> None:
-        """What became of one step's drafts: those behind the first wrong one say nothing."""
+        """Note the result of one step's drafts; drafts after the first wrong one say nothing."""
         for right in [True] * accepted + [False] * (accepted < drafted):
             self.rate += (right - self.rate) * _WEIGHT
         if self.rate < least:

@@ -1,4 +1,4 @@
-"""Whether a request can run, and the sequence that it becomes. Knows requests; not who runs when."""
+"""Checks that a request can run, and makes its sequence. Knows requests; not who runs when."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The running sequences laid out in arrays, a row each, so that putting a step together takes no loop over tokens.
+"""The running sequences in arrays, one row each, so that a step is packed without a loop over tokens.
 
-Knows tokens, positions and blocks; not why a sequence gets the tokens it gets.
+Knows tokens, positions and blocks; not why a sequence gets its tokens.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from .sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A sequence's share of one step: its next `num_tokens` tokens that are not computed yet, the last being drafts."""
+    """A sequence's share of one step: its next `num_tokens` uncomputed tokens, of which the last are drafts."""
 
     sequence: Sequence
     num_tokens: int
     drafts: tuple[int, ...] = ()
-    """Guesses of the tokens that follow its last one; that one's logits are wanted, and theirs."""
+    """Guesses of the tokens after its last one; logits are wanted for that one and for the drafts."""
     are_certain: bool = False
-    """Whether the drafts are no guesses: its constraint allows nothing else."""
+    """True if the constraint allows nothing but the drafts."""
 
     @property
     def completes(self) -> bool:
-        """Whether its last token is among them."""
+        """True if the sequence's last token is among them."""
         return self.num_tokens - len(self.drafts) == self.sequence.num_remaining_tokens
 
     @property
     def num_logits(self) -> int:
-        """For how many of its last tokens the next token's logits are wanted."""
+        """For how many of its last tokens logits are wanted."""
         return 1 + len(self.drafts) if self.samples else 0
 
     def followed_by(self, drafts: List[int], *, are_certain: bool = False) -> Scheduled:
-        """The same, and drafts."""
+        """The same share with drafts."""
         return Scheduled(self.sequence, self.num_tokens + len(drafts), tuple(drafts), are_certain)
 
     @property
     def samples(self) -> bool:
-        """Whether a new token can be, and is to be, sampled after them."""
+        """True if a new token is sampled after them."""
         return self.completes and self.sequence.generates
 
     @property
     def rows_read(self) -> range:
-        """Which of them have their final hidden states read."""
+        """Which of them need their final hidden states read."""
         reading = self.sequence.reading
         return range(0) if reading is None else reading.rows(self.sequence.num_computed_tokens, self.num_tokens)
 
@@ -64,7 +64,7 @@ class TokenRange:
 
     @property
     def reaches_end(self) -> bool:
-        """Whether the logits of its last position are wanted: nothing that is known follows."""
+        """True if the logits of its last position are wanted: no token is known after it."""
         return self.end >= self.sequence.num_tokens
 
 
@@ -80,14 +80,14 @@ class BatchTable:
         self._settings = np.zeros(num_rows, SETTINGS)
 
     def enter(self, sequence: Sequence) -> None:
-        """Give a sequence that begins to run a row; it has its blocks."""
+        """Give a row to a sequence that begins to run; it has its blocks."""
         row = sequence.row = self._free_rows.pop()
         self._tokens[row, : sequence.num_tokens] = sequence.token_ids
         self._blocks[row, : len(sequence.block_table)] = sequence.block_table
         self._settings[row] = settings_of(sequence.params, sequence.seed, sequence.num_prompt_tokens)
 
     def leave(self, sequence: Sequence) -> None:
-        """Take the row back; to be called while the sequence still has its blocks."""
+        """Take the row back, while the sequence still has its blocks."""
         self._blocks[sequence.row, : len(sequence.block_table)] = 0
         self._free_rows.append(sequence.row)
         sequence.row = -1
@@ -103,12 +103,12 @@ class BatchTable:
         self._tokens[sequence.row, last] = sequence.token_ids[last]
 
     def add_drafts(self, sequence: Sequence, drafts: List[int]) -> None:
-        """Put drafts behind a sequence's tokens, until those that are sampled take their place."""
+        """Store drafts after a sequence's tokens, until sampled tokens replace them."""
         end = len(sequence.token_ids)
         self._tokens[sequence.row, end : end + len(drafts)] = drafts
 
     def histories(self, sequences: List[Sequence]) -> tuple[Ints, Longs]:
-        """Tokens of S sequences, a row each, [S, at least the most], and their numbers [S]."""
+        """Tokens of S sequences, one row each [S, at least the most], and their numbers [S]."""
         rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
         return self._tokens[rows, : lengths.max()], lengths
 
@@ -130,7 +130,7 @@ class BatchTable:
         )
 
     def pack_ranges(self, ranges: List[TokenRange]) -> StepInput:
-        """The same of a draft model's step."""
+        """The same for a draft model's step."""
         columns = [(s.sequence.row, s.start, s.end - s.start, int(s.reaches_end)) for s in ranges]
         return self._pack(*_columns(columns))
 
@@ -154,7 +154,7 @@ class BatchTable:
         )
 
     def sampling(self, sequences: List[Sequence], ahead: int = 0, masks: MaskBits = NO_MASKS) -> SamplingRows:
-        """How to sample the next token of each of these sequences, or the one `ahead` drafts on, in that order; `masks`
+        """The sampler's rows for the next token of each of these sequences, or for the one `ahead` drafts on; `masks`
         has a row for each of the table's.
         """
         rows, lengths = _columns([(sequence.row, sequence.num_tokens + ahead) for sequence in sequences])
@@ -177,7 +177,7 @@ class BatchTable:
 
 
 def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
-    """The batch's rows that are read; `firsts` are those that the sequences' shares begin with."""
+    """The batch's rows that are read; `firsts` are the first rows of the sequences' shares."""
     parts = [first + np.array(rows) for first, rows in zip(firsts, (s.rows_read for s in batch), strict=True) if rows]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 

@@ -78,11 +78,11 @@ class BlockManager:
         return True
 
     def outlook(self, sequence: Sequence) -> int:
-        """How many blocks of a waiting sequence are cached, or BEING_COMPUTED: see PrefixCache.outlook."""
+        """Cached blocks of a waiting sequence, or BEING_COMPUTED: see PrefixCache.outlook."""
         return self._cache.outlook(sequence)
 
     def needs_block(self, sequence: Sequence, ahead: int = 0) -> bool:
-        """Whether the sequence's last token, or the one `ahead` of it, has no slot yet."""
+        """True if the sequence's last token, or the one `ahead` of it, has no slot yet."""
         return sequence.num_tokens + ahead > len(sequence.block_table) * self.block_size
 
     def grow(self, sequence: Sequence) -> int:
@@ -92,13 +92,13 @@ class BlockManager:
         return block
 
     def commit(self, sequence: Sequence) -> None:
-        """Enter the full blocks that are computed, and known to be sound, in the prefix cache."""
+        """Enter full blocks that are computed and known to be finite in the prefix cache."""
         self._cache.enter(sequence)
 
     def free(self, sequence: Sequence) -> None:
         """Take back all blocks of a sequence, which then has nothing computed.
 
-        Last block first: of a prefix in the cache, the end is given up before the beginning that leads to it.
+        Last block first: the end of a cached prefix is evicted before the beginning that leads to it.
         """
         self._cache.withdraw(sequence)
         for block in reversed(sequence.block_table):
@@ -135,7 +135,7 @@ class BlockManager:
         self._references[block] += 1
 
     def _take(self) -> int:
-        """A blank block, else an untouched one while little is kept for reuse, else what was used least recently."""
+        """A blank block, else an untouched one while little is kept for reuse, else the least recently used one."""
         if self._blank:
             block = self._blank.pop()
         elif self._untouched < self.num_blocks and len(self._reusable) <= self._most_kept():
@@ -148,7 +148,7 @@ class BlockManager:
         return block
 
     def _most_kept(self) -> int:
-        """Blocks kept for reuse, beyond which no memory is touched for the first time."""
+        """Most blocks kept for reuse before untouched memory may be used."""
         if not self._frugal:
             return self.num_blocks
         self._most_held = max(self._most_held, self._untouched - len(self._reusable))
@@ -161,7 +161,7 @@ class BlockManager:
                 self._given_up.popitem(last=False)
 
     def _regret(self, sequence: Sequence) -> None:
-        """Count what the sequence computes again only because it was given up early."""
+        """Count blocks that the sequence computes again only because they were evicted early."""
         if self._given_up:
             for digest in sequence.block_digests[sequence.num_committed_blocks :]:
                 if digest in self._given_up:

@@ -1,4 +1,4 @@
-"""Which sequences' time is up. Knows times; not what becomes of those sequences."""
+"""Which sequences have passed their deadline. Knows times; not what becomes of these sequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .sequence_heap import SequenceHeap
 
 
 class Deadlines:
-    """The sequences that have a deadline, until it comes or they are finished."""
+    """Sequences with a deadline, until it passes or they finish."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class Deadlines:
             self._heap.push((sequence.deadline, sequence.rank[1]), sequence)
 
     def passed(self) -> Iterator[Sequence]:
-        """Those whose deadline has come, each once."""
+        """Sequences whose deadline has passed, each once."""
         if self._heap:
             now = self._clock()
             while (sequence := self._heap.pop(most=now)) is not None:

@@ -1,7 +1,7 @@
-"""Which blocks hold the keys and values of which prompt's beginning, and which beginnings are being computed just now.
+"""Which blocks hold the keys and values of which prompt's beginning, and which beginnings are being computed.
 
-Full blocks are known by a digest chained over everything before them, from a root that is the sequence's `cache_key`
-(as in vLLM's prefix cache). Knows digests, tokens and block ids; not who holds a block, nor when one is given up.
+A full block's digest covers its tokens and everything before them, from the sequence's `cache_key` on (as in vLLM's
+prefix cache). Knows digests, tokens and block ids; not who holds a block, nor when one is evicted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Digest = Callable[[bytes, bytes], bytes]
 _Content = tuple[bytes, bytes]  # the parent's digest (of the first block, the cache key), the block's own tokens
 
 BEING_COMPUTED = -1
-"""What `outlook` says of a sequence whose next block a running one is about to compute."""
+"""Result of `outlook` for a sequence whose next block a running sequence is about to compute."""
 
 
 def chained_digest(parent: bytes, tokens: bytes) -> bytes:
-    """256 bits that stand for a block's tokens and all before them."""
+    """The 256-bit digest of a block's tokens and all tokens before them."""
     return hashlib.blake2b(parent + tokens, digest_size=32).digest()
 
 
 class PrefixCache:
-    """Blocks by content. A sequence without a cache key neither finds anything nor leaves anything."""
+    """Blocks by content. A sequence without a cache key neither finds nor adds blocks."""
 
     def __init__(self, block_size: int, digest: Digest = chained_digest) -> None:
         self._block_size = block_size
@@ -39,7 +39,7 @@ class PrefixCache:
         return block in self._digest_of
 
     def match(self, sequence: Sequence) -> list[int]:
-        """Blocks of the sequence's beginning, as far as nothing is to be seen of its tokens themselves."""
+        """Cached blocks of the sequence's beginning, as far as its own tokens need not be read."""
         blocks: list[int] = []
         for index in range(self._most(sequence)):
             block = self._block_of.get(self._digest_at(sequence, index))
@@ -63,19 +63,19 @@ class PrefixCache:
         return BEING_COMPUTED if count < most and digests[count] in self._computing else count
 
     def announce(self, sequence: Sequence) -> None:
-        """A sequence begins to run: it computes all full blocks that it did not find."""
+        """Note that a sequence begins to run: it computes all full blocks that it did not find."""
         if sequence.cache_key:
             for index in range(sequence.num_committed_blocks, sequence.num_tokens // self._block_size):
                 self._computing.setdefault(self._digest_at(sequence, index), sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """A sequence runs no more: what it has not computed, it will not."""
+        """Note that a sequence stops running: it will not compute the rest."""
         for digest in sequence.block_digests[sequence.num_committed_blocks :]:
             if self._computing.get(digest) is sequence:
                 del self._computing[digest]
 
     def enter(self, sequence: Sequence) -> None:
-        """Its full blocks that are computed and known to be sound."""
+        """Enter the sequence's full blocks that are computed and known to be finite."""
         full = sequence.num_settled_tokens // self._block_size
         if full == sequence.num_committed_blocks or not sequence.cache_key:
             return

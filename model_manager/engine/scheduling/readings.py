@@ -1,7 +1,7 @@
-"""What is read off a prompt while it is computed: scores of its tokens, or its embedding. One of these a sequence.
+"""What is read off a prompt while it is computed: scores of its tokens, or its embedding.
 
-Knows one prompt and numbers; not the model they come from, nor in how many steps. Rows are counted as positions of the
-sequence: row i is the final hidden state of token i, from which token i + 1 is predicted.
+One reading per sequence. Knows one prompt and numbers; not the model, nor in how many steps it runs. Rows are positions
+of the sequence: row i is the final hidden state of token i, which predicts token i + 1.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Reading:
         self.next = first
         self.stop = stop
         self.finite = True
-        """Whether all that was read is finite."""
+        """True if everything read is finite."""
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to read."""
+        """True if nothing is left to read."""
         return self.next >= self.stop
 
     def rows(self, start: int, count: int) -> range:
@@ -53,7 +53,7 @@ class Scores:
     """[N, K]"""
 
     def part(self, start: int, stop: int, num_top: int) -> Scores:
-        """Tokens start .. stop - 1, with as many alternatives as were asked for there."""
+        """Tokens start .. stop - 1, with `num_top` alternatives."""
         part = slice(start, stop)
         return Scores(
             self.logprobs[part],
@@ -77,7 +77,7 @@ class ScoreReading(Reading):
         return self._token_ids[self.next + 1 : self.next + 1 + count]
 
     def add(self, scores: Scores) -> None:
-        """The next tokens' scores."""
+        """Add the next tokens' scores."""
         self.next += len(scores.logprobs)
         self.finite &= bool(np.isfinite(scores.logprobs).all())
         self._parts.append(scores)
@@ -102,13 +102,13 @@ class EmbedReading(Reading):
         self._total: npt.NDArray[np.float64] | None = None
 
     def add(self, total: npt.NDArray[np.float64], count: int) -> None:
-        """The sum [hidden_size] of the next `count` rows."""
+        """Add the sum [hidden_size] of the next `count` rows."""
         self.next += count
         self.finite &= bool(np.isfinite(total).all())
         self._total = total if self._total is None else self._total + total
 
     def result(self) -> bytes:
-        """float32, little endian."""
+        """The embedding, float32 little endian."""
         assert self.done
         assert self._total is not None
         vector = self._total / self._count
@@ -119,7 +119,7 @@ class EmbedReading(Reading):
 
 
 def reading_of(request: Request) -> ScoreReading | EmbedReading | None:
-    """What a request wants read off its prompt."""
+    """The reading that a request wants; None for a generation without prompt log-probabilities."""
     tokens = request.prompt_token_ids
     if request.task == "score":
         return ScoreReading(tokens, request.score_from, num_top=0)
