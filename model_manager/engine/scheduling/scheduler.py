@@ -1,7 +1,8 @@
-"""Who computes how many tokens in the next step. There is no prefill phase: a sequence has tokens that are not computed
-yet, one when it decodes and more when it is new, and each step hands them out within a budget (as vLLM's V1 does).
+"""Who computes how many tokens in the next step.
 
-Knows counts of tokens and blocks; not what tokens mean, nor the model.
+There is no prefill phase: a sequence has uncomputed tokens, one when it decodes and more when it is new, and each step
+hands them out within a budget (as vLLM's V1 does). Knows counts of tokens and blocks; not what tokens mean, nor the
+model.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from .sequence import Sequence, SequenceStatus
 from .waiting_queue import WaitingQueue
 
 LOOK_AHEAD = 64
-"""Waiting sequences, from the front of the line, among which those are preferred whose beginning is cached."""
+"""Waiting sequences at the front of the line among which cached beginnings come first."""
 MOST_OVERTAKES = 64
-"""How many that stand behind a waiting sequence may begin to run before it."""
+"""Most sequences behind a waiting one that may start before it."""
 
 
 class Scheduler:
     """The sequences that wait, in line by rank, and those that run.
 
-    A sequence is in one of the two or finished, never in both. From the line's beginning those are admitted first
-    of whose prompts most is cached; one whose next block a running sequence is about to compute waits for that block,
-    one whose adapter is not loaded waits for that; all let others pass, but nobody is passed more than MOST_OVERTAKES
-    times. Whoever runs and lacks a block takes it from the one with the highest rank, which goes back to its place in
-    line.
+    A sequence is in one of the two or finished, never in both.
+
+    At the front of the line, the sequence with the largest cached beginning is admitted first. A sequence whose next
+    block a running one is about to compute waits for that block, and one whose adapter is not loaded waits for the
+    adapter. All of these let others pass, but at most MOST_OVERTAKES times. A running sequence that lacks a block takes
+    it from the sequence with the highest rank, which goes back to its place in line.
 
     docs/SCHEDULING.md says the same for users.
     """
@@ -50,11 +52,11 @@ class Scheduler:
         return request_id in self.waiting or request_id in self.running
 
     def find(self, request_id: str) -> Sequence | None:
-        """The waiting or running sequence of that id."""
+        """The waiting or running sequence with this id."""
         return self.running.get(request_id) or self.waiting.get(request_id)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence that fits the cache when it is alone there, to its last token."""
+        """Queue a sequence; it must fit an otherwise empty cache, to its last token."""
         assert sequence.request_id not in self
         self.waiting.add(sequence)
 
@@ -73,14 +75,14 @@ class Scheduler:
         return batch
 
     def decodes_without_preempting(self) -> bool:
-        """Whether there are blocks for the next token of each sequence that has one to compute."""
+        """True if there are blocks for the next token of each sequence that decodes."""
         free, running = self._blocks.num_free, self.running.values()
         return free >= len(running) or free >= sum(self._blocks.needs_block(s) for s in running if _decodes(s))
 
     def reserve(self, sequence: Sequence, count: int) -> int:
-        """Give a running sequence slots for as many of `count` draft tokens as may be; returns how many have theirs.
+        """Give a running sequence slots for up to `count` draft tokens; returns how many have slots.
 
-        It takes free blocks only, and as in admission leaves one for each running sequence.
+        Takes free blocks only and, as in admission, leaves one for each running sequence.
         """
         while self._blocks.needs_block(sequence, ahead=count) and self._blocks.num_free > len(self.running):
             self._blocks.grow(sequence)
@@ -90,7 +92,7 @@ class Scheduler:
         return count
 
     def computed(self, batch: Iterable[Scheduled]) -> None:
-        """Note that the batch's keys and values are there; those of drafts count only once these are accepted."""
+        """Note that the batch's keys and values are computed; drafts count only once they are accepted."""
         for scheduled in batch:
             scheduled.sequence.num_computed_tokens += scheduled.num_tokens - len(scheduled.drafts)
 
@@ -99,7 +101,7 @@ class Scheduler:
         sequence.num_computed_tokens += 1
 
     def sampled(self, sequence: Sequence) -> None:
-        """Note what became of a running sequence, from finite values: a token was appended, or it has its ending."""
+        """Note a running sequence's step with finite values: a token was appended, or the sequence ended."""
         self._blocks.commit(sequence)
         if sequence.ending is None:
             self._table.add_token(sequence)
@@ -107,12 +109,12 @@ class Scheduler:
             self.finish(sequence)
 
     def distrust(self, sequence: Sequence) -> None:
-        """End a running sequence whose logits were not finite; nobody will reuse what it computed."""
+        """End a running sequence whose logits were not finite; what it computed is never reused."""
         self._blocks.distrust(sequence)
         self.finish(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """End a sequence, whichever queue it is in; its blocks are free from now on."""
+        """End a waiting or running sequence; frees its blocks."""
         if sequence.status is SequenceStatus.RUNNING:
             del self.running[sequence.request_id]
             self._withdraw(sequence)
@@ -140,8 +142,10 @@ class Scheduler:
         self._table.check_integrity(list(self.running.values()))
 
     def _decodes(self) -> list[Scheduled]:
-        """One token for each sequence that has one to compute. Whoever lacks a block takes it from the last in
-        rank, which comes later in this order, so nothing is taken back from the batch.
+        """One token for each sequence that decodes.
+
+        A sequence that lacks a block takes it from the last in rank, which comes later in this order, so nothing is
+        taken back from the batch.
         """
         batch = []
         for sequence in list(self.running.values()):
@@ -159,7 +163,7 @@ class Scheduler:
             self._table.add_block(sequence)
 
     def _prefills(self, batch: list[Scheduled], budget: int) -> int:
-        """Tokens given to sequences that run and have more than one to compute; they have their blocks."""
+        """Tokens of running sequences that have more than one to compute; they have their blocks."""
         given = 0
         for sequence in self.running.values():
             if given == budget:
@@ -171,9 +175,9 @@ class Scheduler:
         return given
 
     def _admit(self, batch: list[Scheduled], budget: int) -> None:
-        """Start waiting sequences while there are tokens to give, rows, and blocks for all that the next one has.
+        """Start waiting sequences while there are tokens, rows, and blocks for all tokens of the next one.
 
-        One block for each running sequence is kept free, or they would soon preempt whoever is admitted.
+        One block per running sequence stays free; else these would soon preempt the new one.
         """
         if not self.waiting or budget <= 0 or len(self.running) == self._max_num_seqs:
             return
@@ -192,7 +196,7 @@ class Scheduler:
                 break
 
     def _by_preference(self) -> list[Sequence]:
-        """The line's beginning: within a priority whoever may be passed no more, then by how much of it is cached."""
+        """The front of the line: within a priority, first those that may be passed no more, then by cached tokens."""
         outlooks = [self._blocks.outlook(sequence) for sequence in self.waiting.window]
         if max(outlooks) <= 0:
             return self.waiting.window.copy()
@@ -220,7 +224,7 @@ class Scheduler:
             self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
 
     def _preempt_last(self) -> None:
-        """Put the last in rank back to wait; it keeps its tokens, and recomputes what the prefix cache loses."""
+        """Preempt the last in rank: it keeps its tokens, and recomputes what the prefix cache loses."""
         _, sequence = self.running.popitem(last=True)
         assert not sequence.num_pending_tokens, "preempted before its token was known"
         self._withdraw(sequence)
@@ -234,5 +238,5 @@ class Scheduler:
 
 
 def _decodes(sequence: Sequence) -> bool:
-    """Whether a running sequence has one token to compute, and goes on after it for all that is known."""
+    """True if a running sequence has one token to compute and goes on after it, as far as is known."""
     return sequence.num_remaining_tokens == 1 and not sequence.ends_with_pending

@@ -26,7 +26,7 @@ Rank = tuple[int, int]
 
 
 class SequenceStatus(enum.Enum):
-    """Where a sequence stands; the scheduler alone moves it."""
+    """A sequence's status; only the scheduler changes it."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -35,15 +35,15 @@ class SequenceStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What the tokens that a sequence was given come to."""
+    """Result of replaying the tokens that a sequence was given."""
 
     guide: Guide | None
-    """After them."""
+    """The guide after these tokens."""
     token_ids: list[int]
-    """Those up to the one that ends it."""
+    """The tokens up to the one that ends the sequence."""
     ending: Ending | None
     closed: Closed | None = None
-    """How the whole output is brought to its end, if the budget has cut it."""
+    """How the output is closed, if the budget has cut it."""
 
 
 class Sequence:
@@ -156,42 +156,42 @@ class Sequence:
 
     @property
     def generates(self) -> bool:
-        """Whether tokens are sampled after those it has."""
+        """True if tokens are sampled after its own."""
         return self.task == "generate" and self.ending is None
 
     @property
     def lacks_adapter(self) -> bool:
-        """Whether it cannot run for an adapter that is not loaded."""
+        """True if it waits for an adapter that is not loaded."""
         return self.adapter is not None and self.adapter_slot < 0
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to compute for it."""
+        """True if nothing is left to compute for it."""
         return self.ending is not None and (self.reading is None or self.reading.done)
 
     def close(self) -> None:
-        """Everything is computed: what does not generate ends with that."""
+        """End a sequence that does not generate, once everything is computed."""
         self.ending = self.ending or Ending(FinishReason.STOP)
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing that was read off its prompt is NaN or infinite."""
+        """True if nothing that was read off its prompt is NaN or infinite."""
         return self.reading is None or self.reading.finite
 
     @property
     def num_reusable_tokens(self) -> int:
-        """The most tokens that may come out of the prefix cache: the last one gives the logits, some are read."""
+        """Most tokens that may come from the prefix cache: the last one gives the logits, others are read."""
         most = len(self.token_ids) - 1
         return most if self.reading is None or self.reading.done else min(most, self.reading.next)
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output, those pending included."""
+        """Tokens of prompt and output, pending ones included."""
         return len(self.token_ids) + self.num_pending_tokens
 
     @property
     def num_output_tokens(self) -> int:
-        """Generated so far, by this engine or by one before it."""
+        """Tokens generated so far, by this engine or an earlier one."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
@@ -201,17 +201,17 @@ class Sequence:
 
     @property
     def num_settled_tokens(self) -> int:
-        """Tokens that are computed and known to be sound: not what follows from a pending one."""
+        """Tokens that are computed and known to be finite: none after a pending one."""
         return self.num_computed_tokens - self.num_pending_tokens
 
     @property
     def ends_with_pending(self) -> bool:
-        """Whether it may have no token beyond those that are pending."""
+        """True if it may have no token after the pending ones."""
         return self.num_pending_tokens > 0 and self.num_tokens - self.num_prompt_tokens >= self.conditions.max_tokens
 
     @property
     def samples_by_history(self) -> bool:
-        """Whether which token comes next depends on what the tokens before it are, beyond the logits."""
+        """True if the next token depends on earlier tokens, beyond the logits."""
         params = self.params
         penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
         return penalised or self.guide is not None or (self.rules is not None and bool(self.rules.bad_words))
@@ -225,23 +225,24 @@ class Sequence:
 
     @property
     def is_asked_of_each_token(self) -> bool:
-        """Whether something is to be known of each token that logits alone say, even of one that is forced."""
+        """True if each token needs something that only logits tell, even a forced one."""
         reads = self.reading is not None and not self.reading.done
         return reads or self.params.logprobs is not None or self.rules is not None
 
     def await_token(self, row: int) -> None:
-        """One is being sampled on the device, as that row of a step's."""
+        """Note that the device samples a token, as this row of a step."""
         self.num_pending_tokens += 1
         self.pending_row = row
 
     @property
     def output_token_ids(self) -> list[int]:
-        """The generated tokens, those among them that it was given and has yet to take."""
+        """The generated tokens, including given ones that are not replayed yet."""
         return self.token_ids[self.num_prompt_tokens :] + self.given
 
     def replayed(self, guide: Guide | None) -> Replayed:
-        """What the tokens that it was given come to; the guide may find that they are not of its grammar
-        (ConstraintNotMet). Any one thread may do that: nothing changes that matters to a sequence that ends meanwhile.
+        """Replay the given tokens; raises ConstraintNotMet if the grammar does not allow them.
+
+        Any one thread may call this: it changes nothing that matters to a sequence that ends meanwhile.
         """
         for count, token_id in enumerate(self.given, 1):
             if guide is not None:
@@ -252,11 +253,11 @@ class Sequence:
         return Replayed(guide, self.given, None)
 
     def closing(self) -> Replayed:
-        """How an output that the budget has cut is brought to its end; for any one thread, as `replayed`."""
+        """How to close an output that the budget has cut; for any one thread, as `replayed`."""
         return Replayed(self.guide, [], self.ending, self._way_out(self.guide, self.ending))
 
     def adopt(self, replayed: Replayed) -> None:
-        """Have the tokens that it was given, up to the one that ends it, or the end that was found for its own."""
+        """Take over the replayed tokens up to the one that ends it, or the ending found for its own output."""
         self.guide, self.ending = replayed.guide, replayed.ending
         self.token_ids += replayed.token_ids
         self.given = []
@@ -266,8 +267,9 @@ class Sequence:
             self.ending = replace(self.ending, is_cut=False)
 
     def _way_out(self, guide: Guide | None, ending: Ending | None) -> Closed | None:
-        """Found for an output that is cut, unless its request says more of tokens than a way knows of: one is not the
-        model's, so it has no log-probabilities, and may hold what the request forbids or stops at.
+        """The ending of a cut output; none if the request needs more of its tokens than an ending has.
+
+        Tokens of an ending are not the model's. They have no log-probabilities, and may be forbidden or stop tokens.
         """
         says_more = self.params.logprobs is not None or self.rules is not None or self.params.stop
         if guide is None or ending is None or not ending.is_cut or says_more:
@@ -275,8 +277,10 @@ class Sequence:
         return guide.closed(self.conditions.max_tokens)
 
     def append(self, token_id: int, logprobs: Logprobs | None = None) -> Ending | None:
-        """Add a generated token, with its log-probabilities where they are asked for; returns (and keeps) the ending
-        that it brings about. Raises ConstraintNotMet, adding nothing, for one that the constraint does not allow.
+        """Add a generated token, with its log-probabilities if they are wanted; returns (and keeps) the ending that it
+        causes.
+
+        Raises ConstraintNotMet, adding nothing, for a token that the constraint does not allow.
         """
         if self.guide is not None:
             self.guide.take(token_id)
@@ -287,16 +291,16 @@ class Sequence:
         return self.ending
 
     def answer(self, now: float) -> Output | Failure:
-        """The ended request: its output, or why there is none."""
+        """The result of an ended request: its output, or its error."""
         failed = self._failed()
         return self.output(now) if failed is None else self.failure(failed)
 
     def failure(self, error: RequestError) -> Failure:
-        """The request that ends with that error, with what its output was so far."""
+        """The result of a request that ends with this error, with its output so far."""
         return Failure(self.request_id, error.info(), self.output_token_ids)
 
     def _failed(self) -> RequestError | None:
-        """The error of an output that its deadline or its budget cut; None for an answer."""
+        """The error of an output that its deadline or budget cut; None if it is an answer."""
         assert self.ending is not None
         constrained = self.params.constraint is not None
         if self.ending.reason is FinishReason.DEADLINE and (constrained or not self.num_output_tokens):
@@ -310,7 +314,7 @@ class Sequence:
         return None
 
     def output(self, now: float) -> Output:
-        """The finished request; what it never reached is timed as happening now."""
+        """The output of a finished request; stages that it never reached are timed as now."""
         assert self.ending is not None
         reading = self.reading if self.reading is not None and self.reading.done else None
         return Output(
@@ -339,7 +343,7 @@ class Sequence:
         return forced if self.num_own_tokens is None else [at for at in forced if at < self.num_own_tokens]
 
     def _all_logprobs(self) -> Logprobs | None:
-        """One entry for each output token, where the request asks for them."""
+        """One entry for each output token, if the request wants them."""
         return None if self.params.logprobs is None else Logprobs.join(self.logprobs).first(len(self.output_token_ids))
 
     def _since_receipt(self, event: float | None, now: float) -> float:
@@ -347,7 +351,7 @@ class Sequence:
 
 
 def sampling_seed(request: Request) -> int:
-    """The request's own seed, or one that is always the same for its id, so that a retry gives the same text."""
+    """The request's seed, or one derived from its id, so that a retry gives the same text."""
     if request.params.seed is not None:
         return request.params.seed
     digest = hashlib.blake2b(request.request_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()

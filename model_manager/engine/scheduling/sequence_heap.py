@@ -1,4 +1,4 @@
-"""A heap of sequences that may end where they lie. Knows keys; not what they stand for."""
+"""A heap of sequences, which may finish while they are in it. Knows keys; not what they stand for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ _LEAST_SWEPT = 8
 
 
 class SequenceHeap:
-    """Sequences, the one with the smallest key first. One that is finished is no longer in it: it is skipped where it
-    turns up, and they are all swept out when they may be half of the heap.
+    """Sequences, the one with the smallest key first.
+
+    Finished sequences are skipped when they come up, and all removed once they may be half of the heap.
     """
 
     def __init__(self) -> None:
@@ -19,7 +20,7 @@ class SequenceHeap:
         self._sweep_at = _LEAST_SWEPT
 
     def __bool__(self) -> bool:
-        """Whether anything may be in it."""
+        """True if anything may be in it."""
         return bool(self._heap)
 
     def push(self, key: tuple[float, int], sequence: Sequence) -> None:
@@ -39,5 +40,5 @@ class SequenceHeap:
         return None
 
     def sequences(self) -> list[Sequence]:
-        """All that are not finished, in no order."""
+        """All unfinished sequences, in no order."""
         return [sequence for _, sequence in self._heap if sequence.status is not SequenceStatus.FINISHED]

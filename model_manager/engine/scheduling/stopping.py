@@ -27,7 +27,7 @@ _MOST_PENDING = 16
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a sequence ended, and the stop string or stop token id that did it, if one did."""
+    """Why a sequence ended, and the stop string or stop token id that ended it, if any."""
 
     reason: FinishReason
     matched: str | int | None = None
@@ -63,9 +63,9 @@ class StopText:
         self._num_searched = 0  # after so many tokens
 
     def push(self, token_id: int) -> str | None:
-        """The string that this token completes, the one that begins first if there are several.
+        """The string that this token completes; the one that begins first if there are several.
 
-        Whoever goes on after one has it ignored: only what later tokens complete is found.
+        A caller that goes on after one ignores it: only strings that later tokens complete are found.
         """
         self._ids.append(token_id)
         text = self._decode(self._prefix)
@@ -84,7 +84,7 @@ class StopText:
         return self._ids[-count:]
 
     def _find(self, fresh: str) -> str | None:
-        """The first string that ends in what was not searched before."""
+        """The first string that ends in text that was not searched before."""
         text = (self._tail + fresh).rstrip(_REPLACEMENT)
         known = common_beginning(self._searched, text)
         if known == len(text):
@@ -95,7 +95,7 @@ class StopText:
         return min(found, key=lambda match: match[0])[1] if found else None
 
     def _settle(self, decoded: str, fresh: str) -> None:
-        """Take the new text as final, unless it ends within a character."""
+        """Settle the new text, unless it ends within a character."""
         if not fresh or self._within_character(fresh):
             return
         text = self._tail + fresh
@@ -112,7 +112,7 @@ class StopText:
         return text.endswith(_REPLACEMENT) and len(self._ids) - self._settled < _MOST_PENDING
 
     def _restart(self) -> None:
-        """Forget what was settled, not what was searched: a later byte has changed the text of earlier ones."""
+        """Forget the settled text but not the searched text: a later byte has changed the text of earlier tokens."""
         self._searched = self._text(self._ids[: self._num_searched]).rstrip(_REPLACEMENT)
         self._prefix = self._settled = 0
         self._prefix_text = self._tail = ""
@@ -133,14 +133,14 @@ class StopConditions:
     def __init__(
         self, params: SamplingParams, max_tokens: int, eos: Collection[int], tokenizer: Tokenizer | None
     ) -> None:
-        """`max_tokens` is what positions leave of the request's own.
+        """`max_tokens` is the request's, cut to the positions left.
 
-        Raises InvalidRequest for stop strings where there is no tokenizer.
+        Raises InvalidRequest for stop strings without a tokenizer.
         """
         self.max_tokens = max_tokens
         self._min_tokens = params.min_tokens
         self.eos = eos
-        """The model's own, also where they are ignored."""
+        """The model's end-of-sequence ids, also if they are ignored."""
         self._eos = () if params.ignore_eos else eos
         self.stop_tokens = params.stop_token_ids
         self._included = params.include_stop_str_in_output
@@ -151,10 +151,9 @@ class StopConditions:
             self._text = StopText(tokenizer, params.stop)
 
     def after(self, token_id: int, num_output_tokens: int, guide: Guide | None = None) -> Ending | None:
-        """The ending that this token brings about; to be called once for each token, in order.
+        """The ending that this token causes; call once for each token, in order.
 
-        Where there is a guide, which has taken the token, what would end the output elsewhere than its grammar lets it
-        end is passed over.
+        With a guide, which has taken the token, nothing ends the output where its grammar does not allow the end.
         """
         stopped = self._stopped(token_id, guide)
         if stopped is not None and num_output_tokens >= self._min_tokens:
@@ -185,14 +184,14 @@ def _at_length(guide: Guide) -> Ending:
 
 @dataclass(frozen=True)
 class StopRules:
-    """What a model brings to stopping, and to rules about strings: its end-of-sequence tokens and its tokenizer."""
+    """A model's part of stopping and of rules about strings: its end-of-sequence tokens and its tokenizer."""
 
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer | None
 
     @classmethod
     def load(cls, folder: Path, eos_token_ids: Collection[int]) -> Self:
-        """With the folder's tokenizer.json, where there is one; raises ModelCorrupt if that cannot be read."""
+        """With the folder's tokenizer.json, if there is one; raises ModelCorrupt if it cannot be read."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             return cls(frozenset(eos_token_ids), None)

@@ -1,7 +1,7 @@
-"""The line of sequences that wait, by rank. Only its beginning is kept in order, so that adding and taking cost little
-however many wait: the first `look_ahead` stand in a sorted list, all others in a heap.
+"""The line of waiting sequences, by rank.
 
-Knows ranks; not what a rank is made of, nor who is to leave the line.
+Only its front is sorted, so that adding and taking cost little however many wait: the first `look_ahead` stand in a
+sorted list, all others in a heap. Knows ranks; not what a rank is made of, nor who leaves the line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WaitingQueue:
         return sorted(self._sequences.values(), key=_rank)
 
     def add(self, sequence: Sequence) -> None:
-        """Into the line at its rank."""
+        """Insert at its rank."""
         self._sequences[sequence.request_id] = sequence
         if len(self.window) == self._look_ahead and sequence.rank > self.window[-1].rank:
             self._beyond.push(sequence.rank, sequence)
@@ -55,7 +55,7 @@ class WaitingQueue:
             self._beyond.push(last.rank, last)
 
     def remove(self, sequence: Sequence) -> None:
-        """Out of the line, wherever it stands; from beyond the window only what is over (FINISHED next)."""
+        """Remove from the line; beyond the window only a sequence that is FINISHED next."""
         del self._sequences[sequence.request_id]
         place = self._place(sequence)
         if place < len(self.window) and self.window[place] is sequence:
@@ -66,11 +66,11 @@ class WaitingQueue:
 
     @property
     def last_near(self) -> Rank | None:
-        """The rank of the last of the first `look_ahead`, None where there are fewer."""
+        """The rank of the last of the first `look_ahead`; None if there are fewer."""
         return self.window[-1].rank if len(self.window) == self._look_ahead else None
 
     def ahead_of(self, sequence: Sequence) -> list[Sequence]:
-        """Those that stand before one of the window."""
+        """Sequences before one in the window."""
         return self.window[: self._place(sequence)]
 
     def check_integrity(self) -> None:

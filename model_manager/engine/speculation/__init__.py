@@ -1,1 +1,1 @@
-"""Guessing tokens ahead, and keeping those that the model would have said."""
+"""Guesses tokens ahead, and keeps those that the model would have sampled."""

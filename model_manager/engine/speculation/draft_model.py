@@ -1,8 +1,8 @@
-"""Guesses what a sequence says next by running a smaller model ahead of it.
+"""Guesses a sequence's next tokens by running a smaller model ahead of it.
 
-The smaller model has a KV cache of its own, of as many blocks as the large one's, and a token's keys and values lie at
-the same slot in both: so the block tables serve both, whoever has a slot for a draft has it here too, and memory never
-runs out on one side alone. Knows tokens, slots and the smaller model; not whether a guess holds.
+The smaller model has its own KV cache with as many blocks, and a token has the same slot in both caches. So the block
+tables serve both, a slot for a draft exists in both, and memory never runs out on one side only. Knows tokens, slots
+and the smaller model; not whether a guess is right.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..scheduling.sequence import Sequence
 class DraftModel:
     """A Drafter (drafts.py).
 
-    Guesses are sampled as the tokens themselves will be, by the same parameters, history and random numbers, so that
-    they agree wherever the models do. A sequence that is new here is first caught up with, within `max_tokens` a step
-    of the engine; its guesses begin when that is done.
+    Guesses are sampled as the tokens themselves will be, with the same parameters, history and random numbers, so that
+    they agree wherever the models do. A sequence that is new here is first computed up to its last token, within
+    `max_tokens` per step of the engine; then its guesses begin.
     """
 
     def __init__(self, runner: ModelRunner, table: BatchTable, *, max_tokens: int) -> None:
@@ -45,12 +45,14 @@ class DraftModel:
         return [guesses[sequence.request_id] for sequence in sequences]
 
     def _takes(self, sequence: Sequence, count: int) -> bool:
-        """Whether all but the last of those guesses, which is not computed, are within this model's positions."""
+        """True if all guesses but the last, which is not computed, are within this model's positions."""
         return sequence.num_tokens + int(count) - 1 <= self._runner.max_model_len
 
     def _first_ranges(self, sequences: List[Sequence]) -> list[TokenRange]:
-        """What is missing of each, within the budget. Drafts that were wrong are computed again as what they became;
-        of the tokens that are there, all but the last can have been drafts, since that one was sampled.
+        """The uncomputed tokens of each sequence, within the budget.
+
+        Wrong drafts are computed again as the tokens that replaced them. The last token was sampled, so it was no
+        draft.
         """
         ranges = []
         left = self._max_tokens

@@ -1,7 +1,7 @@
-"""Speculative decoding: a sequence's next tokens are guessed, all computed in one step, and kept as far as they are
-right. docs/SPECULATION.md says why that leaves the output as it is, and where the numbers below come from.
+"""Speculative decoding: a sequence's next tokens are guessed, computed in one step, and kept as far as they are right.
 
-Knows who may have how many drafts, and what becomes of them; not how they are guessed, nor what is computed.
+docs/SPECULATION.md says why that does not change the output, and where the numbers below come from. Knows who may have
+how many drafts, and what becomes of them; not how they are guessed, nor what is computed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .draft_model import DraftModel
 from .prompt_lookup import PromptLookup
 
 _MOST_ROWS_CPU = 16
-"""Rows up to which a step takes hardly longer than with one, because reading the weights is what takes the time."""
+"""Rows up to which a step takes hardly longer than with one: reading the weights takes the time."""
 _MOST_ROWS_CUDA = 128
-"""The same of a GPU, whose ratio of arithmetic to memory speed is that much higher."""
+"""The same for a GPU, which has more arithmetic per byte of memory."""
 MOST_CERTAIN_LOGITS = 1 << 22
-"""Logits in a step of drafts that constraints force: a step's memory is planned with them."""
+"""Most logits in a step of drafts that constraints force; a step's memory is planned with them."""
 _LEAST_ACCEPTANCE = 0.25
-"""A draft accepted less often costs more than it gives: its row, and for a draft model the guessing."""
+"""A draft that is accepted less often costs more than it gives: its row, and a draft model's guess."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Policy:
 
     @classmethod
     def of(cls, num_speculative_tokens: int, device: str, vocab_size: int) -> Policy:
-        """The one for a device, by its torch name."""
+        """The policy for a device, by its name in torch."""
         most_rows = _MOST_ROWS_CUDA if "cuda" in device else _MOST_ROWS_CPU
         most_certain = max(1, MOST_CERTAIN_LOGITS // vocab_size)
         return cls(num_speculative_tokens, most_rows, _LEAST_ACCEPTANCE, most_certain)
 
     @classmethod
     def unrestrained(cls, most_drafts: int) -> Policy:
-        """So many drafts for everybody, whatever they cost; to measure what restraint is worth."""
+        """A policy that gives everybody so many drafts, whatever they cost; for benchmarks."""
         return cls(most_drafts, math.inf, 0.0)
 
 
 def most_draft_rows(config: ModelConfig, device: str, vocab_size: int) -> int:
-    """Rows of logits that drafts take in a step, at most."""
+    """Most rows of logits that drafts take in a step."""
     policy = Policy.of(config.num_speculative_tokens, device, vocab_size)
     return policy.most_certain + (0 if config.speculation == "off" else int(policy.most_rows))
 
@@ -80,12 +80,12 @@ class Turn:
     sequences: list[Sequence]
 
     def of(self, logits: Any) -> Any:
-        """Those rows, which are a copy unless they are all."""
+        """These rows of the logits; a copy unless they are all."""
         return logits if len(self.rows) == len(logits) else logits[self.rows]
 
 
 def drafter_of(config: ModelConfig, table: BatchTable, draft_runner: ModelRunner | None) -> Drafter | None:
-    """What the settings ask for; `draft_runner` is the draft model's, if they ask for one."""
+    """The drafter that the settings name; `draft_runner` is the draft model's, if they name one."""
     if draft_runner is not None:
         return DraftModel(draft_runner, table, max_tokens=config.max_num_batched_tokens)
     return PromptLookup(table) if config.speculation == "prompt_lookup" else None
@@ -102,13 +102,13 @@ class Speculation:
 
     @property
     def drafts(self) -> bool:
-        """Whether tokens are guessed at all."""
+        """True if tokens are guessed at all."""
         return self._drafter is not None
 
     def extend(self, batch: list[Scheduled]) -> list[Scheduled]:
-        """The batch with drafts for those sequences that decode, as far as the step has rows to spare.
+        """The batch with drafts for decoding sequences, as far as the step has spare rows.
 
-        They preempt nobody, and take no block that running sequences may soon need.
+        Drafts preempt nobody, and take no block that running sequences may soon need.
         """
         batch = self._with_certain(batch)
         counts = {} if self._drafter is None else self._counts(batch)
@@ -123,8 +123,10 @@ class Speculation:
         return extended
 
     def _with_certain(self, batch: list[Scheduled]) -> list[Scheduled]:
-        """The batch with the tokens that constraints force on its sequences: drafts that cannot be wrong, and so worth
-        their rows at any size of a step, as those of prompts are, as far as there is memory for their logits.
+        """The batch with tokens that constraints force, as drafts.
+
+        These cannot be wrong, so they are worth their rows in a step of any size, as far as there is memory for their
+        logits.
         """
         guided = [place for place, each in enumerate(batch) if each.sequence.guide is not None]
         forced = {place: batch[place].sequence.certain_tokens for place in guided if batch[place].samples}
@@ -142,11 +144,10 @@ class Speculation:
         return extended
 
     def turns(self, sampling: List[Scheduled]) -> Iterator[Turn]:
-        """Whom to sample next, from which rows of the logits, while a draft equals what was sampled.
+        """The sequences to sample next and their rows of logits, while drafts equal what was sampled.
 
-        First everybody's own last row; then, for those whose sampled token (which the caller has appended before the
-        next turn is taken) is their first draft, the row of that draft; and so on. What was computed for the drafts
-        behind counts for nothing.
+        First every sequence's last row. Then, if the sampled token (appended by the caller before the next turn) is its
+        first draft, the row of that draft, and so on. Rows after a wrong draft are ignored.
         """
         firsts = np.cumsum([0] + [1 + len(scheduled.drafts) for scheduled in sampling])[:-1]
         going = [(scheduled, first, 0) for scheduled, first in zip(sampling, firsts.tolist(), strict=True)]
@@ -160,7 +161,7 @@ class Speculation:
             ]
 
     def _counts(self, batch: List[Scheduled]) -> dict[int, int]:
-        """How many drafts, by place in the batch; the first draft of each counts before the second of any."""
+        """How many drafts, by place in the batch; everyone's first draft comes before anyone's second."""
         most = min(self._policy.most_rows, self._scheduler.max_num_batched_tokens)
         spare = most - sum(scheduled.num_tokens for scheduled in batch)
         if spare <= 0:
@@ -185,11 +186,11 @@ class Speculation:
 
     @staticmethod
     def _useful(sequence: Sequence) -> int:
-        """The most drafts: the last token is sampled anyway."""
+        """Most useful drafts: the last token is sampled anyway."""
         return sequence.conditions.max_tokens - sequence.num_output_tokens - 1
 
     def _accepts(self, scheduled: Scheduled, depth: int) -> bool:
-        """Whether the token just sampled is the draft of that depth, and the sequence goes on."""
+        """True if the token just sampled is the draft of that depth, and the sequence goes on."""
         sequence, drafts = scheduled.sequence, scheduled.drafts
         goes_on = (
             depth < len(drafts)

@@ -1,7 +1,7 @@
-"""Guesses what a sequence says next from what it has said before: prompt lookup, which needs no second model.
+"""Guesses a sequence's next tokens from its earlier ones: prompt lookup, which needs no second model.
 
-Where the last few tokens of prompt and output have occurred earlier, what followed them there is the guess. Knows
-token ids; not where they come from, nor whether a guess holds. Saxena, "Prompt Lookup Decoding" (2023).
+If the last few tokens have occurred earlier in prompt or output, the tokens that followed them there are the guess.
+Knows token ids; not where they come from, nor whether a guess is right. Saxena, "Prompt Lookup Decoding" (2023).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..scheduling.batch_table import BatchTable
 from ..scheduling.sequence import Sequence
 
 LONGEST_MATCH = 4
-"""Matches are compared over so many tokens: longer ones predict hardly better than the most recent of these."""
+"""Most tokens of a match: longer matches predict hardly better than the most recent of these."""
 SHORTEST_MATCH = 2
 """A single token recurs everywhere and predicts nothing."""
 
@@ -34,12 +34,12 @@ class PromptLookup:
 def look_up(
     tokens: Ints, lengths: Longs, counts: Longs, *, shortest: int = SHORTEST_MATCH, longest: int = LONGEST_MATCH
 ) -> list[list[int]]:
-    """At most `counts[s]` guesses for each of S sequences; none for one whose end has not occurred before.
+    """At most `counts[s]` guesses for each of S sequences; none for a sequence whose end has not occurred before.
 
-    `tokens` is [S, W], row s a sequence of `lengths[s]` tokens (at least 1), what lies behind them being ignored.
-    Of all earlier places the one counts whose last tokens, up to `longest` and at least `shortest`, agree furthest
-    back with the sequence's end, and of those the latest. A guess that reaches the sequence's end goes on in its own
-    beginning, so text that repeats is guessed to repeat.
+    `tokens` is [S, W]; row s is a sequence of `lengths[s]` tokens (at least 1), and what follows is ignored. Of all
+    earlier places, the one counts whose last tokens agree furthest back with the sequence's end, over `shortest` to
+    `longest` tokens, and of equal ones the latest. A guess that reaches the sequence's end continues from its own
+    beginning, so repetition is guessed to go on.
     """
     guesses: list[list[int]] = [[] for _ in counts]
     rows, starts = _places_after_matches(tokens, lengths, shortest, longest)
@@ -69,7 +69,7 @@ def _places_after_matches(tokens: Ints, lengths: Longs, shortest: int, longest: 
 
 
 def _agreement(tokens: Ints, last: Longs, rows: Longs, ends: Longs, longest: int) -> Longs:
-    """How many tokens, at most `longest`, ending at each place equal the end of its row; the last one is known to."""
+    """How many tokens, at most `longest`, before each place equal the end of its row; the last one is known to."""
     depth = np.ones(len(rows), np.int64)
     for back in range(1, longest):
         reached = np.flatnonzero((depth == back) & (ends >= back))

@@ -1,4 +1,4 @@
-"""Rank 0 of a tensor-parallel engine: starts its peers, and has them compute every step with it.
+"""Rank 0 of a tensor-parallel engine: starts its peers, and makes them compute every step with it.
 
 Knows processes and steps; not what a model is.
 """
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 PEER_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.tensor_parallel.peer")
 PEER_LOST = 4
-"""Exit status of an engine one of whose peers has ended."""
+"""Exit status of an engine when one of its peers has ended."""
 _OWN_ERROR_WITHIN = 5.0
-"""Seconds that rank 0 has to fail by itself, and say why, when a peer fails to load: mostly they fail alike."""
+"""Seconds for rank 0 to fail by itself and say why, when a peer fails to load: mostly all fail alike."""
 
 
 def load_divided(config: ModelConfig, folder: Path) -> LoadedModel:
@@ -44,7 +44,7 @@ class Peers:
     """The processes of ranks 1 and up; they end with this one, and this one with any of them."""
 
     def __init__(self, config: ModelConfig, folder: Path) -> None:
-        """Starts them. Only from the main thread: the kernel ends them together with the thread that made them."""
+        """Start them. Only from the main thread: the kernel ends them together with the thread that started them."""
         self._meeting = tempfile.TemporaryDirectory(prefix="millrace-group-")
         self.meeting = Path(self._meeting.name) / "ranks"
         self._loading = True
@@ -54,12 +54,12 @@ class Peers:
         self.send((config, folder, self.meeting))
 
     def loaded(self) -> None:
-        """All have loaded: the place where they met is needed no more."""
+        """Delete the meeting place: all have loaded."""
         self._loading = False
         self._meeting.cleanup()
 
     def send(self, command: object) -> None:
-        """The same to each of them."""
+        """Send a command to each of them."""
         for process in self._processes:
             assert process.stdin is not None
             send(process.stdin, command)

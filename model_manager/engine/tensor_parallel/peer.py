@@ -1,7 +1,7 @@
 """A peer of a tensor-parallel engine: `python -m millrace.model_manager.engine.tensor_parallel.peer`.
 
-Started by the engine's process, at whose pipe (standard input) it is told what to load and then every step; that
-closing is its end. Loads its part of the model and computes; decides nothing.
+The engine's process starts it, and sends over a pipe (standard input) what to load and then every step; it ends when
+the pipe closes. Loads its part of the model and computes; decides nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ IMPLEMENTATION = "millrace_paged"
 _WITHOUT_EFFECT = frozenset(
     {"dropout", "is_causal", "position_ids", "cache_position", "output_attentions", "output_router_logits", "use_cache"}
 )
-"""Options that models pass on and that change nothing here: there is no training, and positions are in the tables."""
+"""Options that models pass and that change nothing here: there is no training, and positions are in the tables."""
 
 
 def attend_paged(
@@ -31,9 +31,9 @@ def attend_paged(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers calls its attention functions: tensors [1, heads, T, dim] in, [1, T, heads, dim] out.
+    """An attention function of transformers: tensors [1, heads, T, dim] in, [1, T, heads, dim] out.
 
-    Raises ModelUnsupported for a mask or an option that it does not know; a first step shows whether a model has one.
+    Raises ModelUnsupported for an unknown mask or option; a first step shows whether a model has one.
     """
     if attention_mask is not None or others.get("is_causal") is False or others.keys() - _WITHOUT_EFFECT:
         _refuse_options(module, attention_mask, others)
@@ -54,7 +54,7 @@ def _refuse_options(module: Any, mask: torch.Tensor | None, others: dict[str, An
 
 
 def connect(model: torch.nn.Module, paged: PagedAttention) -> None:
-    """Make `paged` what the attention layers of `model`, those that know their number, reach by `attend_paged`."""
+    """Connect the attention layers of `model` that know their number to `paged`, by `attend_paged`."""
     for module in model.modules():
         if hasattr(module, "layer_idx"):
             module.paged = paged  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """Falcon's attention over the paged KV cache: transformers' own does not call its attention functions.
 
-Stands where transformers looks for the attention of Falcon's layers; weights and everything else are transformers'.
+Replaces the attention of Falcon's layers where transformers looks it up; weights and everything else are transformers'.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PagedFalconAttention(modeling_falcon.FalconAttention):
     """Takes the fused projection apart by heads, rotates and attends; keys and values are not repeated."""
 
     def forward(self, hidden_states: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        """[1, T, hidden_size] to the same, by the attention that the config names."""
+        """[1, T, hidden_size] to the same shape, with the attention that the config names."""
         implementation = self.config._attn_implementation
         if implementation in _OWN:
             return super().forward(hidden_states, *arguments, **options)
@@ -39,5 +39,5 @@ class PagedFalconAttention(modeling_falcon.FalconAttention):
 
 
 def register() -> None:
-    """Make Falcon's layers take this attention where `IMPLEMENTATION` is asked for."""
+    """Register this attention for Falcon's layers under `IMPLEMENTATION`."""
     modeling_falcon.FALCON_ATTENTION_CLASSES[IMPLEMENTATION] = PagedFalconAttention

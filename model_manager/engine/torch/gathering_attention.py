@@ -1,4 +1,4 @@
-"""Paged attention of plain torch operations, which runs on any device."""
+"""Paged attention in plain torch operations, for any device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..quantization.rounding import RoundedRows, round_rows
 
 
 class GatheringAttention:
-    """Paged attention of plain torch operations, on any device: gathers a sequence's keys and values, then SDPA.
+    """Gathers a sequence's keys and values, then calls SDPA.
 
-    It runs where no kernel of our own does, and is what those are tested against.
+    Runs where no kernel of ours does, and is the reference in their tests.
     """
 
     def __init__(self, shape: CacheShape, device: torch.device) -> None:
@@ -98,7 +98,7 @@ def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Attention
 def _written_out(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, options: AttentionOptions
 ) -> torch.Tensor:
-    """What torch's own attention has no option for; [1, heads, n, dim], softmax in float32."""
+    """Attention with options that SDPA lacks; [1, heads, n, dim], softmax in float32."""
     k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], 1) for states in (k, v))
     scores = (q @ k.transpose(2, 3)).float() * options.scale
     if options.softcap is not None:

@@ -1,7 +1,7 @@
-"""Linear layers whose weights oneDNN has laid out for this processor once, instead of on every call.
+"""Linear layers whose weights oneDNN lays out for this processor once, instead of on every call.
 
-On two AVX-512 cores the packed product runs more than twice as fast as torch's default in float32. Layers that read
-the same input become one product (merged_linears.py). Knows no model: it replaces whatever `nn.Linear` it finds.
+On two AVX-512 cores the packed product runs more than twice as fast as torch's default in float32. Layers that read the
+same input become one product (merged_linears.py). Knows no model: it replaces whatever `nn.Linear` it finds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this processor and torch have packed linears for `dtype`; says so in the log where they do not."""
+    """True if this processor and torch have packed linears for `dtype`; else the log says so."""
     present = torch.backends.mkldnn.is_available() and dtype in (torch.float32, torch.bfloat16)
     if not present:
         log.warning("linear layers are not packed: this torch has no oneDNN for %s", dtype)

@@ -1,7 +1,7 @@
-"""Linear layers that read the same input (query, key and value; gate and up) as one product, because every product has
-a price of its own: on a CPU some 12 µs, on a GPU a kernel too small to fill it.
+"""Linear layers that read the same input (query, key and value; gate and up) as one product.
 
-Knows no model beyond these names; not what multiplies.
+Every product has a fixed price: on a CPU some 12 µs, on a GPU a kernel too small to fill it. Knows no model beyond
+these names; not what multiplies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SharedProduct:
 
 
 class SharedLinear(nn.Module):
-    """Stands where one of the layers of a SharedProduct stood."""
+    """Replaces one of the layers of a SharedProduct."""
 
     def __init__(self, product: SharedProduct, index: int, in_features: int, out_features: int) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from .attention_hook import connect
 
 @dataclass
 class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """A decoder's output with whatever field some architecture's head looks for."""
+    """A decoder's output with any field that an architecture's head reads."""
 
     router_logits: Any = None
 
@@ -51,7 +51,7 @@ class DecoderTap:
         return output
 
     def take(self) -> torch.Tensor:
-        """[1, T, hidden_size] of the last pass, which are forgotten here."""
+        """The hidden states [1, T, hidden_size] of the last pass; forgets them."""
         assert self._noted is not None
         hidden, self._noted = self._noted, None
         return hidden
@@ -82,7 +82,7 @@ class TorchModelRunner:
         eos_token_ids: list[int],
         adapters: LoraLayers | None = None,
     ) -> None:
-        """`adapters` are those of the model's layers that take some."""
+        """`adapters` are the model's layers that take adapters."""
         connect(model, attention)
         self._model = model
         self._decoder = DecoderTap(model)
@@ -108,7 +108,7 @@ class TorchModelRunner:
         return self._forward(token_ids, self._place(step.positions), self._place(step.logits_rows), hidden_rows)
 
     def _begin(self, step: StepInput) -> None:
-        """Tell the layers that take adapters which rows have which."""
+        """Tell layers that take adapters which rows have which adapter."""
         if self.adapters is not None:
             self.adapters.begin(step)
 
@@ -144,7 +144,7 @@ class TorchModelRunner:
 
     @contextmanager
     def attending_with(self, attention: PagedAttention | None) -> Iterator[None]:
-        """Within, steps go through another KV cache than the runner's own, if one is given."""
+        """Within, steps use another KV cache than the runner's own, if one is given."""
         own = self._attention
         self._attention = attention or own
         connect(self._model, self._attention)
@@ -163,6 +163,6 @@ class TorchModelRunner:
 
 
 def with_sampled(token_ids: torch.Tensor, sources: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
-    """A step's token ids [T], those that the device alone knows put in their places (StepInput.sources)."""
+    """A step's token ids [T], with tokens that only the device knows filled in (StepInput.sources)."""
     taken = sampled.index_select(0, sources.clamp(min=0)).to(token_ids.dtype)
     return torch.where(sources < 0, token_ids, taken)

@@ -1,4 +1,4 @@
-"""A transformers model for a while with an attention that is not ours: its own, or one that only notes its calls."""
+"""Runs a transformers model for a while with another attention: its own, or one that records its calls."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def own_implementation(model: Any) -> str:
-    """What transformers itself lets `model` attend with where nobody asks for anything."""
+    """The attention that transformers uses for `model` by default."""
     name: str = model.get_correct_attn_implementation(None)
     return name
 
 
 @contextmanager
 def attending_as(model: Any, implementation: str) -> Iterator[None]:
-    """Within, `model` attends by that name of transformers'; after, as before."""
+    """Within, `model` uses the attention of this name in transformers; afterwards its former one."""
     before = model.config._attn_implementation
     model.config._attn_implementation = implementation  # of its sub-configs too
     try:

@@ -1,4 +1,4 @@
-"""Layers that are linear under another name become `nn.Linear`, so that what packs or rounds those finds them too.
+"""Turns linear layers of other classes into `nn.Linear`, so that packing and rounding find them too.
 
 Knows two: GPT-2's `Conv1D`, which holds its weight transposed, and Falcon's `FalconLinear`, which only rounds twice.
 """
@@ -22,7 +22,7 @@ def make_linears_plain(model: nn.Module) -> None:
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """With these very tensors, in eval mode."""
+    """An `nn.Linear` with these very tensors, in eval mode."""
     out_features, in_features = weight.shape
     linear = nn.Linear(in_features, out_features, bias=False, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
