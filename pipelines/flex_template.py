@@ -16,7 +16,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from .edge import at_the_edge, leave
 from .flags.options import make_parser
-from .flags.tasks import TASKS, Task
+from .flags.tasks import TASKS, TaskCommand
 
 _COMMAND = "--command="
 
@@ -43,14 +43,14 @@ def flags_of(parameters: Sequence[str]) -> tuple[str, list[str]]:
     return command, [flag for each in others for flag in _flags(each, actions)]
 
 
-def _task(command: str) -> Task:
+def _task(command: str) -> TaskCommand:
     tasks = {task.command: task for task in TASKS.values()}
     if command not in tasks:
         raise ConfigError(f"command={command}: takes {', '.join(tasks)}")
     return tasks[command]
 
 
-def _actions(task: Task) -> dict[str, argparse.Action]:
+def _actions(task: TaskCommand) -> dict[str, argparse.Action]:
     return {flag: action for action in make_parser(task)._actions for flag in action.option_strings}
 
 

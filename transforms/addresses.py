@@ -86,7 +86,7 @@ _KAFKA_SETTINGS = ("group", "begin", "properties")
 Begin = Literal["earliest", "latest"]
 
 
-class KafkaTopic(_BrokerAddress, frozen=True, kw_only=True, omit_defaults=True):
+class KafkaTopic(_BrokerAddress, frozen=True, kw_only=True):
     """A topic, how to reach it, and who reads it."""
 
     brokers: str
@@ -121,7 +121,8 @@ class KafkaTopic(_BrokerAddress, frozen=True, kw_only=True, omit_defaults=True):
         return {("localhost" if host in _THIS_MACHINE else host, int(port)) for host, _, port in pairs}
 
     def __str__(self) -> str:
-        query = {name: value for name, value in msgspec.to_builtins(self).items() if name in _KAFKA_SETTINGS}
+        settings = {each.name: (getattr(self, each.name), each.default) for each in msgspec.structs.fields(self)}
+        query = {name: settings[name][0] for name in _KAFKA_SETTINGS if settings[name][0] != settings[name][1]}
         return f"{_KAFKA}{self.brokers}/{self.topic}{'?' if query else ''}" + urlencode(query, safe="/")
 
 

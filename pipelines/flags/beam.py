@@ -11,8 +11,7 @@ from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
 from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
-from millrace.transforms.requests.flink_options import FlinkOptions
-from millrace.transforms.runners import FLINK, TRIED, known
+from millrace.transforms.runners import FLINK, TRIED, FlinkOptions, known
 
 from .parser import FlagParser
 

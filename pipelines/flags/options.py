@@ -29,7 +29,7 @@ from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
 from .from_settings import add_settings, given
 from .parser import FlagParser
-from .tasks import TASKS, Task, TaskName
+from .tasks import TASKS, TaskCommand, TaskName
 
 _MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -65,7 +65,7 @@ class JobOptions:
     verbose: bool
     log_level: str
     beam: PipelineOptions
-    task: Task
+    task: TaskCommand
     settings: TaskSettings
     """The task's own settings."""
     updates: WatchedFile | None = None
@@ -150,7 +150,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     )
 
 
-def _check_commands(flags: Sequence[str], task: Task) -> None:
+def _check_commands(flags: Sequence[str], task: TaskCommand) -> None:
     """Raises ConfigError for a flag that other commands take and this one does not."""
     names = dict.fromkeys(flag.split("=")[0] for flag in flags if flag.startswith("--"))
     if any("dataflow" in flag.lower() for flag in flags):
@@ -167,7 +167,7 @@ def _flags(name: TaskName) -> frozenset[str]:
     return frozenset(flag for action in make_parser(TASKS[name])._actions for flag in action.option_strings)
 
 
-def make_parser(task: Task) -> FlagParser:
+def make_parser(task: TaskCommand) -> FlagParser:
     """A parser of all our flags that a command takes."""
     return _parser(task)[0]
 
@@ -197,7 +197,7 @@ def _sampling(fields: dict[str, Any]) -> SamplingParams:
     return sampling
 
 
-def _parser(task: Task) -> tuple[FlagParser, dict[str, list[str]]]:
+def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
     parser = FlagParser(
         prog=f"millrace {task.command}",
         usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",

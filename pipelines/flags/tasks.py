@@ -41,7 +41,7 @@ _NO_FLAGS = frozenset(("rows", "labels", "examples", "template", "details"))
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskCommand:
     """A task, and its command."""
 
     name: TaskName
@@ -79,10 +79,10 @@ class Task:
         return settings
 
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, TaskCommand] = {
     task.name: task
     for task in (
-        Task(
+        TaskCommand(
             name="generate",
             command="run",
             does="Complete every prompt of the input files, and write the completions.",
@@ -90,7 +90,7 @@ TASKS: dict[str, Task] = {
             settings=GenerateSettings,
             output="out/completions",
         ),
-        Task(
+        TaskCommand(
             name="score",
             command="score",
             does="Give the log-probabilities of every prompt's continuations.",
@@ -99,7 +99,7 @@ TASKS: dict[str, Task] = {
             output="out/scores",
             parameters=_OF_EVERY_TASK,
         ),
-        Task(
+        TaskCommand(
             name="embed",
             command="embed",
             does="Give every prompt as a vector.",
@@ -109,7 +109,7 @@ TASKS: dict[str, Task] = {
             parameters=_OF_EVERY_TASK,
             chat="never",
         ),
-        Task(
+        TaskCommand(
             name="extract",
             command="extract",
             does="Give what a schema asks for of every document, as a row of its types.",
@@ -121,7 +121,7 @@ TASKS: dict[str, Task] = {
             add_files=add_extraction,
             read_files=read_extraction,
         ),
-        Task(
+        TaskCommand(
             name="classify",
             command="classify",
             does="Give the label of every document, and how likely each label is.",

@@ -27,8 +27,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddress, WatchedFiles
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
-from millrace.transforms.requests.flink_options import has_checkpoints
-from millrace.transforms.runners import PRISM, TRIED
+from millrace.transforms.runners import PRISM, TRIED, has_checkpoints
 from millrace.transforms.tasks import ExtractSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.writing.arrow_schema import extracted_schema

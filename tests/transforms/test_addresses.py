@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_an_address_names_what_it_is_and_is_told_as_it_was_given(text: str, addr
     assert parse(text) == address
     assert type(parse(text)) is type(address)
     assert str(address) == text
+    assert str(pickle.loads(pickle.dumps(parse(text)))) == text
 
 
 @pytest.mark.parametrize(

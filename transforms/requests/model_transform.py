@@ -20,9 +20,8 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.shared_client import SharedClient
 from ..models.updates import WatchedFile
-from ..runners import Runner, running
+from ..runners import Runner, running, warn_of_lost_rows
 from .asynchronous import AsyncRequestDoFn, OnFailure, Task
-from .flink_options import warn_of_lost_rows
 from .stateful import StatefulRequests
 from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
 

@@ -26,7 +26,7 @@ from ..reading.prompt_reader import PromptReader, RowsDoFn, RowSettings
 from ..reading.read_rows import message_row, typed_cells
 from ..writing.output_rows import json_line
 from .connected import Address, ConnectedDoFn, Connection
-from .prism import end_quietly
+from .last_steps import end_quietly
 
 FORMATS = ("jsonl", "text")
 """Formats of a payload: a JSON value, or a prompt."""

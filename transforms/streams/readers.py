@@ -14,7 +14,7 @@ import msgspec
 from apache_beam.transforms.window import TimestampedValue
 
 from ..elements.completions import StructCoder
-from ..requests.flink_options import has_checkpoints
+from ..runners import has_checkpoints
 from .connected import Address, ConnectedDoFn, Connection
 from .messages import Message
 from .unbounded import END, FROM_START, OWN_WATERMARK, SpanTracker, StreamTime, Turn, pause

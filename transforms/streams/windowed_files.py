@@ -4,7 +4,7 @@ rows ─► (window, shard) ─► all of a firing ─► a temporary file ─�
 
 A row leaves the runner's own state when its window is over, and a file is renamed into its place only from what the
 runner has made durable: on Dataflow by the redistribution, on Flink, where that is none, by input that is held until
-the next checkpoint (stable_input.py). So an attempt that died leaves a temporary file at most.
+the next checkpoint (last_steps.py). So an attempt that died leaves a temporary file at most.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..files.file_systems import create
 from ..writing.finalize import MakeFile, PlannedFile, WrittenFile
 from ..writing.output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
 from ..writing.output_rows import json_line
-from .stable_input import stable_par_do
+from .last_steps import stable_par_do
 
 _DAY = 24 * 3600.0
 

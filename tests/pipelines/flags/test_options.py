@@ -9,7 +9,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.pipelines.flags.options import parse
 from millrace.transforms.addresses import Files
-from millrace.transforms.requests.flink_options import has_checkpoints
+from millrace.transforms.runners import has_checkpoints
 
 INPUT = ["--input", "a.jsonl"]
 

@@ -6,8 +6,8 @@ runner's own checkpoint, where it has one, says where to go on; the group says w
 is the tour, docs/ARCHITECTURE.md says why this is not Beam's KafkaIO.
 """
 
+from .connection import KafkaFailed
 from .reader import ReadKafka
-from .settings import KafkaFailed
 from .writer import WriteKafka
 
 __all__ = ["KafkaFailed", "ReadKafka", "WriteKafka"]

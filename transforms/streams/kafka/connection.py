@@ -1,4 +1,4 @@
-"""What reads a topic's partitions in a worker process: a consumer each, kept from one bundle to the next."""
+"""Kafka's clients in a worker process: their settings, and the consumers, one a partition, kept between bundles."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
+
 from ...addresses import KafkaTopic
 from ..unbounded import Finals, Turn
-from .settings import KafkaFailed, client_settings
 
 _FIRST_SECONDS = 1.0
 """How long a reader waits for a first message before it lets its bundle end."""
@@ -25,6 +27,32 @@ _COMMIT_SECONDS = 24 * 3600.0
 _PREFETCH = {"queued.min.messages": 256, "queued.max.messages.kbytes": 4096}
 """For each partition. librdkafka's defaults, 100,000 and 64 MiB, would hold the backlog in the worker's memory."""
 _log = logging.getLogger(__name__)
+_log_of_librdkafka = logging.getLogger("librdkafka")
+
+
+class KafkaFailed(MillraceError):
+    """A broker refused or lost what it was asked to do; the runner decides whether to try again."""
+
+
+def client_settings(topic: KafkaTopic, **settings: Any) -> dict[str, Any]:
+    """Settings of a client. Raises ConfigError for a file of properties that cannot be read."""
+    return {
+        "bootstrap.servers": topic.brokers,
+        "logger": _log_of_librdkafka,
+        **_properties(topic.properties),
+        **settings,
+    }
+
+
+def _properties(path: str) -> dict[str, str]:
+    if not path:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"properties={path}: {error.strerror}") from None
+    pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 class Readers:

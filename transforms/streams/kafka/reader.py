@@ -22,8 +22,7 @@ from ...addresses import KafkaTopic
 from ..messages import Message, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import SpanTracker, StreamTime, Turn
-from .connection import Readers
-from .settings import client_settings
+from .connection import Readers, client_settings
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 15.0

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from ...addresses import KafkaTopic
 from ...elements.completions import DeadLetter
 from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
-from .settings import KafkaFailed, client_settings
+from .connection import KafkaFailed, client_settings
 
 
 class WriteKafka(WriteMessages):

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import KafkaTopic
-from millrace.transforms.streams.kafka.settings import client_settings
+from millrace.transforms.streams.kafka.connection import client_settings
 
 
 def test_further_settings_are_read_from_a_file_where_they_are_used(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.stand_in import StandInClient
-from millrace.transforms.requests.flink_options import has_checkpoints
+from millrace.transforms.runners import has_checkpoints
 
 
 def sent(*flags: str) -> Any:
