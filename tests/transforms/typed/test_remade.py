@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import datetime
-import enum
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -14,18 +13,9 @@ from apache_beam.coders import registry
 from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.values import value_of
+from tests.transforms.typed.test_odd_types import Currency, Level
 
 Field = pydantic.Field
-
-
-class Currency(enum.StrEnum):
-    EUR = "EUR"
-    USD = "USD"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
 
 
 class InCents(pydantic.BaseModel):

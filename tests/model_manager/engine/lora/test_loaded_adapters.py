@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,15 +40,6 @@ def sequences(names: Iterable[str]) -> list[Sequence]:
     return [sequence(name) for name in names]
 
 
-def test_who_stands_ahead_gets_a_slot_and_others_wait() -> None:
-    slots = Slots(2)
-    waiting = sequences(["a", "", "b", "c", "a"])
-    assert LoadedAdapters(slots).load(waiting, []) == []
-    assert slots.loads == ["a", "b"]
-    assert [each.lacks_adapter for each in waiting] == [False, False, False, True, False]
-    assert waiting[0].adapter_slot == waiting[4].adapter_slot != waiting[2].adapter_slot
-
-
 def test_the_least_recently_used_that_nobody_runs_with_makes_room() -> None:
     slots = Slots(3)
     loaded = LoadedAdapters(slots)
@@ -63,24 +53,6 @@ def test_the_least_recently_used_that_nobody_runs_with_makes_room() -> None:
     loaded.load([e, f], [b, d])
     assert e.adapter_slot == a.adapter_slot
     assert f.lacks_adapter
-
-
-def test_a_bad_one_is_tried_once_and_costs_no_slot() -> None:
-    slots = Slots(1)
-    loaded = LoadedAdapters(slots)
-    waiting = sequences(["bad", "a", "bad"])
-    failed = loaded.load(waiting, [])
-    assert [each for each, _ in failed] == [waiting[0], waiting[2]]
-    assert {str(error) for _, error in failed} == {"adapter bad: is bad"}
-    assert slots.loads == ["bad", "a"]
-    assert not waiting[1].lacks_adapter
-
-
-def test_a_model_without_slots_refuses() -> None:
-    loaded = LoadedAdapters(None)
-    loaded.check(Request("x", [1], SamplingParams()))
-    with pytest.raises(InvalidRequest, match="max_loras of 1"):
-        loaded.check(Request("x", [1], SamplingParams(), adapter=Adapter("a", "/a", "a")))
 
 
 @given(

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.model_manager.engine.scheduling.batch_table import BatchTable
 from millrace.model_manager.engine.scheduling.block_manager import BlockManager
-from millrace.model_manager.engine.scheduling.scheduler import MOST_OVERTAKES, Scheduler
+from millrace.model_manager.engine.scheduling.scheduler import Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.engine.scheduling.stopping import StopConditions
 from millrace.model_manager.wire.messages import Request
@@ -132,22 +132,6 @@ def test_the_least_urgent_is_preempted_though_it_came_first() -> None:
 SHARED = (7, 7, 7, 7, 8, 8, 8, 8)
 
 
-def test_a_common_beginning_is_computed_once_though_all_came_at_once() -> None:
-    driver = Driver(max_num_batched_tokens=32)
-    for name in "abc":
-        driver.add(name, 2, prefix=SHARED)
-    driver.add("other", 3)
-    assert driver.step() == {"a": 10, "other": 3}
-    assert driver.step() == {"a": 1, "other": 1, "b": 2, "c": 2}
-
-
-def test_who_waits_for_a_beginning_waits_through_all_its_chunks() -> None:
-    driver = Driver(max_num_batched_tokens=6)
-    driver.add("a", 2, prefix=SHARED)
-    driver.add("b", 2, prefix=SHARED)
-    assert [driver.step() for _ in range(3)] == [{"a": 6}, {"a": 4}, {"a": 1, "b": 2}]
-
-
 @pytest.mark.parametrize("how", ["finish", "distrust"])
 def test_who_waits_for_a_beginning_computes_it_when_the_other_is_gone(how: str) -> None:
     driver = Driver(max_num_batched_tokens=6)
@@ -181,24 +165,3 @@ def test_whose_beginning_is_cached_goes_first_the_longest_of_all() -> None:
         driver.add(name, 2, max_tokens=1, prefix=prefix)
     order = [next(iter(driver.step())) for _ in range(4)]
     assert order == ["whole", "whole too", "half", "none"]
-
-
-def test_nobody_is_overtaken_for_ever() -> None:
-    driver = Driver(num_blocks=400, max_num_seqs=1, max_num_batched_tokens=32)
-    driver.add("first", 2, max_tokens=1, prefix=SHARED)
-    driver.step()
-    driver.add("patient", 2, max_tokens=1)
-    ran: list[str] = []
-    for n in range(2 * MOST_OVERTAKES):
-        driver.add(f"cached {n}", 2, max_tokens=1, prefix=SHARED)
-        ran += driver.step()
-    assert ran.index("patient") == MOST_OVERTAKES
-
-
-def test_what_finds_no_blocks_is_not_passed_by_its_equals() -> None:
-    driver = Driver(num_blocks=6, max_num_batched_tokens=32)
-    driver.add("a", 2, max_tokens=4, prefix=SHARED)
-    driver.step()
-    driver.add("long", 9, max_tokens=2, prefix=SHARED)
-    driver.add("short", 1, max_tokens=2, prefix=SHARED)
-    assert [sorted(driver.step()) for _ in range(4)] == [["a"], ["a"], ["a"], ["long"]]
