@@ -200,7 +200,7 @@ def _runner(model: Any, placement: Placement, layout: AttentionLayout) -> TorchM
     round_linears(model, config.quantization)
     if placement.is_whole_on_cpu:
         if can_pack(dtype):
-            pack_linears(model, config.max_num_seqs, fuse=not adapters)
+            pack_linears(model, config.max_num_seqs)
         _let_go_of_files(model)
     if adapters:
         adapters.stand_in(model)  # last: what packs or rounds layers has to find them

@@ -34,8 +34,6 @@ from .vector_passes import (
 _LOG2_E = 1.4426950408889634
 _LEAST, _INFINITY = np.float32(-3.4028234663852886e38), np.float32(np.inf)
 _MOST = 3e38
-_SMALL_ERROR = 1e-5
-"""Upper bound of the relative error of a weight's logarithm."""
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
@@ -84,20 +82,6 @@ def factor_of(temperature: float) -> Any:
 
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
-def _bound(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
-    """A lower bound of the logits that top_k and min_p keep."""
-    top_k, min_p = load_int64(ints, Int.TOP_K), load_double(floats, Float.MIN_P)
-    if top_k > 0:
-        return bound_of(top_k, count, slots)
-    if min_p > 0:
-        temperature, far = load_double(floats, Float.TEMPERATURE), np.log(min_p)
-        error = _SMALL_ERROR * (abs(np.float64(best)) + temperature * (1.0 - far))
-        bound = np.float32(best + temperature * far - error)
-        return bound if bound > _LEAST else _LEAST
-    return _LEAST
-
-
-@njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def _keep_typical(found: int, share: float, slots: int) -> None:
     """Keep the tokens whose information is nearest to the entropy (Meister et al., arXiv:2202.00666).
 
@@ -139,7 +123,7 @@ def cut(count: int, best: Any, ints: int, floats: int, slots: int) -> Any:
     min_p, typical_p = load_double(floats, Float.MIN_P), load_double(floats, Float.TYPICAL_P)
     row, all_weights, weights = slot(slots, Slot.ROW), slot(slots, Slot.ALL_WEIGHTS), slot(slots, Slot.WEIGHTS)
     total = weigh(row, all_weights, count, best, factor_of(load_double(floats, Float.TEMPERATURE)))
-    bound = _bound(count, best, ints, floats, slots)
+    bound = bound_of(top_k, count, slots) if top_k > 0 else _LEAST
     if top_k == 0 and top_p < 1:
         least = _narrow(row, all_weights, count, 0.0, top_p * total, slots)
         bound = least if least > bound else bound

@@ -18,23 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class PackedLinear(nn.Module):
-    """`nn.Linear` with its weight in oneDNN's own layout; only forward, only on a CPU.
+    """`nn.Linear` with its weight in oneDNN's own layout; only forward, only on a CPU."""
 
-    `activation` ("none" or "relu") is applied to the result in the same pass.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, batch_hint: int, activation: str) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, batch_hint: int) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), batch_hint)
         self._bias = None if bias is None else bias.detach().clone()  # a loaded one is a view of a mapped file
-        self._activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in_features] to [..., out_features]."""
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x, self._weight, self._bias, self._activation, [], ""
-        )
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
         return product
 
 
@@ -46,27 +40,17 @@ def can_pack(dtype: torch.dtype) -> bool:
     return present
 
 
-def pack_linears(model: nn.Module, batch_hint: int, *, fuse: bool = True) -> int:
+def pack_linears(model: nn.Module, batch_hint: int) -> int:
     """Replace every `nn.Linear` in `model` by a packed one, freeing each weight as it goes; how many there were.
 
     Layers without weights, and those whose weight other code reads, stay. A weight that is shared with an embedding
-    stays there, unpacked, for the lookups. `batch_hint` is the number of rows that the layout is chosen for. `fuse`:
-    whether an activation may move into the product before it.
+    stays there, unpacked, for the lookups. `batch_hint` is the number of rows that the layout is chosen for.
     """
     count = 0
     for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
-        count += merge(parent, lambda weight, bias: PackedLinear(weight, bias, batch_hint, "none"))
+        count += merge(parent, lambda weight, bias: PackedLinear(weight, bias, batch_hint))
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child.weight.numel() and not reads_weight(parent, name):
-                activation = _fused_activation(parent, name) if fuse else "none"
-                setattr(parent, name, PackedLinear(child.weight, child.bias, batch_hint, activation))
+                setattr(parent, name, PackedLinear(child.weight, child.bias, batch_hint))
                 count += 1
     return count
-
-
-def _fused_activation(parent: nn.Module, name: str) -> str:
-    """OPT's fc1 is followed by `activation_fn` alone: a ReLU there moves into the product."""
-    if name == "fc1" and isinstance(getattr(parent, "activation_fn", None), nn.ReLU):
-        parent.activation_fn = nn.Identity()
-        return "relu"
-    return "none"

@@ -110,14 +110,6 @@ def test_a_shared_product_serves_its_layers_in_any_order_and_number() -> None:
         torch.testing.assert_close(getattr(model, name)(tensor), result)
 
 
-def test_a_relu_after_fc1_moves_into_the_product_and_other_activations_stay() -> None:
-    relu, gelu = _FeedForward(nn.ReLU()), _FeedForward(nn.GELU())
-    pack_linears(relu, 8)
-    pack_linears(gelu, 8)
-    assert isinstance(relu.activation_fn, nn.Identity)
-    assert isinstance(gelu.activation_fn, nn.GELU)
-
-
 def test_the_unpacked_weight_is_given_up_unless_an_embedding_shares_it() -> None:
     model = nn.Module()
     model.embedding, model.head, model.own = nn.Embedding(50, 16), nn.Linear(16, 50, bias=False), nn.Linear(16, 16)
@@ -130,7 +122,7 @@ def test_the_unpacked_weight_is_given_up_unless_an_embedding_shares_it() -> None
 
 
 def test_a_packed_layer_says_its_sizes() -> None:
-    packed = PackedLinear(torch.zeros(50, 16), None, 8, "none")
+    packed = PackedLinear(torch.zeros(50, 16), None, 8)
     assert (packed.in_features, packed.out_features) == (16, 50)
 
 
