@@ -27,49 +27,43 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
     Raises ModelNotFound, ModelCorrupt or ModelUnsupported, plain ModelError where access is denied, and ConfigError
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
-    if is_hub_name(model):
-        return check(_from_hub(model, revision, WANTED), model)
-    if revision is not None:
+    if revision is not None and not is_hub_name(model):
         raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
-    if model.startswith("gs://"):
-        return check(_from_bucket(model, cache_dir or cache_folder(), WANTED), model)
-    return check(_EMBEDDED if model == EMBEDDED_MODEL else _folder(model), model)
+    return check(_local(model, revision, WANTED, cache_dir), model)
 
 
 def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a model's tokenizer and settings, tokenizer.json included; fetches no weights."""
-    if is_hub_name(model):
-        return _from_hub(model, revision, TOKENIZER_FILES)
-    if model.startswith("gs://"):
-        return _from_bucket(model, cache_dir or cache_folder(), TOKENIZER_FILES)
-    return _EMBEDDED if model == EMBEDDED_MODEL else _folder(model)
+    return _local(model, revision, TOKENIZER_FILES, cache_dir)
 
 
 def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a LoRA adapter, with adapter_config.json and adapter_model.safetensors."""
-    if is_hub_name(name):
-        return check_adapter(_from_hub(name, None, ADAPTER_FILES), name)
-    if name.startswith("gs://"):
-        return check_adapter(_from_bucket(name, cache_dir or cache_folder(), ADAPTER_FILES), name)
-    return check_adapter(_folder(name), name)
+    return check_adapter(_local(name, None, ADAPTER_FILES, cache_dir), name)
 
 
 def is_hub_name(model: str) -> bool:
     """True for `org/name`, unless a folder of that name is here."""
-    looks_local = model.startswith(("/", ".", "~", "gs://"))
-    return not looks_local and model.count("/") == 1 and not Path(model).is_dir()
+    is_path = model.startswith(("/", ".", "~")) or in_bucket(model)
+    return not is_path and model.count("/") == 1 and not Path(model).is_dir()
 
 
-def _from_hub(model: str, revision: str | None, wanted: Sequence[str]) -> Path:
-    from .hub import fetch  # 0.4 s to import, which only hub names have to spend
+def in_bucket(model: str) -> bool:
+    """True for `gs://bucket/folder`."""
+    return model.startswith("gs://")
 
-    return fetch(model, revision, wanted)
 
+def _local(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
+    """The local folder of what a name means; fetched from the hub or a bucket if it is there."""
+    if is_hub_name(model):
+        from .hub import fetch as from_hub  # 0.4 s to import, which only hub names have to spend
 
-def _from_bucket(model: str, cache_dir: Path, wanted: Sequence[str]) -> Path:
-    from .bucket import fetch  # 0.4 s to import, which only buckets have to spend
+        return from_hub(model, revision, wanted)
+    if in_bucket(model):
+        from .bucket import fetch as from_bucket  # 0.4 s to import, which only buckets have to spend
 
-    return fetch(model, cache_dir, wanted)
+        return from_bucket(model, cache_dir or cache_folder(), wanted)
+    return _EMBEDDED if model == EMBEDDED_MODEL else _folder(model)
 
 
 def _folder(model: str) -> Path:

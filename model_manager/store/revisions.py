@@ -19,6 +19,7 @@ from pathlib import Path
 from ..wire.errors import ModelCorrupt
 from .contents import is_wanted
 from .footprint import Header, read_header
+from .resolving import in_bucket
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER = "folder-"
@@ -32,7 +33,7 @@ def revision_of(model: str, folder: Path) -> str:
     """The revision of the model that `resolve` found in `folder`; raises OSError where a file cannot be read."""
     if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name):
         return folder.name  # so the hub's cache names it
-    if model.startswith("gs://"):
+    if in_bucket(model):
         return f"bucket-{folder.name}"  # snapshots.py names it by the hash of its manifest
     return _FOLDER + _digest_of(folder)
 

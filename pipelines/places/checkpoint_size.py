@@ -7,7 +7,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
-from millrace.model_manager.store.resolving import is_hub_name
+from millrace.model_manager.store.resolving import in_bucket, is_hub_name
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
 from millrace.transforms.files.file_systems import match
@@ -17,7 +17,7 @@ _WEIGHTS = ".safetensors"
 
 def is_remote(model: str) -> bool:
     """True if the model's files are not on this machine: on the hub or in a bucket."""
-    return model.startswith("gs://") or is_hub_name(model)
+    return in_bucket(model) or is_hub_name(model)
 
 
 def weights_bytes(model: str, revision: str | None = None) -> int:
@@ -31,7 +31,7 @@ def weights_bytes(model: str, revision: str | None = None) -> int:
 
 def _sizes(model: str, revision: str | None) -> dict[str, int]:
     """Bytes by the names of the files."""
-    if model.startswith("gs://"):
+    if in_bucket(model):
         return {str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{model.rstrip('/')}/*")}
     if model == EMBEDDED_MODEL or not is_remote(model):
         return {path.name: path.stat().st_size for path in resolve(model).iterdir()}
