@@ -88,8 +88,8 @@ class LLMEngine:
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
         self._deadlines = Deadlines(clock)
-        self._launched: deque[LaunchedStep] = deque()  # and not collected: after a step at most one
-        self._ended: list[Sequence] = []  # not by a token: aborted, overdue, or complete when they came
+        self._launched: deque[LaunchedStep] = deque()  # launched but not collected; at most one after a step
+        self._ended: list[Sequence] = []  # ended without a token: aborted, overdue, or complete on arrival
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
         self._counters = EngineCounters(clock)
@@ -180,7 +180,7 @@ class LLMEngine:
     def _end_overdue(self, result: StepResult) -> None:
         overdue = list(self._deadlines.passed())
         if any(sequence.num_pending_tokens for sequence in overdue):
-            self._collect(result, leaving=False)  # what was launched before counts
+            self._collect(result, leaving=False)  # the results of launched steps still count
         for sequence in overdue:
             if sequence.status is not SequenceStatus.FINISHED:
                 self._end(sequence, Ending(FinishReason.DEADLINE))
@@ -300,7 +300,7 @@ class LLMEngine:
         while len(self._launched) > leaving:
             step = self._launched.popleft()
             self._finish_read(step.read, result)
-            for sequences, samples in step.turns():  # one, and another for each draft that is right
+            for sequences, samples in step.turns():  # one turn, and one more for each right draft
                 self._postprocess(sequences, samples, result)
 
     def _postprocess(self, sequences: List[Sequence], samples: Samples, result: StepResult) -> None:

@@ -108,7 +108,7 @@ def load_engine(start: StartEngine) -> Engine:
     from .scheduling.stopping import StopRules
     from .tensor_parallel.leader import load_divided
 
-    give_back()  # before the weights come
+    give_back()  # before the weights are loaded
     if start.config.tensor_parallel > 1:
         loaded, draft_runner = load_divided(start.config, Path(start.folder)), None
     else:

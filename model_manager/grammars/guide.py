@@ -130,7 +130,7 @@ class Guide:
         pieces, sought = [self._grammar.tokenizer.decode_bytes([token]) for token in tokens], string.encode()
         text = b"".join(pieces)
         at = text.find(sought, max(0, len(text) - len(pieces[-1]) - len(sought) + 1))
-        if at < 0:  # as text it is what stands for broken characters
+        if at < 0:  # the text has replacement characters there
             return False
         end, kept, count = at + len(sought) * included, len(text), 0
         while kept > end:

@@ -114,7 +114,9 @@ def _check_unfollowed(schema: dict[str, Any]) -> None:
                 base, are_followed = name, False
             if isinstance(reference, str):
                 references.add((base, reference))
-                is_place = reference.startswith("#") and (reference == "#" or "/" in reference)  # no anchor has one
+                is_place = reference.startswith("#") and (
+                    reference == "#" or "/" in reference
+                )  # an anchor has no slash
                 are_followed = are_followed and is_place
         inner = value.values() if isinstance(value, dict) else value
         pending += [(each, level + 1, base) for each in inner if isinstance(each, dict | list)]
@@ -151,7 +153,7 @@ class _Costs:
         if not isinstance(schema, dict):
             return 0
         if id(schema) not in self._patterns:
-            self._patterns[id(schema)] = 0  # what refers to itself adds none
+            self._patterns[id(schema)] = 0  # a reference to itself adds nothing
             count = sum(isinstance(schema.get(name), str) for name in ("pattern", "format"))
             together, reference = schema.get("allOf"), schema.get("$ref")
             count += sum(map(self.patterns, together)) if isinstance(together, list) else 0
@@ -166,7 +168,7 @@ class _Costs:
         if not isinstance(schema, dict):
             return NO_STEP
         if id(schema) not in self._steps:
-            self._steps[id(schema)] = NO_STEP  # what refers to itself adds none
+            self._steps[id(schema)] = NO_STEP  # a reference to itself adds nothing
             found, reference, together = step_of(schema.get("multipleOf")), schema.get("$ref"), schema.get("allOf")
             holding = [*together] if isinstance(together, list) else []
             holding += [referred(self._root, reference)] if isinstance(reference, str) else []
@@ -204,7 +206,7 @@ class _Costs:
         if not isinstance(part, dict | list):
             return 1
         if id(part) not in self._alternatives:
-            self._alternatives[id(part)] = 1  # what refers to itself adds none
+            self._alternatives[id(part)] = 1  # a reference to itself adds nothing
             if isinstance(part, list):
                 count = max(1, sum(map(self._count, part)))
             else:

@@ -43,7 +43,7 @@ class Masks:
             self._filling.result()
             self._filling = None
             self._finish(self._begun)
-            self._begun = []  # they may leave, and their grammars with them
+            self._begun = []  # sequences may finish now, and free their grammars
         missing = self._missing(sequences)
         if missing:
             self._fill(_places(missing))

@@ -45,8 +45,8 @@ class Preparation:
         self._replaying: ThreadPoolExecutor | None = None
         self._compiling: dict[bytes, Future[Grammar]] = {}
         self._waiting: dict[str, Sequence] = {}
-        self._line = SequenceHeap()  # of those not begun
-        self._put_off: list[Sequence] = []  # until a compilation has ended
+        self._line = SequenceHeap()  # sequences whose compilation has not started
+        self._put_off: list[Sequence] = []  # postponed until a compilation ends
         self._begun: dict[str, Future[Any]] = {}
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Preparation:
         self._waiting.pop(sequence.request_id, None)
         future = self._begun.pop(sequence.request_id, None)
         if future is not None and future not in self._begun.values():
-            future.cancel()  # unless it runs already
+            future.cancel()  # has no effect once it runs
 
     def begin(self, last: Rank | None) -> None:
         """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one."""
@@ -101,7 +101,7 @@ class Preparation:
                 found = future.result()
                 if isinstance(found, Grammar):
                     job = functools.partial(sequence.replayed, _guide(sequence, found))
-                    if sequence.given:  # to go through them takes a while, in which it may end and leave
+                    if sequence.given:  # replaying takes a while; the sequence may end meanwhile
                         self._begun[request_id] = self._replay(job)
                         continue
                     found = job()

@@ -92,7 +92,7 @@ class CpuAttention:
         for placed in self._placed:
             placed[Field.SLOTS : Field.TABLE_STRIDE + 1] = record[Field.SLOTS : Field.TABLE_STRIDE + 1]
             placed[Field.STORE_COUNTER :] = 0
-        self._step = (tiles, slots, starts, lens, tables)  # alive until the next step
+        self._step = (tiles, slots, starts, lens, tables)  # keeps the arrays alive until the next step
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions

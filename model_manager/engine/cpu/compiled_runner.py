@@ -40,7 +40,7 @@ def obstacle(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> str | None:
 class CompiledRunner:
     """A ModelRunner (interface.py) of a DecoderPlan on a CPU."""
 
-    runs_ahead = False  # the host that would prepare the next step is the processor that computes this one
+    runs_ahead = False  # the processor that would prepare the next step computes this one
 
     def __init__(
         self,

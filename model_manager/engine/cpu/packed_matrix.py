@@ -76,7 +76,7 @@ class PackedMatrix:
             weight = self._rounded(weight.float(), slice(first, first + len(weight)))
         else:
             weight = weight.to(torch.bfloat16 if self.fmt == Format.BFLOAT16 else torch.float32)
-        source = weight.contiguous().view(torch.int32)  # what one step takes of a row
+        source = weight.contiguous().view(torch.int32)  # words of 4 bytes, which one step takes of a row
         target = self.data.view(torch.int32).view(-1, self.steps, PANEL)[first // PANEL :]
         whole = len(weight) // PANEL
         target[:whole] = source[: whole * PANEL].view(whole, PANEL, self.steps).transpose(1, 2)

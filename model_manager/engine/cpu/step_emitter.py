@@ -52,7 +52,9 @@ class Rows:
         """Bytes from one row to the next."""
         rows += TILE_ROWS
         if memory is None:
-            memory = torch.empty(rows * self.stride, dtype=torch.uint8)  # a page that no step needs is never touched
+            memory = torch.empty(
+                rows * self.stride, dtype=torch.uint8
+            )  # not zeroed: pages that no step needs stay untouched
         self.tensor = memory[: rows * self.stride].view(dtype).view(rows, -1)
         self.scales = torch.zeros(rows if dtype == torch.uint8 else 0)
 

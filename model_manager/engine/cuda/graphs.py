@@ -73,7 +73,9 @@ class PlacedModelRunner(TorchModelRunner):
     def capture(self, capture: Capture, max_num_seqs: int) -> None:
         """Capture a graph for each batch size up to `max_num_seqs`; the cache is not written."""
         sizes = graph_sizes(max_num_seqs)
-        logits = torch.empty(sizes[-1], self.vocab_size, dtype=torch.float32, device=self._device)  # of all graphs
+        logits = torch.empty(
+            sizes[-1], self.vocab_size, dtype=torch.float32, device=self._device
+        )  # shared by all graphs
         for size in reversed(sizes):
             placed = self._placing.place(padded(_NO_STEP, size))
             self._graphs[size] = capture(functools.partial(self._decode, placed, logits[:size]))
@@ -138,7 +140,9 @@ def padded(step: StepInput, size: int) -> StepInput:
         block_tables=np.pad(step.block_tables, ((0, more), (0, 0))),
         logits_rows=np.arange(size, dtype=np.int64),
         sampled=step.sampled,
-        sources=np.pad(sources, (0, more), constant_values=-1),  # always: what follows them lies where it was captured
+        sources=np.pad(
+            sources, (0, more), constant_values=-1
+        ),  # always present: the arrays after it must lie where they were captured
     )
 
 

@@ -59,7 +59,7 @@ class StepBuffer:
     def place(self, step: StepInput, tiles: Tiles) -> PlacedStep:
         """Copy the step over; the one before it must not be read any more by work that is yet to be launched."""
         if self._copied is not None:
-            self._copied.synchronize()  # of the step before: done, since that step has begun
+            self._copied.synchronize()  # the last step's copy; it is done, since that step has begun
         arrays: list[npt.NDArray[Any]] = [
             np.array([step.block_tables.shape[1]], np.int32),
             step.token_ids,

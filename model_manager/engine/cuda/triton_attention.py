@@ -170,7 +170,9 @@ class TritonAttention:
         """The constants of `attend` for tiles of that many rows, and how the compiler is to lay it out."""
         shape = self._shape
         dim = _dim_padded(shape)
-        bytes_held = shape.dtype.itemsize * (2 if shape.rounded else 1)  # rounded ones in both formats, for a while
+        bytes_held = shape.dtype.itemsize * (
+            2 if shape.rounded else 1
+        )  # rounded keys are held in both formats for a while
         return {
             "GROUP": self._group,
             "KV_HEADS": shape.num_kv_heads,

@@ -120,4 +120,4 @@ def _with_times(folder: Path) -> Iterator[tuple[int, Path]]:
         try:
             yield file.stat().st_mtime_ns, file
         except FileNotFoundError:
-            continue  # somebody else forgot it
+            continue  # another process removed it

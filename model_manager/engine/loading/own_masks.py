@@ -88,7 +88,7 @@ def _noted_mask(*, config: Any, mask_function: Any = causal_mask_function, **_si
     length = int(getattr(config.get_text_config(decoder=True), "max_position_embeddings", 0) or _TOKENS)
     try:
         window = _window_of(mask_function, max(length, _TOKENS))
-    except (IndexError, RuntimeError):  # it looks into something as long as the tokens
+    except (IndexError, RuntimeError):  # it indexes a tensor as long as the tokens
         window = _OTHER
     return torch.tensor([_MARK, window, 0, 0]).view(1, 1, 1, _TOKENS)
 

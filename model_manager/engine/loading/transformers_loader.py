@@ -203,7 +203,7 @@ def _runner(model: Any, placement: Placement, layout: AttentionLayout) -> TorchM
             pack_linears(model, config.max_num_seqs)
         _let_go_of_files(model)
     if adapters:
-        adapters.stand_in(model)  # last: what packs or rounds layers has to find them
+        adapters.stand_in(model)  # last: packing and rounding must find the plain layers
     shape = placement.cache_shape(layout, cache.num_blocks)
     sizes: dict[str, Any] = {
         "device": device,

@@ -85,7 +85,7 @@ class Fp8Linear(nn.Module):
             self._weight.t(),
             scale_a=rows.scales.unsqueeze(1),
             scale_b=self._scales,
-            out_dtype=torch.bfloat16,  # the one that scales by row go with
+            out_dtype=torch.bfloat16,  # the only format that takes scales by row
         )
         return _finish(product, self._bias, x)
 

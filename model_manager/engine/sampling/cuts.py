@@ -179,7 +179,7 @@ def draw_from_all(count: int, best: Any, floats: int, slots: int) -> Any:
 def draw(found: int, floats: int, slots: int) -> Any:
     """Draw one of the gathered tokens."""
     sums, weights = slot(slots, Slot.SUMS), slot(slots, Slot.WEIGHTS)
-    fill(weights + 4 * found, BLOCK, np.float32(0.0))  # the last block, too, is gone through to its end
+    fill(weights + 4 * found, BLOCK, np.float32(0.0))  # the last block is read to its end, too
     aim = load_double(floats, Float.UNIFORM) * sum_blocks(weights, found, sums)
     block, before = _block_of(sums, found, aim)
     place = block * BLOCK + _place_of(weights + 4 * block * BLOCK, aim - before)

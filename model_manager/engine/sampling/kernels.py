@@ -58,7 +58,7 @@ def _first_of(values: int, best: Any, slots: int) -> int:
     place = 0
     while load_float(maxima, place) != best:
         place += 1
-    token = place // LANES * BLOCK  # the lanes of a block take turns
+    token = place // LANES * BLOCK  # token i of a block is in lane i % LANES
     while load_float(values, token) != best:
         token += 1
     return token
@@ -78,7 +78,7 @@ def _note_top(count: int, wanted: int, log_total: float, slots: int, top_ids: in
         store_float(top, place, np.float32(np.float64(load_float(values, best)) - log_total))
         store_int32(ids, best, -1)  # taken
     token = 0
-    for place in range(found, wanted):  # what the model itself rules out
+    for place in range(found, wanted):  # tokens that the model itself rules out
         while load_float(row, token) > -np.inf:
             token += 1
         store_int64(top_ids, place, token)

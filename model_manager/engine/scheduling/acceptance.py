@@ -40,5 +40,5 @@ class Acceptance:
         for right in [True] * accepted + [False] * (accepted < drafted):
             self.rate += (right - self.rate) * _WEIGHT
         if self.rate < least:
-            self.rate = least  # so that after the rest one try decides
+            self.rate = least  # so that one draft decides after the rest
             self._resumes_at = num_output_tokens + _REST

@@ -44,7 +44,7 @@ class BlockManager:
         self._untouched = 0
         self._most_held = 0
         self._regretted = 0
-        self._given_up: OrderedDict[bytes, None] = OrderedDict()  # early, while there were untouched blocks
+        self._given_up: OrderedDict[bytes, None] = OrderedDict()  # evicted early, while blocks were still untouched
 
     @property
     def num_free(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from .sequence import Sequence
 
 Digest = Callable[[bytes, bytes], bytes]
-_Content = tuple[bytes, bytes]  # the parent's digest (of the first block, the cache key), the block's own tokens
+_Content = tuple[bytes, bytes]  # the parent's digest (the cache key for a first block), the block's tokens
 
 BEING_COMPUTED = -1
 """Result of `outlook` for a sequence whose next block a running sequence is about to compute."""
@@ -31,9 +31,9 @@ class PrefixCache:
         self._block_size = block_size
         self._digest = digest
         self._block_of: dict[bytes, int] = {}
-        self._content_of: dict[int, _Content] = {}  # of each block in it, so that equal digests are not trusted
+        self._content_of: dict[int, _Content] = {}  # of each cached block: equal digests alone are not trusted
         self._digest_of: dict[int, bytes] = {}
-        self._computing: dict[bytes, Sequence] = {}  # announced, and neither entered nor withdrawn since
+        self._computing: dict[bytes, Sequence] = {}  # announced, but not yet entered or withdrawn
 
     def __contains__(self, block: int) -> bool:
         return block in self._digest_of

@@ -68,7 +68,7 @@ class Scheduler:
         batch = self._decodes()
         budget = self.max_num_batched_tokens - len(batch)
         budget -= self._prefills(batch, budget)
-        if preemptions == self.num_preemptions:  # whoever was preempted would only take the place of another
+        if preemptions == self.num_preemptions:  # else a preempted sequence would only take another's place
             self._admit(batch, budget)
         assert batch or all(sequence.ends_with_pending for sequence in self.running.values())
         assert batch or self.running or not self.waiting

@@ -60,7 +60,7 @@ class StopText:
         self._prefix_text = ""
         self._tail = ""  # the end of the settled text: whatever a string may begin in that is not complete yet
         self._searched = ""  # the text from the tail's beginning on, as far as it was searched
-        self._num_searched = 0  # after so many tokens
+        self._num_searched = 0  # tokens when that was searched
 
     def push(self, token_id: int) -> str | None:
         """The string that this token completes; the one that begins first if there are several.
@@ -71,7 +71,7 @@ class StopText:
         text = self._decode(self._prefix)
         if not text.startswith(self._prefix_text):
             if self._within_character(text) and self._prefix_text.startswith(text.rstrip(_REPLACEMENT)):
-                return None  # there is less text than there was
+                return None  # the text became shorter
             self._restart()
             text = self._decode(0)
         fresh = text[len(self._prefix_text) :]
@@ -197,7 +197,7 @@ class StopRules:
             return cls(frozenset(eos_token_ids), None)
         try:
             return cls(frozenset(eos_token_ids), Tokenizer.from_file(str(path)))
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # tokenizers raises no narrower class
             raise ModelCorrupt(f"{path}: is not a tokenizer: {error}") from None
 
     def conditions(self, params: SamplingParams, max_tokens: int) -> StopConditions:

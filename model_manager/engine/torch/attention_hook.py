@@ -41,7 +41,7 @@ def attend_paged(
     options = AttentionOptions(scale, sliding_window or None, softcap, s_aux)
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
     width = v.shape[-1]
-    if width < k.shape[-1]:  # of latent attention; a page holds both in the same width
+    if width < k.shape[-1]:  # latent attention: a page holds keys and values in one width
         v = torch.nn.functional.pad(v, (0, k.shape[-1] - width))
     return module.paged.attend(module.layer_idx, q, k, v, options)[..., :width].unsqueeze(0), None
 

@@ -76,7 +76,9 @@ def merge_linears(model: nn.Module) -> int:
     Each module's former weights are given up before the next one's are joined: at most those of one are there twice.
     """
     count = 0
-    for parent in [module for module in model.modules() if type(module) is not nn.Linear]:  # none of those is held
+    for parent in [
+        module for module in model.modules() if type(module) is not nn.Linear
+    ]:  # holds no nn.Linear, so that its weight can be freed
         if merged := merge(parent, _plain_product):
             count += merged
             _give_back()

@@ -17,7 +17,7 @@ def own_implementation(model: Any) -> str:
 def attending_as(model: Any, implementation: str) -> Iterator[None]:
     """Within, `model` uses the attention of this name in transformers; afterwards its former one."""
     before = model.config._attn_implementation
-    model.config._attn_implementation = implementation  # of its sub-configs too
+    model.config._attn_implementation = implementation  # sets its sub-configs, too
     try:
         yield
     finally:
