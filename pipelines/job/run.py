@@ -12,6 +12,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
+from millrace.transforms.elements.metrics import tallied
 from millrace.transforms.reading.count import RowCount, count_rows
 from millrace.transforms.runners import DATAFLOW, PRISM
 from millrace.transforms.streams.readers import when_reading
@@ -53,7 +55,7 @@ from ..runners.named_runner import FnApiRunner, named_runner
 from ..runners.prism import OwnPrism
 from .logs import logs_at, tell
 from .progress import Speed, shown_progress
-from .summary import count_lines, model_lines, outcome_of, print_summary
+from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print_summary
 
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
@@ -182,9 +184,9 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
         told: list[str] = []
-        with ends, _printed(told, console), _progress(options, lambda _: None, console):
+        with ends, _printed(told, console), _progress(options, lambda _: None, console), tallied() as counts:
             result = pipeline.run()
-            with _ended_at_interruption(result, options, told):
+            with _ended_at_interruption(result, options, counts, told):
                 result.wait_until_finish()
     return 0
 
@@ -200,19 +202,21 @@ def _printed(lines: list[str], console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_at_interruption(result: Any, options: JobOptions, told: list[str]) -> Iterator[None]:
-    """`told` gets what the job came to."""
+def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str], told: list[str]) -> Iterator[None]:
+    """`told` gets what the job came to by then: `counts`, or, of workers in other processes, the runner's metrics."""
     try:
         yield
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):
             if drains(options):
                 _drain(result, drain_file(options))
+        at_the_stop = outcome_so_far(counts.copy())
         with contextlib.suppress(Exception):  # whatever is wrong with a job that ends, it is to end
             result.cancel()
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
-            told += [] if options.quiet else count_lines(outcome_of(result))
+            outcome = at_the_stop if at_the_stop.rows_read else outcome_of(result)
+            told += [] if options.quiet else [*count_lines(outcome), *model_lines(options.model.model)]
         raise
 
 

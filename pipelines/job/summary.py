@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -31,17 +32,19 @@ _EXAMPLES = 3
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A finished job."""
 
+    rows_read: int = 0
+    """0 where no reader of prompts was in the job."""
     completions: int
     failed_requests: int
     unreadable_rows: int
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
-    seconds: float
+    seconds: float = 0.0
     """From the first request to the end of the last."""
     startup: float = 0.0
     """Seconds before the first request; the model was loaded in them."""
@@ -87,17 +90,11 @@ def outcome_of(
     active = [_value(each) for each in metrics["distributions"] if each.key.metric.name == ACTIVE]
     first = min((each.min for each in active), default=0)
     last = max((each.max for each in active), default=0)
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for counter in metrics["counters"]:
-        name = counter.key.metric.name
-        counts[name] = counts.get(name, 0) + _value(counter)
-    return Outcome(
-        completions=counts.get("requests", 0) - counts.get("failures", 0),
-        failed_requests=counts.get("failures", 0),
-        unreadable_rows=counts.get("unreadable_rows", 0),
-        prompt_tokens=counts.get("prompt_tokens", 0),
-        cached_tokens=counts.get("cached_tokens", 0),
-        generated_tokens=counts.get("generated_tokens", 0),
+        counts[counter.key.metric.name] += _value(counter)
+    return replace(
+        outcome_so_far(counts),
         seconds=(last - first) / 1000,
         startup=first / 1000,
         files=[path for path in files if path not in kept],
@@ -108,6 +105,19 @@ def outcome_of(
         near_misses=counted_near_misses(counts),
         unmet_settings=counted_unmet(counts),
         failed_changes=failed_changes(counts),
+    )
+
+
+def outcome_so_far(counts: Counter[str]) -> Outcome:
+    """What the counters say alone, of a job that may not be done."""
+    return Outcome(
+        rows_read=counts["prompts"] + counts["unreadable_rows"],
+        completions=counts["requests"] - counts["failures"],
+        failed_requests=counts["failures"],
+        unreadable_rows=counts["unreadable_rows"],
+        prompt_tokens=counts["prompt_tokens"],
+        cached_tokens=counts["cached_tokens"],
+        generated_tokens=counts["generated_tokens"],
     )
 
 
@@ -162,9 +172,11 @@ def summary_lines(outcome: Outcome) -> list[str]:
 
 def count_lines(outcome: Outcome) -> list[str]:
     """Rows and tokens of what has no end or no files of its own; none where no model was asked."""
-    if not outcome.completions and not outcome.dead_letters:
+    if not outcome.rows_read and not outcome.completions and not outcome.dead_letters:
         return []
-    return [f"{counted(outcome.completions, 'row')} answered, {outcome.dead_letters:,} failed", _tokens(outcome)]
+    read = f", of {counted(outcome.rows_read, 'row')} read" if outcome.rows_read else ""
+    answered = f"{counted(outcome.completions, 'row')} answered, {outcome.dead_letters:,} failed{read}"
+    return [answered, _tokens(outcome)]
 
 
 def _tokens(outcome: Outcome) -> str:

@@ -13,7 +13,6 @@ from typing import Any, cast, get_type_hints
 
 import apache_beam as beam
 import msgspec
-from apache_beam.metrics import Metrics
 from apache_beam.typehints import typehints
 from apache_beam.typehints.row_type import RowTypeConstraint
 from msgspec.structs import fields
@@ -25,7 +24,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..classify import Classify
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
-from ..elements.metrics import NAMESPACE
+from ..elements.metrics import Count
 from ..elements.prompt_rows import SAMPLING_NAMES, RowShape, parse_row
 from ..embed import Embed
 from ..extract import Extract
@@ -291,7 +290,7 @@ class _AsPrompt(beam.DoFn):
         self._fields = fields
         self._shape = settings.shape
         self._strict = settings.error_output is None
-        self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
+        self._unreadable = Count("unreadable_rows")
 
     def process(self, row: Any) -> Iterator[Any]:
         try:

@@ -1,7 +1,14 @@
-"""Beam metrics, in the namespace `millrace`. Distributions are of whole milliseconds."""
+"""Beam metrics, in the namespace `millrace`. Distributions are of whole milliseconds.
+
+Where workers are threads of this process, as those of a stream on Prism, their counts can be had here too: `tallied`.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import time as wall_clock
 
 from apache_beam.metrics import Metrics
@@ -14,6 +21,39 @@ ACTIVE = "active_ms"
 """Since the graph was built: when requests were sent, and when they ended. The model's loading is before the first."""
 
 
+_tallies: list[Counter[str]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def tallied() -> Iterator[Counter[str]]:
+    """What is counted in this process while the block runs, by the counters' names, and as soon as it is counted.
+
+    A runner tells of a bundle's counts when the bundle is over, and Prism of some never.
+    """
+    tally = Counter[str]()
+    _tallies.append(tally)
+    try:
+        yield tally
+    finally:
+        _tallies[:] = [each for each in _tallies if each is not tally]
+
+
+class Count:
+    """A counter of Beam's, which is tallied too."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._counter = Metrics.counter(NAMESPACE, name)
+
+    def inc(self, by: int = 1) -> None:
+        """On the bundle's own thread, where Beam takes metrics."""
+        self._counter.inc(by)
+        with _lock:
+            for tally in _tallies:
+                tally[self._name] += by
+
+
 class RequestMetrics:
     """Updated on the bundle's own thread, where Beam takes them."""
 
@@ -21,11 +61,11 @@ class RequestMetrics:
         """`built_at`: when the graph was built, by the wall clock, which workers share."""
         self._built_at = built_at
         self._active = Metrics.distribution(NAMESPACE, ACTIVE)
-        self._requests = Metrics.counter(NAMESPACE, "requests")
-        self._failures = Metrics.counter(NAMESPACE, "failures")
-        self._prompt_tokens = Metrics.counter(NAMESPACE, "prompt_tokens")
-        self._cached_tokens = Metrics.counter(NAMESPACE, "cached_tokens")
-        self._generated_tokens = Metrics.counter(NAMESPACE, "generated_tokens")
+        self._requests = Count("requests")
+        self._failures = Count("failures")
+        self._prompt_tokens = Count("prompt_tokens")
+        self._cached_tokens = Count("cached_tokens")
+        self._generated_tokens = Count("generated_tokens")
         self._ttft = Metrics.distribution(NAMESPACE, "ttft_ms")
         self._latency = Metrics.distribution(NAMESPACE, "latency_ms")
         self._queue_time = Metrics.distribution(NAMESPACE, "queue_time_ms")

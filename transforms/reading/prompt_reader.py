@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self, TypedDict
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 
 from millrace.model_manager.wire.errors import ErrorInfo
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
-from ..elements.metrics import NAMESPACE
+from ..elements.metrics import Count
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
 from .read_rows import MAX_ROW_BYTES
@@ -89,7 +88,8 @@ class RowsDoFn(beam.DoFn):
         self._max_row_bytes = max_row_bytes
         self._strict = strict
         self._near_misses = NearMisses()
-        self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
+        self._prompts = Count("prompts")
+        self._unreadable = Count("unreadable_rows")
 
     def _sorted(self, rows: Iterable[Prompt | DeadLetter]) -> Iterator[Any]:
         """The prompts as they are, the letters to their output. Raises what a letter says, if `strict`."""
@@ -97,6 +97,7 @@ class RowsDoFn(beam.DoFn):
             if isinstance(row, Prompt):
                 if self._shape.row_params:
                     self._near_misses.look(row.columns)
+                self._prompts.inc()
                 yield row
                 continue
             self._unreadable.inc()

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple, Self, Unpack
 
 import apache_beam as beam
 import msgspec
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.display import DisplayDataItem
 
 from millrace.model_manager.wire.errors import ConfigError, RequestError
 
 from ..elements.completions import Completion, DeadLetter, Prompt
-from ..elements.metrics import NAMESPACE
+from ..elements.metrics import Count
 from ..elements.prompt_rows import RowShape, take_id, take_params
 from ..elements.task_results import Result
 from ..reading.prompt_reader import PromptReader, RowsDoFn, RowSettings
@@ -30,7 +29,7 @@ from .last_steps import end_quietly
 
 FORMATS = ("jsonl", "text")
 """Formats of a payload: a JSON value, or a prompt."""
-_FAILURES = Metrics.counter(NAMESPACE, "failures")
+_FAILURES = Count("failures")
 _CONTENT = ("prompt", "messages")
 """Columns that only a payload has."""
 

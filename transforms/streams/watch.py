@@ -16,7 +16,6 @@ import apache_beam as beam
 from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.watch import PollFn, PollResult, Watch, after_total_of, never
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
@@ -24,7 +23,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from millrace.model_manager.wire.errors import ConfigError, StorageError
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
-from ..elements.metrics import NAMESPACE
+from ..elements.metrics import Count
 from ..files.file_systems import match
 from ..reading.file_ranges import FileRange, split_file
 from ..reading.prompt_reader import RowSettings
@@ -141,7 +140,7 @@ class _Split(beam.DoFn):
     def __init__(self, named_format: str | None, *, strict: bool) -> None:
         self._format = named_format
         self._strict = strict
-        self._unreadable = Metrics.counter(NAMESPACE, "unreadable_rows")
+        self._unreadable = Count("unreadable_rows")
 
     def process(self, file: FileMetadata) -> Iterator[Any]:
         try:
