@@ -11,6 +11,7 @@ if not (HERE / "millrace" / "transforms").is_dir():
 shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)  # setuptools would add what an earlier build has left there
 
 PLOTS = ["matplotlib>=3.10,<4"]
+DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
 NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3", *PLOTS]  # Beam imports pandas wherever it finds itself in IPython
 
 setup(
@@ -52,8 +53,10 @@ setup(
         "bench": PLOTS,
         "s3": ["boto3>=1.34,<2"],
         "notebook": NOTEBOOK,
+        "docs": DOCS,
         "dev": [
             *NOTEBOOK,
+            *DOCS,
             "gcp-storage-emulator",
             "hypothesis",
             "hypothesis-jsonschema",

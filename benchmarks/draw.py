@@ -1,6 +1,6 @@
 """Draws the figures that result files keep: throughput by engine and dtype, engines' starts, one run over time.
 
-    python -m benchmarks.draw                                    # benchmarks/results/*.json into docs/benchmarks
+    python -m benchmarks.draw                                    # benchmarks/results/*.json into docs/plots
     python -m benchmarks.draw out/timeline.json --images out
 
 A file of rows (benchmarks.engine, benchmarks.pipeline) gives NAME-SHAPE.png for each shape in it, one of starts
@@ -147,7 +147,7 @@ def main() -> None:
     """Draw each file that the command line names."""
     parser = command_line("draw", __doc__)
     parser.add_argument("files", nargs="*", type=Path, help="of results; without any, all of benchmarks/results")
-    parser.add_argument("--images", type=Path, default=ROOT / "docs/benchmarks", help="folder to draw into")
+    parser.add_argument("--images", type=Path, default=ROOT / "docs/plots", help="folder to draw into")
     arguments = parser.parse_args()
     arguments.images.mkdir(parents=True, exist_ok=True)
     for file in arguments.files or sorted((ROOT / "benchmarks/results").glob("*.json")):

@@ -52,7 +52,7 @@ class Extract(RowTransform):
 
     The type is a dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a dict, or a file of one, whose rows are
     then a NamedTuple. A document is text, a Prompt of text, or a mapping with it as `text`, `document` or `prompt`,
-    and further columns. What is in the rows, docs/EXTRACT.md says.
+    and further columns. What is in the rows, docs/how-to/typed-answers.md says.
 
     A document whose answer fails fails the job; `with_exception_handling()` gives `(rows, dead_letters)` instead.
     Otherwise as Generate.

@@ -27,7 +27,8 @@ class Score(ModelTransform):
 
     A row, or a Prompt, has its continuations in a column: a string, or a list of strings or of lists of token ids.
     They share what they begin with through the prefix cache. Which tokens are scored where a token would span the
-    boundary, docs/TASKS.md says. Sampling parameters do not matter, but for priority, deadline, cache_salt and adapter.
+    boundary, docs/how-to/score-and-embed.md says. Sampling parameters do not matter, but for priority, deadline,
+    cache_salt and adapter.
     """
 
     def __init__(

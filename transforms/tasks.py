@@ -26,7 +26,7 @@ class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     stateful: bool = False
     """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
-    Prism (docs/STREAMS.md)."""
+    Prism (docs/how-to/streams.md)."""
 
 
 class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Give each row's id, value, confidence, spans and more, instead of the value alone."""
     stateful: bool = False
     """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
-    Prism (docs/STREAMS.md)."""
+    Prism (docs/how-to/streams.md)."""
 
 
 class ClassifySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ Rewritten, with the same meaning: keywords beside `$ref` in draft 7 and before, 
 value asserts nothing; formats, since llguidance takes days and seconds that do not exist; a `oneOf` whose schemas
 exclude each other, which becomes an `anyOf`.
 
-Refused: what would let through a value that the schema does not allow (docs/CONSTRAINTS.md).
+Refused: what would let through a value that the schema does not allow (docs/reference/constraints.md).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dtype: Dtype = "auto"
     """Of weights, activations and KV cache; auto takes the checkpoint's, as far as the processor computes it fast."""
     quantization: Quantization = "none"
-    """What the weights of linear layers are rounded to at load; docs/QUANTIZATION.md says what that costs."""
+    """What the weights of linear layers are rounded to at load (docs: Quantization has the cost)."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """What keys and values are rounded to in the KV cache; auto keeps them in dtype."""
     device: Device = "auto"
@@ -98,16 +98,16 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefix_caching: bool = True
     """Reuse the KV cache of a prompt's beginning that another request has computed."""
     speculation: Speculation = "off"
-    """Guess tokens and check several in one step, the output staying the same (docs/SPECULATION.md): from what the
-    sequence has said before, or with draft_model."""
+    """Guess tokens and check several in one step, the output staying the same: from what the sequence has said before,
+    or with draft_model (docs: Speculative decoding)."""
     num_speculative_tokens: int = 2
     """Most tokens guessed for a sequence in one step; fewer, or none, where the guessing does not pay."""
     draft_model: str | None = None
     """A smaller model of the same vocabulary, named like model: what guesses where speculation is draft_model. A client
     fetches it too, and passes on the folder it is in."""
     max_loras: int = 0
-    """Most LoRA adapters loaded at once, for requests that name one (docs/LORA.md); 0 takes none. On a CPU a model that
-    takes adapters runs through transformers' code."""
+    """Most LoRA adapters loaded at once, for requests that name one; 0 takes none. On a CPU a model that takes
+    adapters runs through transformers' code (docs: LoRA adapters)."""
     max_lora_rank: int = 64
     """Highest rank of an adapter; what max_loras of them need is left free beside the KV cache."""
     backend: Backend = "torch"
@@ -182,7 +182,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Requests granted beyond what an engine can run at once, as a fraction of it."""
     memory_gib: float | None = None
     """Most GiB of memory for inference processes: a model that takes another's place is loaded beside it within that,
-    else after it; by default, what the machine, or its GPUs, have free (docs/UPDATES.md)."""
+    else after it; by default, what the machine, or its GPUs, have free (docs: Model updates)."""
     drain_timeout: float = 300.0
     """How long a model that is to be loaded after another waits for that to end its requests, before it is given up."""
 

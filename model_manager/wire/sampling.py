@@ -10,7 +10,7 @@ and the names of OpenAI's batch format are made from its fields. To add a parame
    as `Float.NAME` or `Int.NAME` of `kernel_record.py`.
 
 A parameter that ends the output belongs to `engine/scheduling/stopping.py` instead, one that bans or favours tokens to
-`engine/sampling/token_rules.py`. Describe it in docs/SAMPLING.md; a test holds that each parameter is there.
+`engine/sampling/token_rules.py`. Describe it in docs/reference/sampling.md; a test holds that each parameter is there.
 """
 
 from __future__ import annotations

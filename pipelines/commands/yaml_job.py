@@ -49,7 +49,7 @@ def _run(arguments: Sequence[str]) -> int:
     parser = FlagParser(
         prog="millrace yaml",
         description="Run a pipeline in Apache Beam's YAML, with Generate, Score, Embed, Extract and Classify.",
-        epilog="All other flags are Beam's. docs/YAML.md has examples.",
+        epilog="All other flags are Beam's. Examples: docs, YAML and Java.",
         allow_abbrev=False,
     )
     parser.add_argument(

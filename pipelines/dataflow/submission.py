@@ -105,12 +105,12 @@ def _check_template(options: JobOptions, location: str | None) -> None:
     if options.is_stream and not (options.output.is_broker and options.letters.is_broker):
         raise ConfigError(
             "--template_location: a stream's files are named by their windows alone, and a second run of the template"
-            " would write over the first one's; use the Flex Template (docs/DATAFLOW.md)"
+            " would write over the first one's; use the Flex Template (docs: Dataflow)"
         )
     if options.if_exists != "refuse":
         raise ConfigError(
             f"--template_location: would act on earlier output when the template is made, not when it runs; leave"
-            f" --{options.if_exists} out, or use the Flex Template (docs/DATAFLOW.md)"
+            f" --{options.if_exists} out, or use the Flex Template (docs: Dataflow)"
         )
 
 

@@ -231,7 +231,7 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
     names["model"].append("backend")
     names["manager"] = add_settings(parser.add_argument_group("manager (times in seconds)"), ManagerConfig)
     _add_run(parser.add_argument_group("run"))
-    add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs/DATAFLOW.md)"))
+    add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs: Dataflow)"))
     return parser, names
 
 
@@ -300,7 +300,7 @@ def _add_output(group: Any, default: str) -> None:
         type=float,
         metavar="SECONDS",
         help="The time that a stream's files are about. Default: 60. On Prism, of a broker's messages, kill -9 or a "
-        "failed job loses as much (docs/STREAMS.md).",
+        "failed job loses as much (docs: Streams).",
     )
     group.add_argument(
         "--lateness",

@@ -2,7 +2,7 @@
 jobs that name it.
 
 It ends when it is told to, and with this process, however that ends. Its workers are threads of this process, started
-over a port that other machines do not reach; Prism's own ports they do (docs/STREAMS.md).
+over a port that other machines do not reach; Prism's own ports they do (docs/how-to/streams.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What docs/DATAFLOW.md prints beneath its commands is what they print."""
+"""What docs/tutorials/dataflow.md prints beneath its commands is what they print."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from millrace.pipelines.cli import dispatch
 from millrace.pipelines.machines import GPUS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/DATAFLOW.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/tutorials/dataflow.md").read_text(encoding="utf-8")
 
 
 def printed_after(words: str) -> tuple[list[str], str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TASKS = Path(__file__).parents[2] / "docs/TASKS.md"
+TASKS = Path(__file__).parents[2] / "docs/how-to/score-and-embed.md"
 EXAMPLES = re.findall(r"```(sh|python)\n(.*?)```\n\n```text\n(.*?)```", TASKS.read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -21,7 +21,7 @@ def test_an_example_prints_what_stands_below_it(language: str, code: str, printe
         "python": sys.executable,
     }
     code = re.sub(r"\.venv/bin/(\w+)", lambda found: commands[found[1]], code)
-    paths = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PYTHONPATH": str(TASKS.parents[1])}
+    paths = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PYTHONPATH": str(TASKS.parents[2])}
     command = [*python, code]
     ended = subprocess.run(
         command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True, timeout=800, check=False

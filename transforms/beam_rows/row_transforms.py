@@ -57,7 +57,7 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_field: str = ""
     """The new field."""
     sampling: dict[str, Any] = {}
-    """Sampling parameters of all rows, by the names of docs/SAMPLING.md."""
+    """Sampling parameters of all rows, by the names of docs/reference/sampling.md."""
     row_params: bool = True
     """Whether a row's own parameters are taken from fields of their names."""
     chat: bool | None = None

@@ -11,7 +11,7 @@ Of an object these names are ours, everything else is a further column and rides
 
 - the id column, `id` by default, else `custom_id`: a string or an integer,
 - the prompt column, `prompt` by default, or `messages`; of documents `text`, `document`, `prompt`,
-- SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/SAMPLING.md lists them) and
+- SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/reference/sampling.md lists them) and
   `sampling_params`, an object of them that wins over the former, or a text that is its JSON, as `constraint` may be;
   `row_params=False` leaves all of these to the columns.
 """

@@ -38,8 +38,8 @@ class ModelSettings(TypedDict, total=False):
 
     `job` names the requests in the manager, where progress is counted; by default a new name.
 
-    `updates` name the model while the job runs (docs/UPDATES.md): a WatchedFile, or a side input, given as a
-    PCollection, whose latest element counts, or AsSingleton of one.
+    `updates` name the model while the job runs (docs/how-to/model-updates.md): a WatchedFile, or a side input, given
+    as a PCollection, whose latest element counts, or AsSingleton of one.
 
     `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
     """

@@ -26,7 +26,8 @@ def stable_par_do(dofn: beam.DoFn, pipeline: beam.Pipeline) -> beam.ParDo:
     """`beam.ParDo(dofn)`; on Flink with checkpoints, one whose elements are held until a checkpoint has them.
 
     Elsewhere a Reshuffle before it makes them durable, or nothing is retried; other runners refuse the requirement.
-    Where the cluster's own configuration alone has it make checkpoints, rows may be written twice (docs/STREAMS.md).
+    Where the cluster's own configuration alone has it make checkpoints, rows may be written twice
+    (docs/how-to/streams.md).
     """
     return _StableParDo(dofn) if has_checkpoints(pipeline.options) else beam.ParDo(dofn)
 

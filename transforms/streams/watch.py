@@ -49,7 +49,7 @@ class WatchPrompts(ReadPrompts):
     store still fails after all tries counts as gone, from there on.
 
     Of each file that was read 16 bytes are kept for as long as the job runs. Takes a runner of streams, with
-    checkpoints where it has them (docs/STREAMS.md).
+    checkpoints where it has them (docs/how-to/streams.md).
     """
 
     def __init__(

@@ -7,12 +7,12 @@
      [{"token", "token_id", "logprob"}, …]}, …],]
      ["choices": [{"text", "finish_reason", ["stop_reason", "closed_at",] ["logprobs"]}, …]]}
 
-`prompt_logprobs` are as `logprobs`. Of Score, `scores` stands in the place of the text, and of Embed, `embedding`:
-docs/TASKS.md has their fields. Of Extract there are the fields of its type, `confidence`, `confidences` and `spans`,
-and of Classify `label`, `labels` and `probabilities`, in rows without a finish reason: docs/EXTRACT.md. The prompt's
-further columns stand under `columns`, so none collides with ours. Timings are in seconds: the first three from the
-manager's receipt of the request, latency from submission to result as the worker saw it. In Parquet the schemas are
-fixed, or follow from the user's type, and `columns` is a string of JSON.
+`prompt_logprobs` are as `logprobs`. Score has `scores` in the place of the text, and Embed `embedding`. Extract has the
+fields of its type, `confidence`, `confidences` and `spans`, and Classify `label`, `labels` and `probabilities`, both
+without a finish reason. docs/reference/rows.md has every field. The prompt's further columns stand under `columns`, so
+none collides with ours. Timings are in seconds: the first three from the manager's receipt of the request, latency
+from submission to result as the worker saw it. In Parquet the schemas are fixed, or follow from the user's type, and
+`columns` is a string of JSON.
 """
 
 from __future__ import annotations

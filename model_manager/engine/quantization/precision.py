@@ -2,7 +2,7 @@
 
 Every linear layer but the output layer is rounded: that one decides directly between tokens, and a tied embedding stays
 for lookups anyway. The compiled step of a CPU (compiled_runner.py) rounds it too in int8: there it is a good part of a
-step, and docs/QUANTIZATION.md has the cost. Embeddings and norms stay in the model's dtype. Knows no file.
+step, and docs/how-to/quantization.md has the cost. Embeddings and norms stay in the model's dtype. Knows no file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A greedy row is read once, for its maximum. Any other is copied on the way into memory of its thread, edited there, and
 a token drawn. What is drawn is a function of the row alone, whichever thread takes it. The order of processing is
-docs/SAMPLING.md's.
+docs/reference/sampling.md's.
 
 The kernel is an OpenMP region's body: every thread of the team runs it and draws rows from a common counter. Its one
 argument is the address of an int64 record (`Field`). Knows no torch.

@@ -2,7 +2,7 @@
 
 Knows rows; not sequences. A row's token depends on nothing outside it: tokens of equal probability are kept or dropped
 together, and what is kept is added up in the order of token ids, so that neither company nor ties change the outcome.
-docs/SAMPLING.md has the order in which parameters are applied.
+docs/reference/sampling.md has the order in which parameters are applied.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Scheduler:
     adapter. All of these let others pass, but at most MOST_OVERTAKES times. A running sequence that lacks a block takes
     it from the sequence with the highest rank, which goes back to its place in line.
 
-    docs/SCHEDULING.md says the same for users.
+    docs/explanation/scheduling.md says the same for users.
     """
 
     def __init__(

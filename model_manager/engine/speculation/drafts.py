@@ -1,6 +1,6 @@
 """Speculative decoding: a sequence's next tokens are guessed, computed in one step, and kept as far as they are right.
 
-docs/SPECULATION.md says why that does not change the output, and where the numbers below come from. Knows who may have
+docs/explanation/speculation.md says why that does not change the output, and where the numbers below come from. Knows who may have
 how many drafts, and what becomes of them; not how they are guessed, nor what is computed.
 """
 

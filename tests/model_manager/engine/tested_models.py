@@ -1,6 +1,6 @@
 """Every kind of model that is tested token for token, as a small config of random weights, and what is said of it.
 
-`python -m tests.model_manager.engine.tested_models` writes the table of them into docs/MODELS.md.
+`python -m tests.model_manager.engine.tested_models` writes the table of them into docs/reference/models.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tests.model_manager.engine.random_checkpoints import (
 )
 
 _ROOT = Path(__file__).parents[3]
-TABLE_FILE = _ROOT / "docs" / "MODELS.md"
+TABLE_FILE = _ROOT / "docs/reference/models.md"
 _BEGIN, _END = "<!-- table of tested models -->\n", "<!-- end of table -->\n"
 _HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
 _LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]

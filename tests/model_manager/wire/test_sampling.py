@@ -21,7 +21,7 @@ def test_rows_of_json_and_messages_give_the_same_parameters(params: SamplingPara
 
 
 def test_each_parameter_is_in_its_page() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "SAMPLING.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "sampling.md").read_text()
     assert [name for name in SamplingParams.__struct_fields__ if f"`{name}`" not in page] == []
 
 

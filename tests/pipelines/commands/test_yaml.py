@@ -122,7 +122,7 @@ def test_a_pipeline_in_yaml_runs_by_beams_own_command_with_the_embedded_model(tm
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
 def test_the_documents_example_does_what_it_says(tmp_path: Path) -> None:
-    document = (Path(__file__).parents[3] / "docs" / "YAML.md").read_text()
+    document = (Path(__file__).parents[3] / "docs/how-to/yaml-and-java.md").read_text()
     example, *_ = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
     promised, *_ = re.findall(r"```json\n(.*?)```", document, re.DOTALL)
     file = tmp_path / "capitals.yaml"

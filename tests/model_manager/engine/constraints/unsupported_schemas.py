@@ -1,6 +1,7 @@
 """JSON Schema keywords that are refused, each with the reason and the smallest schema that shows it.
 
-`python -m tests.model_manager.engine.constraints.unsupported_schemas` writes the table of it into docs/CONSTRAINTS.md.
+`python -m tests.model_manager.engine.constraints.unsupported_schemas` writes the table of it into
+docs/reference/constraints.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.engine.constraints.schema_corpus import CORPUS, corpus
 
-PAGE = Path(__file__).parents[4] / "docs" / "CONSTRAINTS.md"
+PAGE = Path(__file__).parents[4] / "docs/reference/constraints.md"
 FOLDER = Path(__file__).parents[4] / "model_manager" / "store" / "embedded" / "millrace-tiny"
 _BEGIN, _END = "<!-- table of unsupported keywords -->\n", "<!-- end of table -->\n"
 

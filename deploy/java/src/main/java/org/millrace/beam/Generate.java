@@ -39,13 +39,13 @@ public final class Generate extends PTransform<PCollection<Row>, PCollection<Row
     return with("prompt_field", name);
   }
 
-  /** A setting by its name in docs/YAML.md. */
+  /** A setting by its name in docs/how-to/yaml-and-java.md. */
   public Generate with(String name, Object value) {
     settings.put(name, value);
     return this;
   }
 
-  /** A sampling parameter of all rows, by its name in docs/SAMPLING.md. */
+  /** A sampling parameter of all rows, by its name in docs/reference/sampling.md. */
   public Generate withSampling(String name, Object value) {
     sampling.put(name, value);
     return this;
