@@ -100,7 +100,7 @@ class FlinkOptions(PipelineOptions):
     Whoever imports this module has every job say `finish_bundle_before_checkpointing`, in programs as on the command
     line; other runners ignore it. Without it Beam's runner for Flink ends an open bundle while it takes a checkpoint,
     holds the bundle's output back, and lets the watermark go on before it: rows come late where they are grouped, and
-    are dropped, or wait for the next element. Seen with Beam 2.62 (docs/tutorials/flink.md); the source of 2.70 is the same.
+    are dropped, or wait for the next element. Seen with Beam 2.62 (docs/tutorials/flink.md); 2.70 has the same source.
     """
 
     @classmethod

@@ -1,7 +1,8 @@
 """What a schema would cost to compile, estimated before: some small schemas make huge grammars.
 
 llguidance combines every alternative of a schema with everything beside it, and compares some parts pair by pair. It
-limits the number of steps, not what each step copies; docs/explanation/what-was-tried.md has what happens without this module. Knows schemas;
+limits the number of steps, not what each step copies;
+docs/explanation/what-was-tried.md has what happens without this module. Knows schemas;
 never estimates much too little.
 """
 

@@ -59,7 +59,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     regex: str | None = None
     """A regular expression that the whole output matches; no look-around and no backreferences."""
     json_schema: dict[str, Any] | bool | None = None
-    """A JSON Schema of draft 2020-12, 2019-09 or 7 (`$schema` says which). docs/reference/constraints.md: what is refused."""
+    """A JSON Schema of draft 2020-12, 2019-09 or 7 (`$schema` says which). Limits: docs/reference/constraints.md."""
     json: bool = False
     """True: any JSON value."""
     grammar: str | None = None

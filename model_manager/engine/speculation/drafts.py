@@ -1,7 +1,7 @@
 """Speculative decoding: a sequence's next tokens are guessed, computed in one step, and kept as far as they are right.
 
-docs/explanation/speculation.md says why that does not change the output, and where the numbers below come from. Knows who may have
-how many drafts, and what becomes of them; not how they are guessed, nor what is computed.
+docs/explanation/speculation.md says why that does not change the output, and where the numbers below come from. Knows
+who may have how many drafts, and what becomes of them; not how they are guessed, nor what is computed.
 """
 
 from __future__ import annotations
