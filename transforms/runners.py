@@ -7,13 +7,18 @@ import logging
 from typing import Any
 
 import msgspec
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 
 from millrace.model_manager.wire.config import ManagerConfig
 
 _log = logging.getLogger(__name__)
 _PATIENT = {"linger": 120.0, "orphan_grace": 120.0}
 """Seconds; a runner that has to notice first that a machine is gone takes its time."""
+
+_JOB_SERVER_TIMEOUT = 300
+"""Seconds: Beam's default of `--job_server_timeout`."""
+_LONGEST_JOB = 365 * 24 * 3600
+"""Seconds."""
 
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +94,20 @@ def running(runner: Any) -> Runner:
     name, *above = (each.__name__ for each in type(runner).__mro__)
     nearest = next(filter(None, map(known, above)), Runner(name=name))
     return known(name) or msgspec.structs.replace(nearest, name=name, tries_again=True)
+
+
+# ── Prism's long jobs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lift_job_timeout(options: PipelineOptions, runner: Runner) -> None:
+    """Let a job on Prism run for longer than `--job_server_timeout`, where nobody has set that option.
+
+    Beam 2.77 ends the stream of a job's messages after that many seconds, 300 by default, and the job with it. Beam's
+    local runner starts Prism where it can.
+    """
+    portable = options.view_as(PortableOptions)
+    if runner in (LOCAL, PRISM) and portable.job_server_timeout == _JOB_SERVER_TIMEOUT:
+        portable.job_server_timeout = _LONGEST_JOB
 
 
 # ── Flink's checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────

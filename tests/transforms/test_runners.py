@@ -1,9 +1,19 @@
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.runners import DATAFLOW, FLINK, LOCAL, PORTABLE, PRISM, Runner, known, runner_of
+from millrace.transforms.runners import (
+    DATAFLOW,
+    FLINK,
+    LOCAL,
+    PORTABLE,
+    PRISM,
+    Runner,
+    known,
+    lift_job_timeout,
+    runner_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +55,21 @@ def test_what_was_asked_for_holds_on_every_runner() -> None:
     assert FLINK.manager_config({"linger": 1.0}).linger == 1.0
     with pytest.raises(ConfigError, match="linger"):
         FLINK.manager_config({"linger": -1.0})
+
+
+@pytest.mark.parametrize(
+    ("flags", "runner", "is_lifted"),
+    [
+        ([], LOCAL, True),
+        ([], PRISM, True),
+        ([], PORTABLE, False),
+        (["--job_server_timeout=8"], PRISM, False),
+    ],
+)
+def test_the_job_timeout_of_prism_is_lifted_where_nobody_set_it(
+    flags: list[str], runner: Runner, is_lifted: bool
+) -> None:
+    options = PipelineOptions(flags)
+    before = options.view_as(PortableOptions).job_server_timeout
+    lift_job_timeout(options, runner)
+    assert (options.view_as(PortableOptions).job_server_timeout > before) == is_lifted

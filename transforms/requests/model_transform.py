@@ -20,7 +20,7 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.shared_client import SharedClient
 from ..models.updates import WatchedFile
-from ..runners import Runner, running, warn_of_lost_rows
+from ..runners import Runner, lift_job_timeout, running, warn_of_lost_rows
 from .asynchronous import AsyncRequestDoFn, OnFailure, Task
 from .stateful import StatefulRequests
 from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
@@ -98,7 +98,9 @@ class ModelTransform(beam.PTransform):
 
     def expand(self, prompts: Any) -> Any:
         warn_of_lost_rows(prompts.pipeline.options)
-        outputs = prompts | type(self).__name__ >> self._requests(running(prompts.pipeline.runner))
+        runner = running(prompts.pipeline.runner)
+        lift_job_timeout(prompts.pipeline.options, runner)
+        outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
         results.element_type = _like(prompts.element_type, self._task.result)
         dead_letters.element_type = _like(prompts.element_type, DeadLetter)

@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
 
+from millrace import Generate, ModelConfig, SamplingParams
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import generate as main
 from millrace.pipelines.runners.prism import OwnPrism
+from millrace.transforms import runners
 from tests.servers.prism import prism, prism_server
 
 
@@ -40,3 +44,16 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
     (written,) = tmp_path.glob("c-*.jsonl")
     assert json.loads(written.read_text())["usage"]["completion_tokens"] == 12
     assert "the job's state: DONE" in capsys.readouterr().out
+
+
+@pytest.mark.runners
+@pytest.mark.usefixtures("runtime")
+def test_a_program_s_job_on_prism_outlasts_the_job_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam's 300 s are 8 here, and the job takes 12."""
+    monkeypatch.setattr(runners, "_JOB_SERVER_TIMEOUT", 8)
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1.0")
+    options = PipelineOptions(["--runner=PrismRunner", f"--prism_location={prism()}", "--job_server_timeout=8"])
+    generate = Generate(ModelConfig(model="millrace-tiny", backend="fake"), SamplingParams(max_tokens=12))
+    with beam.Pipeline(options=options) as pipeline:
+        counts = pipeline | beam.Create(["x"]) | generate | beam.Map(lambda answer: answer.usage.completion_tokens)
+        assert_that(counts, equal_to([12]))
