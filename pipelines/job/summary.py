@@ -111,7 +111,7 @@ def outcome_of(
 def outcome_so_far(counts: Counter[str]) -> Outcome:
     """What the counters say alone, of a job that may not be done."""
     return Outcome(
-        rows_read=counts["prompts"] + counts["unreadable_rows"],
+        rows_read=counts["prompts"] and counts["prompts"] + counts["unreadable_rows"],  # 0: rows of another's reader
         completions=counts["requests"] - counts["failures"],
         failed_requests=counts["failures"],
         unreadable_rows=counts["unreadable_rows"],
