@@ -42,7 +42,7 @@ _TOKENS = 20
 _SEQUENCES = 8
 _TICK = 0.05
 _SETTLED = 1 / 3
-"""Of the time, at whose end the job is taken to have come to its steady state."""
+"""Share of the time after which the job counts as steady."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Report:
     rss_mb: list[float]
     """Sampled, every tenth of the time."""
     rss_growth_mb_per_minute: float
-    """Of a line through the samples, once the job had settled."""
+    """Slope of a line through the samples of the steady state."""
     lost: int
     doubled: int
     """Answers beyond the first; what the killed job had in hand comes again."""
@@ -79,7 +79,7 @@ class Broker(Protocol):
         """Prompts of these numbers."""
 
     def not_done(self) -> int:
-        """Of what was sent: what nobody has acknowledged or committed."""
+        """How many sent messages nobody has acknowledged or committed."""
 
     def held(self, answered: int) -> int:
         """What the job has taken and not answered."""

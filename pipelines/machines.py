@@ -153,8 +153,8 @@ def machine_type(name: str) -> MachineType | None:
 def memory_needed(weights_gb: float, *, on_gpu: bool) -> float:
     """GB of main memory of a machine that runs a model.
 
-    8 for the system and Beam's workers; on a CPU the weights and as much again, of which loading takes its part first
-    and the KV cache then; with a GPU the files once, as they are read through the page cache.
+    8 GB are for the system and Beam's workers. On a CPU, add the weights twice: loading uses the second half first,
+    the KV cache later. With a GPU, add the weights once: files are read through the page cache.
     """
     return 8 + math.ceil(weights_gb * (1 if on_gpu else 2))
 

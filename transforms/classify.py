@@ -36,7 +36,7 @@ LABEL = "label"
 
 
 class Classify(RowTransform):
-    """A Classification for each document; documents, keys and failures are as those of Extract.
+    """A Classification for each document. Documents, keys and failures work as in Extract.
 
     The answers that would be right are scored as wholes, `{"label": "praise"}` for each label, over a prompt that they
     share; nothing is generated. None begins with another, so their probabilities given that it is one of them are the
@@ -57,11 +57,11 @@ class Classify(RowTransform):
         text_column: str | None = None,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`labels`: as they are, or each with what it means; two at least, unless `multiple`. `examples` are documents
-        with their label, or labels. `threshold` is of `multiple`, by default 0.5.
+        """`labels`: names, or a mapping from each name to its meaning; at least two, unless `multiple`. `examples` are
+        documents with their label or labels. `threshold` needs `multiple` and is 0.5 by default.
 
-        Of the sampling parameters priority, deadline, cache_salt and adapter count. `template` and
-        `text_column` are as those of Extract.
+        Only priority, deadline, cache_salt and adapter are used of the sampling parameters. `template` and
+        `text_column` work as in Extract.
 
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
@@ -133,7 +133,7 @@ class _Classifying:
 
 
 def softmax(logprobs: Sequence[float]) -> list[float]:
-    """Probabilities of which one it is, given that it is one of these."""
+    """Probabilities from log-probabilities of alternatives that exclude each other."""
     largest = max(logprobs)
     shares = [math.exp(logprob - largest) for logprob in logprobs]
     return [share / math.fsum(shares) for share in shares]
@@ -152,7 +152,7 @@ def _threshold(given: float | None, multiple: bool) -> float | None:
 
 
 def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[str, str]:
-    """Each label with what it means; raises ConfigError."""
+    """From each label to its meaning; raises ConfigError."""
     given = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else []
     if not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(f"labels={labels!r}: takes one or more strings")
@@ -161,7 +161,7 @@ def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[
     if not all(label.strip() for label in given):
         raise ConfigError(f"labels={labels!r}: takes no empty ones")
     if len(given) == 1 and not multiple:
-        raise ConfigError(f"labels={labels!r}: takes two or more, of which one holds, or with multiple any number")
+        raise ConfigError(f"labels={labels!r}: takes two or more; with multiple=True one is enough")
     return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(given, "")
 
 

@@ -123,7 +123,7 @@ class ManagedModelHandler(ModelHandler):
             raise ConfigError(f"inference_args: {error}") from None
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Of the batch as JSON."""
+        """The size of the batch as JSON."""
         return len(msgspec.json.encode(batch, enc_hook=str))
 
     def get_metrics_namespace(self) -> str:

@@ -99,7 +99,7 @@ def common_settings(cluster: Cluster) -> dict[str, str]:
 
 
 def job_manager_settings(cluster: Cluster) -> dict[str, str]:
-    """Of the job manager."""
+    """The job manager's settings."""
     return {**common_settings(cluster), "jobmanager.memory.process.size": "768m"}
 
 

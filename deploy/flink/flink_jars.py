@@ -14,7 +14,7 @@ from pathlib import Path
 
 FLINK = "1.19.3"
 BEAM = "2.62.0"
-"""Of the job server, as pom.xml names it. Its SDK may be newer: they speak Beam's portable protocols."""
+"""Version of Beam's job server, as in pom.xml. The Python SDK may be newer: both speak Beam's portable protocols."""
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("MILLRACE_SERVERS", Path.home() / ".cache" / "millrace" / "servers"))
 

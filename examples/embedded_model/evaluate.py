@@ -76,7 +76,7 @@ def accuracy(judged: Sequence[Judged]) -> float:
 
 
 def field_accuracy(judged: Sequence[Judged]) -> float:
-    """Of answers that are JSON objects, the share of right values; one that is none has no right value."""
+    """The share of right values in answers that are JSON objects. Any other answer counts as all wrong."""
     pairs = [(_fields(one.example.answer), _fields(one.said)) for one in judged]
     right = sum(name in said and said[name] == value for expected, said in pairs for name, value in expected.items())
     asked = sum(len(expected) for expected, _ in pairs)

@@ -277,7 +277,7 @@ class LLMEngine:
         )
 
     def _launch(self, batch: list[Scheduled]) -> LaunchedStep:
-        """Launch a batch and its sampling on the device; pending tokens are those of the last step."""
+        """Launch a batch and its sampling on the device; pending tokens come from the last launched step."""
         sampled = self._launched[-1].token_ids if self._launched else None
         self._masks.begin(each.sequence for each in batch if each.sequence.guide is not None and each.samples)
         output = self._runner.execute(self._table.pack(batch, sampled))

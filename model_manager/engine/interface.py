@@ -132,9 +132,9 @@ class AdapterSlots(Protocol):
     num_slots: int
 
     def load(self, slot: int, adapter: Adapter) -> None:
-        """Put an adapter into a slot, in place of what is there.
+        """Load an adapter into a slot; an adapter that is there is replaced.
 
-        Raises InvalidRequest, naming the adapter and what is wrong with it; the slot is then as it was.
+        Raises InvalidRequest with the adapter's name and the reason; the slot does not change then.
         """
 
 

@@ -32,7 +32,7 @@ class AttentionLayout:
 
 @dataclass(frozen=True)
 class CacheShape:
-    """Sizes of a KV cache and the formats of what comes and of what it holds."""
+    """Sizes of a KV cache, the format of incoming keys and values, and the stored format."""
 
     num_layers: int
     num_heads: int

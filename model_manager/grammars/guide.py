@@ -154,7 +154,7 @@ class Guide:
             self._failure = error
 
     def complete(self, bits: npt.NDArray[np.uint32]) -> None:
-        """Complete a mask with what llguidance does not know: further tokens that end the output, or do not."""
+        """Complete a mask with what llguidance does not know: which further tokens may end the output."""
         self._ends.complete(bits, may_end=self.matcher.is_accepting())
 
     def _lasting(self, job: Callable[[], _T]) -> _T:
@@ -203,7 +203,7 @@ class Guide:
             self.mask = Mask(NO_ROW, int(np.bitwise_count(self._bits()).sum()) == 1)
 
     def _bits(self) -> npt.NDArray[np.uint32]:
-        """The mask of what may come next."""
+        """The mask of the tokens that may come next."""
         bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint32).copy()
         if self.matcher.is_error() or not bits.any():
             self._check_lexer()

@@ -1,7 +1,7 @@
-"""Whether the schemas of a `oneOf` exclude each other: then it equals `anyOf`, of which a grammar can be made.
+"""Tells whether the schemas of a `oneOf` exclude each other. Then it equals `anyOf`, which a grammar can express.
 
-llguidance compares strings that stand in the schemas. Here references are followed and all values compared. Knows
-schemas; where it cannot tell, it says no.
+llguidance compares only strings in the schemas. This module follows references and compares all values. Where it cannot
+tell, it says no.
 """
 
 from __future__ import annotations

@@ -138,6 +138,6 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The error at which Google's client gave up retrying."""
+    """The error after which Google's client stopped retrying."""
     cause = error.cause if isinstance(error, RetryError) and error.cause else error
     return f"{type(cause).__name__}: {' '.join(str(cause).split())}"

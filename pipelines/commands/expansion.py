@@ -124,8 +124,8 @@ def _options(flags: list[str], address: str) -> PipelineOptions:
     if portable.environment_type is None:
         if (host := address.rpartition(":")[0]) in _EVERYWHERE:
             raise ConfigError(
-                f"--host {host}: is no address at which runners find this process; takes one of this machine's, or "
-                "with it Beam's --environment_type, which says where the transforms run"
+                f"--host {host}: runners cannot reach this process there; name an address of this machine, or add "
+                "Beam's --environment_type, which says where the transforms run"
             )
         portable.environment_type, portable.environment_config = "EXTERNAL", address
     return options

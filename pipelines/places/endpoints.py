@@ -5,8 +5,8 @@
     --output        pubsub:projects/P/topics/T          kafka:HOST:PORT/TOPIC        the beginning of files' paths
     --dead_letters  likewise; by default they go where the results go
 
-Each input becomes a PTransform with what ReadPrompts.with_exception_handling() gives, `(prompts, dead_letters)`; each
-output one that takes `(results, failed, unreadable)`.
+An input becomes a PTransform that gives `(prompts, dead_letters)`, as ReadPrompts.with_exception_handling() does. Each
+output becomes a PTransform that takes `(results, failed, unreadable)`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job that reads what it writes would go on without end, each answer a prompt: refused by what its flags name.
+"""Refuses a job whose flags say that it reads what it writes: each answer would be a prompt, without end.
 
 Kafka's brokers are compared by their names. Which topic a Pub/Sub subscription has, its reader asks Pub/Sub
 (`topics_written`). Files are compared by the names that their writer gives.

@@ -88,7 +88,7 @@ class Workers:
         _log.info("worker %s is process %d", worker_id, self._running[worker_id].pid)
 
     def stop(self, worker_id: str) -> None:
-        """End a worker. An unknown id is that of a worker that has ended."""
+        """End a worker. An unknown id means that the worker has ended."""
         with self._lock:
             process = self._running.pop(worker_id, None)
         if process is None:

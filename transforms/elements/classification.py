@@ -9,11 +9,11 @@ class Classification(NamedTuple):
 
     id: str
     label: Optional[str]  # noqa: UP045 (Beam knows no `str | None`)
-    """The likeliest of those that hold."""
+    """The likeliest of `labels`."""
     labels: Sequence[str]
-    """Those that hold, the likeliest first; one, unless several may."""
+    """The document's labels, the likeliest first; exactly one unless `multiple` was set."""
     probabilities: Mapping[str, float]
-    """Of every label: they sum to 1, unless several may hold."""
+    """One probability for each label. They sum to 1 unless `multiple` was set."""
     columns: str
     """The source row's further columns, as JSON text."""
     model: str

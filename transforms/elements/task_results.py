@@ -98,9 +98,9 @@ class Classified(Result, frozen=True, kw_only=True, omit_defaults=True):
     """A document and how likely the model finds each label."""
 
     labels: list[str] = []
-    """Those that hold, the likeliest first."""
+    """The document's labels, the likeliest first."""
     probabilities: dict[str, float] = {}
-    """Of all labels, in the order given."""
+    """One probability for each label, in the order given."""
 
 
 for _struct in (Scored, Embedded, Extracted, Classified):

@@ -84,7 +84,7 @@ def _remove_below(folder: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Move a file in place of what may be there; where that was broken off after the move, all is well."""
+    """Move a file, over an existing target. A move that an earlier attempt finished is no error."""
     if is_local(target):
         Path(source).replace(target)
     else:

@@ -179,7 +179,7 @@ class ObjectReader(io.RawIOBase):
         return b"".join(pieces)
 
     def _start_again(self) -> None:
-        """From now on of what is stored under the name now, which must be the same."""
+        """Connect again. The object under this name must be the one that was read before."""
         self._disconnect()
         if self._fingerprint is None and _look_up(self._path) != self._stored:
             raise self._wrong("is not what it was")

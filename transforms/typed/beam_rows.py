@@ -1,7 +1,7 @@
 """Records as Beam's schemas: their rows have Beam's RowCoder, so Beam SQL, BigQuery and Java read them as they are.
 
-Dates and decimals are Beam's own logical types. A datetime is the one that Beam's Java SDK has for it, in UTC. A
-schema's id is made of what it holds, so that it is the same in all processes.
+Dates and decimals are Beam's own logical types. A datetime is the logical type of Beam's Java SDK, in UTC. A schema's
+id is a hash of its content, so that it is the same in all processes.
 """
 
 from __future__ import annotations

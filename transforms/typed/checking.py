@@ -37,8 +37,8 @@ def check_supported(record: Record) -> None:
 
 
 def check_answer(record: Record, document: str, answer: str, ranges: Mapping[str, Range]) -> None:
-    """Raises ConfigError for an example's answer that the model could not write, and names the value: `ranges` are of
-    the answer's values, by their paths.
+    """Raises ConfigError for an example's answer that the model could not write, and names the value. `ranges` has the
+    place of each of the answer's values, by path.
     """
     written = answer.encode()
     taken = allowed(Constraint(grammar=RecordGrammar(record).of(document)), answer)

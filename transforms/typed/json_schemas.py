@@ -233,7 +233,7 @@ def _of_nullable(schema: Schema) -> Schema | None:
 
 
 def _choice(schema: Schema, said: set[str]) -> Shape | None:
-    """Of its values those that its type takes, null apart; None where these are more than a choice."""
+    """The values of `enum` or `const` that the schema's `type` takes, without null; None if the schema says more."""
     values, kinds = schema.get("enum", [schema.get("const")]), schema.get("type", [*_OF_CHOICES])
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if not said <= {"type", "enum", "const"} or {"enum", "const"} <= said or not isinstance(values, list):

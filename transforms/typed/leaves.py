@@ -134,8 +134,8 @@ def _narrows(name: str, value: Any, limit: int) -> bool:
 
 
 def float_within(leaf: Leaf, text: str) -> str:
-    """A number's text; where the nearest float is beyond a bound, which the text is not, that of the next float. Raises
-    ValueError where the text is beyond, or no float within.
+    """The number in `text` as a float. Where the nearest float is beyond a bound that the text keeps, the next float
+    inside the bound is taken. Raises ValueError where the text is beyond a bound, or no float lies inside.
     """
     bounds = [(name, leaf.schema[name]) for name in _BEYOND if name in leaf.schema]
     value = nearest = float(text)

@@ -65,7 +65,7 @@ def _filled(template: str, values: dict[str, str]) -> str:
 
 
 def fields_of(record: Record) -> str:
-    """The fields, one a line, with what each takes and what is asked."""
+    """The fields, one a line: name, accepted values, description."""
     return "\n".join(_lines(record, ""))
 
 

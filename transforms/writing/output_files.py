@@ -1,12 +1,12 @@
 """What the files of an output are called, and which are there. Nothing is read or written but the mark of superseded.
 
 <output>-00000-of-00003.jsonl                         completions (or .parquet)
-<output>-resume1-00000-of-00001.jsonl                 those that a resumed run added, the first time
-<output>-20240101T000000Z-20240101T010000Z-00000-of-00001.jsonl        those of a window
-<output>.dead_letters-00000-of-00001.jsonl            rows without a completion; there is none when nothing failed
-<output>.tmp/…                                        of a run that goes on, or was interrupted
-<output>.tmp/superseded.json                          the files that an overwriting run is to replace
-.millrace/<name>.settings.json                        beside them, what the rows were made with (places/provenance.py)
+<output>-resume1-00000-of-00001.jsonl                 completions that the first resumed run added
+<output>-20240101T000000Z-20240101T010000Z-00000-of-00001.jsonl        completions of one window
+<output>.dead_letters-00000-of-00001.jsonl            rows without a completion; no file when nothing failed
+<output>.tmp/…                                        files of a job that runs, or was interrupted
+<output>.tmp/superseded.json                          the files that a run with --overwrite will replace
+.millrace/<name>.settings.json                        the settings that made the rows (places/provenance.py)
 """
 
 from __future__ import annotations

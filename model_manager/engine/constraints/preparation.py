@@ -4,8 +4,8 @@ loop.
 Knows sequences and futures; not what compiling takes. Several sequences with one constraint wait for one compilation;
 nothing is kept here.
 
-Few constraints are compiled at a time, in order of rank, and only those of sequences that might run soon: grammars of
-all that wait could need more memory than there is. A sequence that needs no compilation waits for no other.
+Few constraints are compiled at a time, in order of rank, and only for sequences that might run soon: the grammars of
+all waiting sequences could need more memory than the machine has. A sequence without a constraint does not wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The CPU kernel that attends a step's queries over the paged KV cache, in the blocks where keys and values lie.
 
-Pages of one KV head are scattered over blocks, and memory read so gives a third of what it gives in order. A sequence
-that decodes is therefore attended block by block, with all its heads at each: a block's pages lie side by side.
+Pages of one KV head are scattered over blocks. Scattered reads reach a third of the memory's bandwidth. A decoding
+sequence is therefore attended block by block, all heads at once: the pages of a block lie side by side.
 """
 
 from __future__ import annotations

@@ -74,5 +74,5 @@ def head_page(record: int, block: int, head: int) -> Any:
 
 @njit(nogil=True)
 def key_scales(record: int, page: int) -> Any:
-    """Address of the float32s of a page's keys in int8; those of its values follow them."""
+    """Address of the float32 scales of a page's int8 keys; the scales of its values follow."""
     return page + 2 * get(record, Field.BLOCK_SIZE) * get(record, Field.HEAD_DIM)

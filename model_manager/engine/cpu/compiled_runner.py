@@ -190,5 +190,5 @@ class _Buffers:
         self.hidden = Rows(rows, hidden, torch.float32, exact=True)
         self.given = self.hidden if rounded else self.normed
         self.logits = Rows(0, 1, torch.float32)
-        """Each step has its own; only the format is that of this one."""
+        """Gives the format alone; each step has logits of its own."""
         self.angles = Rotation(rows, len(plan.rope.inverse_frequencies) if plan.rope else 0)

@@ -43,7 +43,7 @@ class Epilogue(enum.IntEnum):
     RELU = 1
     GELU_TANH = 2
     ADD = 3
-    """Added to what is there."""
+    """The product is added to the output."""
     SWIGLU = 4
     """silu(gate) times up, of two products with the same left side."""
     GEGLU_TANH = 5
@@ -144,8 +144,8 @@ def finish_row(
 ) -> None:  # fmt: skip
     """out[:PANEL] from a row of a tile: offset and scaled (int8 only), biased, then as `epilogue` says.
 
-    `tile`, `scales`, `offsets` and `bias` are addresses at the tile's first column; those of the second product of a
-    gated epilogue lie `gap` bytes on, and its tile at `other`.
+    `tile`, `scales`, `offsets` and `bias` are addresses at the tile's first column. A gated epilogue has a second
+    product: its addresses lie `gap` bytes on, and its tile at `other`.
     """
     t, memory = _Tile(b, fmt), Vectors(b, LANES, itemsize)
     row_factor = t.load_broadcast(row_scale, number(0)) if fmt == Format.INT8 else None

@@ -147,7 +147,7 @@ def run_all() -> Callable[[int], None]:
 
 
 def linear(fmt: int, epilogue: int, itemsize: int) -> Callable[[int], None]:
-    """A kernel for Linear records; `itemsize` is that of its output."""
+    """A kernel for Linear records; `itemsize` is the output's, in bytes."""
 
     def kernel(record: int) -> None:
         _linear(record, fmt, epilogue, itemsize)
@@ -165,7 +165,7 @@ def normalize(norm: int, fmt: int) -> Callable[[int], None]:
 
 
 def quantize(itemsize: int) -> Callable[[int], None]:
-    """A kernel for Quantize records; `itemsize` is that of its input."""
+    """A kernel for Quantize records; `itemsize` is the input's, in bytes."""
 
     def kernel(record: int) -> None:
         _quantize(record, itemsize)
@@ -228,7 +228,7 @@ def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any) -> None:
 
 @njit(nogil=True)
 def _panel(record: int, panel: int, first: int, end: int, tile: int, fmt: Any, epilogue: Any, itemsize: Any) -> None:
-    """One panel of columns for the rows first .. end - 1, 8 at a time, of which each asks for its share of the next."""
+    """One panel of columns for the rows first .. end - 1, 8 at a time. Each 8 prefetch a share of the next panel."""
     size = 4 * PANEL * _get(record, Linear.STEPS)
     right = _get(record, Linear.WEIGHT) + panel * size
     gap = _get(record, Linear.GATED) * _get(record, Linear.PANELS) * size  # bytes from a gate to its product

@@ -181,8 +181,8 @@ def number(value: int) -> Any:
 
 
 def inlined(returns: Any, literals: int = 0, others: tuple[Any, ...] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic of a function that emits code: int64 arguments, then those of the types `others`, then
-    `literals` that are known constants.
+    """Make an intrinsic of a function that emits code. Its arguments are int64, then of the types `others`, then
+    `literals` constants.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:

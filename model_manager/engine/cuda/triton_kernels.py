@@ -238,7 +238,9 @@ def _shaped(
 
 @triton.jit
 def _weighed(score: tl.tensor, most: tl.tensor, total: tl.tensor) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """The greatest score and the sum of weights with these, their weights, and the factor of what was summed before."""
+    """One step of the online softmax: the new maximum, the new sum of weights, these scores' weights, and the factor
+    by which earlier sums are scaled.
+    """
     higher = tl.maximum(most, tl.max(score, 1))
     weight = tl.exp2(score - higher[:, None])
     kept = tl.exp2(most - higher)

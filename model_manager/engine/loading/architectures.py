@@ -51,7 +51,7 @@ TESTED = (
 """Architectures whose greedy outputs are tested token for token against transformers' own generation."""
 
 _TEXT_PART = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
-"""Models of several modalities of which the text part is served as a language model."""
+"""Models of several modalities whose text part is served as a language model."""
 TEXT_PART_KEYS = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 """Names of a text part's weights: patterns of the whole model's names, and the text part's."""
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")

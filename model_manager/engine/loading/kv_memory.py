@@ -52,7 +52,7 @@ def plan_cache(
     reserve: int,
     share: float = SHARE_OF_MACHINE,
 ) -> CachePlan:
-    """Blocks for `config` on a device with `free` bytes, of which a step's activations take `reserve`.
+    """Blocks for `config` on a device with `free` bytes; a step's activations take `reserve` of them.
 
     The cache takes `share` of the rest, but never more than max_num_seqs sequences of full length need. Raises
     ModelDoesNotFit, with the numbers and the setting to change, if not one sequence of useful length (or of the

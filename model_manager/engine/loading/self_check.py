@@ -1,4 +1,4 @@
-"""What a model must show before it is served: our answers for it are those of transformers' own attention.
+"""Checks a model before it is served: our logits must equal the logits with transformers' own attention.
 
 Sequences go through the engine's path, cut into steps and packed together, and each through transformers' path by
 itself. Code that ignores positions, mixes the sequences of a batch, or attends otherwise than it says, differs there.
@@ -143,7 +143,7 @@ def _step(sequences: list[_Sequence], spans: list[tuple[int, int]], block_size: 
 
 
 def _own_logits(model: Any, sequence: _Sequence) -> torch.Tensor:
-    """[length, vocab_size] of a sequence alone, without a cache; the mask says that its positions are of one text."""
+    """[length, vocab_size]: logits of one sequence alone, without a cache; the mask says that it is one text."""
     ids = torch.from_numpy(sequence.tokens).unsqueeze(0).to(model.device)
     positions = torch.from_numpy(sequence.positions).unsqueeze(0).to(model.device)
     output = model(input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False)

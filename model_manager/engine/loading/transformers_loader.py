@@ -138,7 +138,7 @@ class _Source:
 
 
 def _source(placement: Placement) -> _Source:
-    """The folder, of which each rank takes its part; for a quantized checkpoint, what its files hold."""
+    """The folder, where each rank reads its part; for a quantized checkpoint, the tensors of its files."""
     checkpoint, world = placement.checkpoint, placement.world
     if checkpoint.quantization is None:
         divided = {"distributed_config": DistributedConfig(tp_size=world)} if world > 1 else {}

@@ -29,7 +29,7 @@ class LoraLayers:
     """The layers of one model that take adapters (AdapterSlots of interface.py), and who has which in this step."""
 
     def __init__(self, model: Any, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        """`model` as it was loaded; its layers may be replaced later, under the same names."""
+        """`model`: as loaded. Its layers may be replaced later, under the same names."""
         self.num_slots = config.max_loras
         self.groups: list[tuple[int, torch.Tensor]] = []
         """This step's slots, and for each the int64 [rows] of T that use it."""

@@ -95,7 +95,7 @@ def put_in(model: nn.Module, weights: Mapping[str, Weight], device: torch.device
 
 
 def in_force(quantization: Quantization, kept: Mapping[str, Weight]) -> str:
-    """The format of linear layers: the setting, else that of the checkpoint's weights that were kept."""
+    """The format of linear layers: the setting, else the format of the checkpoint's weights."""
     if quantization != "none" or not kept:
         return quantization
     rows = [weight.steps.dtype for weight in kept.values() if isinstance(weight, RoundedRows)]

@@ -38,7 +38,7 @@ _MOST = 3e38
 
 @njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)
 def slot(slots: int, which: Any) -> Any:
-    """Address of a slot; `slots` is that of the thread's memory, which begins with how many bytes a slot has."""
+    """Address of a slot. `slots` is the address of the thread's memory; its first int64 is the bytes of a slot."""
     return slots + SLOTS_HEAD + which * load_int64(slots, 0)
 
 

@@ -19,7 +19,7 @@ from .sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A sequence's share of one step: its next `num_tokens` uncomputed tokens, of which the last are drafts."""
+    """A sequence's share of one step: its next `num_tokens` uncomputed tokens, drafts last."""
 
     sequence: Sequence
     num_tokens: int

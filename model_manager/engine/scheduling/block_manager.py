@@ -17,7 +17,7 @@ _KEPT_SHARE = 4
 
 
 class BlockManager:
-    """Hands out blocks; shares those of a common prefix.
+    """Hands out blocks; sequences with a common prefix share its blocks.
 
     Each block is in exactly one of four places:
       held       by one sequence or more (`_references` > 0); it may be in the prefix cache too
@@ -25,9 +25,9 @@ class BlockManager:
       blank      by nobody, its content of no use (`_blank`; the one that was left last is taken first)
       untouched  never used so far, and so of no cost yet where memory is only reserved (`_untouched` and all after it)
 
-    What is kept for reuse may take memory, but not without end: beyond a quarter of what running sequences have held
-    at most, the least recently used is given up before another block is touched for the first time. Where that was a
-    mistake, because a prefix so given up is computed again, more is kept from then on.
+    Reusable blocks may take a quarter of the memory that running sequences have held at most. Beyond it, the least
+    recently used block is evicted before an untouched block is used. Where an evicted prefix is computed again, the
+    limit grows.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ def merge(parent: nn.Module, product_of: Callable[[torch.Tensor, torch.Tensor | 
 def merge_linears(model: nn.Module) -> int:
     """Merge what can be in `model`, whose weights stay in their format; how many layers there were.
 
-    Each module's former weights are given up before the next one's are joined: at most those of one are there twice.
+    Each module's former weights are freed before the next module's are joined: at most one module is there twice.
     """
     count = 0
     for parent in [

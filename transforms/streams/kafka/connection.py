@@ -56,7 +56,7 @@ def _properties(path: str) -> dict[str, str]:
 
 
 class Readers:
-    """The consumers of this process: one a partition, kept from one bundle to the next with what they have fetched."""
+    """The consumers of this process, one a partition. Each is kept between bundles, with its fetched messages."""
 
     def __init__(self, topic: KafkaTopic, *, late: bool) -> None:
         self._topic = topic

@@ -115,7 +115,7 @@ class Session:
 
 
 class Leases(threading.Thread):
-    """Renews the leases of what is held, until it is let go, or for an hour."""
+    """Renews the leases of the messages that a reader holds, until it releases them, or for an hour."""
 
     def __init__(self, renew: Callable[[list[str]], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(name="millrace-pubsub-leases", daemon=True)
