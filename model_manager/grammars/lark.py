@@ -41,7 +41,7 @@ _SPACE = re.compile(r"\s*")
 _decoder = json.JSONDecoder()
 
 
-class Piece(NamedTuple):
+class Lexeme(NamedTuple):
     """A part that is no rule: a string, an expression, a comment, embedded JSON."""
 
     start: int
@@ -72,24 +72,24 @@ def prepared_lark(grammar: str) -> str:
     return "".join([*written, grammar[position:]])
 
 
-def pieces(grammar: str) -> Iterator[Piece]:
+def pieces(grammar: str) -> Iterator[Lexeme]:
     """The pieces in order; raises InvalidRequest for one that has no end, or that llguidance misreads."""
     position = 0
     while found := _PIECE.search(grammar, position):
         start, position, text = found.start(), found.end(), found[0]
         if found["keyword"]:
             value, written, position = _embedded(grammar, position, text)
-            yield Piece(start, position, text, value, text + written)
+            yield Lexeme(start, position, text, value, text + written)
         elif found["regex"]:
             said = misread(text[1:-1])
             if said is not None:
                 raise InvalidRequest(f"constraint.grammar: {place(grammar, start)}: {said}")
-            yield Piece(start, position, "/", text[1:-1], f"/{ascii_classes(text[1:-1])}/")
+            yield Lexeme(start, position, "/", text[1:-1], f"/{ascii_classes(text[1:-1])}/")
         elif found["open"]:
             said = grammar[start : start + 40]
             raise InvalidRequest(f"constraint.grammar: takes a {text} with one that ends it, got {said!r}")
         else:
-            yield Piece(start, position, "", None, text)
+            yield Lexeme(start, position, "", None, text)
 
 
 def place(grammar: str, position: int) -> str:

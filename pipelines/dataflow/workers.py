@@ -37,7 +37,7 @@ Row = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Workers:
+class ArrangedWorkers:
     """What is asked for beyond what stands in Beam's options."""
 
     resource_hints: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Workers:
 
 def arrange_workers(
     beam: PipelineOptions, model: ModelConfig, gpu: GpuRequest | None, weights: int | None, *, stream: bool
-) -> Workers:
+) -> ArrangedWorkers:
     """Completes `beam` for a model with so many bytes of weights (None: not known); raises ConfigError."""
     weights_gb = _UNKNOWN_WEIGHTS_GB if weights is None else weights / _GB
     if accelerator := _accelerator_for_all(beam):
@@ -69,7 +69,7 @@ def arrange_workers(
         ("shared memory", _shared_memory(model)),
         ("workers", _scaling(beam)),
     ]
-    return Workers(hints, shown)
+    return ArrangedWorkers(hints, shown)
 
 
 def _size(weights: int) -> str:

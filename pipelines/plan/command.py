@@ -16,12 +16,12 @@ from millrace.transforms.elements.prompt_rows import RowShape
 from ..edge import at_the_edge
 from ..machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
 from ..places.checkpoint_size import weights_bytes
-from .estimate import Estimate, Speed, Terms, Work, for_deadline, ladder, with_workers, work_hours
+from .estimate import Estimate, Terms, Work, WorkerSpeed, for_deadline, ladder, with_workers, work_hours
 from .flags import CHAT, plan_parser
 from .prices import Prices, exactly
 from .report import Machine, Plan, as_json, as_text
 from .speed import measured_speed
-from .tokens import Counted, count_tokens, load_encoding, mean_generated
+from .tokens import TokenCounts, count_tokens, load_encoding, mean_generated
 
 _HOURS = {"m": Fraction(1, 60), "h": Fraction(1), "d": Fraction(24)}
 
@@ -87,7 +87,7 @@ def _estimates(flags: argparse.Namespace, hours: Fraction, terms: Terms) -> list
     return [with_workers(hours, flags.workers, terms)] if flags.workers else ladder(hours, terms)
 
 
-def _counted(flags: argparse.Namespace, params: SamplingParams) -> Counted:
+def _counted(flags: argparse.Namespace, params: SamplingParams) -> TokenCounts:
     shape = RowShape(prompt_column=flags.prompt_column, id_column=flags.id_column, row_params=flags.row_params)
     return count_tokens(
         [pattern for patterns in flags.input for pattern in patterns],
@@ -99,7 +99,7 @@ def _counted(flags: argparse.Namespace, params: SamplingParams) -> Counted:
     )
 
 
-def _generated_per_row(flags: argparse.Namespace, counted: Counted) -> tuple[Fraction, str]:
+def _generated_per_row(flags: argparse.Namespace, counted: TokenCounts) -> tuple[Fraction, str]:
     """Tokens generated for a row that is a prompt, and the source of that number."""
     if flags.output_tokens is not None and flags.trial:
         raise ConfigError("--output_tokens and --trial exclude each other")
@@ -110,15 +110,15 @@ def _generated_per_row(flags: argparse.Namespace, counted: Counted) -> tuple[Fra
     return Fraction(counted.most_generated, counted.readable), "the most that max_tokens of rows and flags allow"
 
 
-def _speed(flags: argparse.Namespace) -> tuple[Speed, str]:
+def _speed(flags: argparse.Namespace) -> tuple[WorkerSpeed, str]:
     if flags.results and flags.tokens_per_second:
         raise ConfigError("--results and --tokens_per_second exclude each other")
     prompt = exactly(flags.prompt_tokens_per_second) if flags.prompt_tokens_per_second else None
     if flags.results:
         found = measured_speed(flags.results, flags.where)
-        return Speed(exactly(found.tokens_per_s), prompt), str(found)
+        return WorkerSpeed(exactly(found.tokens_per_s), prompt), str(found)
     generated = exactly(flags.tokens_per_second) if flags.tokens_per_second else None
-    return Speed(generated, prompt), "as given"
+    return WorkerSpeed(generated, prompt), "as given"
 
 
 def _machine(flags: argparse.Namespace) -> Machine:

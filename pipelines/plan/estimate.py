@@ -26,8 +26,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Speed of one worker, in tokens a second."""
+class WorkerSpeed:
+    """What one worker does, in tokens a second."""
 
     generated: Fraction | None
     """As a benchmark, or a trial on like rows, measured them."""
@@ -57,7 +57,7 @@ class Estimate:
     price: Fraction | None
 
 
-def work_hours(work: Work, speed: Speed, margin: Fraction) -> Fraction:
+def work_hours(work: Work, speed: WorkerSpeed, margin: Fraction) -> Fraction:
     """Hours that one worker takes, margin and all; raises ConfigError where a speed that is needed is not known."""
     if work.generated_tokens and not speed.generated:
         raise ConfigError("--tokens_per_second is missing: takes the tokens that one worker generates in a second")

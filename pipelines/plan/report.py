@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from ..machines import GpuRequest
-from .estimate import Estimate, Speed, Terms, Work
+from .estimate import Estimate, Terms, Work, WorkerSpeed
 from .prices import Prices
-from .tokens import Counted
+from .tokens import TokenCounts
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Machine:
 class Plan:
     """Everything that was found and reckoned."""
 
-    counted: Counted
+    counted: TokenCounts
     work: Work
     generated_by: str
     """Where the tokens that a row generates are from."""
-    speed: Speed
+    speed: WorkerSpeed
     measured: str
     """Where the speed is from."""
     machine: Machine

@@ -34,7 +34,7 @@ _MOST_READ = 1_000_000
 
 
 @dataclass(frozen=True)
-class Counted:
+class TokenCounts:
     """What was counted, and what that says of the whole input."""
 
     rows: RowCount
@@ -69,7 +69,7 @@ def count_tokens(
     *,
     input_format: str | None = None,
     sample: int | None = None,
-) -> Counted:
+) -> TokenCounts:
     """Over all rows, or where there are more than `sample`, over as many, taken evenly from all of the input.
 
     Of a very large input only a part is read for that, chosen by chance. Raises ConfigError where no row is a prompt.
@@ -106,11 +106,11 @@ class _Tally:
         except RequestError:
             self.unreadable += 1
 
-    def counted(self, rows: RowCount, *, whole: bool) -> Counted:
+    def counted(self, rows: RowCount, *, whole: bool) -> TokenCounts:
         count = len(self.prompts)
         error = 0.0 if whole or count < 2 else _BOUND * statistics.stdev(self.prompts) / math.sqrt(count)
         sampled = count + self.unreadable
-        return Counted(rows, sampled, self.unreadable, sum(self.prompts), self._generated, error)
+        return TokenCounts(rows, sampled, self.unreadable, sum(self.prompts), self._generated, error)
 
 
 def load_encoding(model: str, revision: str | None, chat: bool | None) -> Encoding:

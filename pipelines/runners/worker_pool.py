@@ -45,14 +45,14 @@ def _serve(address: str) -> int:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with serving(address, Workers()):
+    with serving(address, WorkerProcesses()):
         _log.info("workers are started at %s", address)
         over.wait()
     return 0
 
 
 @contextmanager
-def serving(address: str, workers: Workers) -> Iterator[None]:
+def serving(address: str, workers: WorkerProcesses) -> Iterator[None]:
     """A pool of workers at an address. At the end, workers that still run are ended."""
     server = grpc.server(ThreadPoolExecutor(4, "millrace-worker-pool"), options=[("grpc.so_reuseport", 0)])
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(_Servicer(workers), server)
@@ -68,7 +68,7 @@ def serving(address: str, workers: Workers) -> Iterator[None]:
         workers.stop_all()
 
 
-class Workers:
+class WorkerProcesses:
     """The processes, by the ids that the runner gave them."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Workers:
 
 
 class _Servicer(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: WorkerProcesses) -> None:
         self._workers = workers
 
     def StartWorker(self, request: Any, _context: Any) -> Any:  # noqa: N802 (gRPC names it)

@@ -45,7 +45,7 @@ from ..tasks import (
 from .row_values import COMPLETION, EMBEDDED, SCORED, completion_row, embedded_row, plain, row_type, scored_row
 
 
-class RowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CommonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of all transforms of rows: plain values, or rows of them."""
 
     model: str = EMBEDDED_MODEL
@@ -101,7 +101,7 @@ class ShownExample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: Any
 
 
-class DocumentSettings(RowSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DocumentSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of transforms whose prompts are documents."""
 
     row_params: bool = False
@@ -140,8 +140,8 @@ class SchemaSettings(DocumentSettings, frozen=True, kw_only=True, forbid_unknown
 
 
 def _with(
-    task: type[TaskSettings], base: type[RowSettings], leave_out: Collection[str] = (), **more: tuple[Any, Any]
-) -> type[RowSettings]:
+    task: type[TaskSettings], base: type[CommonSettings], leave_out: Collection[str] = (), **more: tuple[Any, Any]
+) -> type[CommonSettings]:
     """`base` with the task's own settings, and `more`: fields of the same or another name, each a type and default."""
     types = get_type_hints(task)
     taken = [field for field in fields(task) if field.name not in (*leave_out, *more, *base.__struct_fields__)]
@@ -154,13 +154,13 @@ def _with(
         kw_only=True,
         forbid_unknown_fields=True,
     )
-    return cast(type[RowSettings], made)
+    return cast(type[CommonSettings], made)
 
 
 class _RowTransform(beam.PTransform):
-    """Takes RowSettings by name, and the settings of its task (transforms/tasks.py)."""
+    """Takes CommonSettings by name, and the settings of its task (transforms/tasks.py)."""
 
-    _settings_type: type[RowSettings]
+    _settings_type: type[CommonSettings]
     _task: type[TaskSettings]
     _transform_type: Callable[..., ModelTransform]
     _result: tuple[RowTypeConstraint, Callable[[Any], beam.Row]] | None = None
@@ -235,7 +235,7 @@ class GenerateRows(_RowTransform):
     """Generate: rows with a field of prompts get a field `completion`."""
 
     _task, _transform_type, _result = GenerateSettings, Generate, (COMPLETION, completion_row)
-    _settings_type = _with(GenerateSettings, RowSettings, ["stateful"], output_field=(str, "completion"))
+    _settings_type = _with(GenerateSettings, CommonSettings, ["stateful"], output_field=(str, "completion"))
 
 
 class ScoreRows(_RowTransform):
@@ -244,7 +244,7 @@ class ScoreRows(_RowTransform):
     _task, _transform_type, _result = ScoreSettings, Score, (SCORED, scored_row)
     _settings_type = _with(
         ScoreSettings,
-        RowSettings,
+        CommonSettings,
         ["continuations_column"],
         output_field=(str, "scored"),
         continuations_field=(str, "continuations"),
@@ -262,7 +262,7 @@ class EmbedRows(_RowTransform):
     """Embed: rows with a field of prompts get a field `embedded`."""
 
     _task, _transform_type, _result = EmbedSettings, Embed, (EMBEDDED, embedded_row)
-    _settings_type = _with(EmbedSettings, RowSettings, output_field=(str, "embedded"), chat=(bool | None, False))
+    _settings_type = _with(EmbedSettings, CommonSettings, output_field=(str, "embedded"), chat=(bool | None, False))
 
 
 class ExtractRows(_RowTransform):
@@ -286,7 +286,7 @@ def _as_it_is(row: Any) -> Any:
 class _AsPrompt(beam.DoFn):
     """Rows → (row, prompt)."""
 
-    def __init__(self, fields: list[str], settings: RowSettings) -> None:
+    def __init__(self, fields: list[str], settings: CommonSettings) -> None:
         self._fields = fields
         self._shape = settings.shape
         self._strict = settings.error_output is None

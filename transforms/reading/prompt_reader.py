@@ -16,7 +16,7 @@ from ..elements.prompt_rows import RowShape
 from .read_rows import MAX_ROW_BYTES
 
 
-class RowSettings(TypedDict, total=False):
+class ReaderSettings(TypedDict, total=False):
     """What every reader takes by name, and PromptReader explains."""
 
     input_format: str | None

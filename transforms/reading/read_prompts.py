@@ -16,7 +16,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ..files.formats import checked_input_format, input_format
 from .file_ranges import FileRange, match_files, split_file
-from .prompt_reader import PromptReader, RowsDoFn, RowSettings
+from .prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from .read_rows import read_range
 
 
@@ -32,7 +32,7 @@ class ReadPrompts(PromptReader):
     Raises ConfigError, when applied, for a pattern that matches nothing or a file of no known format.
     """
 
-    def __init__(self, patterns: str | Sequence[str], **rows: Unpack[RowSettings]) -> None:
+    def __init__(self, patterns: str | Sequence[str], **rows: Unpack[ReaderSettings]) -> None:
         """`patterns`: one or more paths or globs. `input_format`: jsonl, text (a line a row), csv, parquet, file (each
         whole) or documents (JSONL, CSV and Parquet by their extensions, every other file whole); by default by
         extension.

@@ -21,7 +21,7 @@ from ..elements.completions import Completion, DeadLetter, Prompt
 from ..elements.metrics import Count
 from ..elements.prompt_rows import RowShape, take_id, take_params
 from ..elements.task_results import Result
-from ..reading.prompt_reader import PromptReader, RowsDoFn, RowSettings
+from ..reading.prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from ..reading.read_rows import message_row, typed_cells
 from ..writing.output_rows import json_line
 from .connected import Address, ConnectedDoFn, Connection
@@ -34,7 +34,7 @@ _CONTENT = ("prompt", "messages")
 """Columns that only a payload has."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class BrokerMessage(msgspec.Struct, frozen=True):
     """One message as it came."""
 
     data: bytes
@@ -56,7 +56,7 @@ class Outgoing(NamedTuple):
     attributes: dict[str, str]
 
 
-class MessageSettings(RowSettings, total=False):
+class MessageSettings(ReaderSettings, total=False):
     """What every reader of messages takes by name."""
 
     drain: str | None
@@ -65,7 +65,7 @@ class MessageSettings(RowSettings, total=False):
 class ReadMessages(PromptReader):
     """Prompts from a broker; a message is a row."""
 
-    def __init__(self, *, drain: str | None = None, **rows: Unpack[RowSettings]) -> None:
+    def __init__(self, *, drain: str | None = None, **rows: Unpack[ReaderSettings]) -> None:
         """`rows`: as PromptReader takes them; `input_format` is the payloads' format: jsonl, the default, or text.
 
         `drain`: the path of a file; workers that find it on their machine read no more, and the job ends when what was
@@ -93,7 +93,7 @@ class ParseMessages(RowsDoFn):
         super().__init__(shape, max_row_bytes, strict=strict)
         self._text = text
 
-    def process(self, message: Message) -> Iterator[Any]:
+    def process(self, message: BrokerMessage) -> Iterator[Any]:
         yield from self._sorted([read_message(message, self._shape, self._max_row_bytes, text=self._text)])
 
 
@@ -135,7 +135,7 @@ class SendDoFn(ConnectedDoFn[Address, Connection]):
         self._gives_letters = gives_letters
 
 
-def read_message(message: Message, shape: RowShape, limit: int, *, text: bool = False) -> Prompt | DeadLetter:
+def read_message(message: BrokerMessage, shape: RowShape, limit: int, *, text: bool = False) -> Prompt | DeadLetter:
     """The row of a message, completed by its attributes."""
     row = message_row(message.data, "text" if text else "jsonl", shape, message.position, limit)
     if not message.attributes:

@@ -16,8 +16,8 @@ from apache_beam.transforms.window import TimestampedValue
 from ..elements.completions import StructCoder
 from ..runners import has_checkpoints
 from .connected import Address, ConnectedDoFn, Connection
-from .messages import Message
-from .unbounded import END, FROM_START, OWN_WATERMARK, SpanTracker, StreamTime, Turn, pause
+from .messages import BrokerMessage
+from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
 
 _listeners: list[Callable[[], None]] = []
 
@@ -67,7 +67,7 @@ def spread(
         | "Source" >> beam.Create([source])
         | "Readers" >> beam.FlatMap(readers_of).with_output_types(Reader)
         | "Spread" >> beam.Reshuffle()
-        | "Read" >> beam.ParDo(read).with_output_types(Message)
+        | "Read" >> beam.ParDo(read).with_output_types(BrokerMessage)
     )
 
 
@@ -97,13 +97,13 @@ class ReaderDoFn(ConnectedDoFn[Address, Connection]):
         tracker: Any = FROM_START,
         estimator: Any = OWN_WATERMARK,
     ) -> Iterator[Any]:
-        turn = Turn(self._drain)
+        turn = ReadingTurn(self._drain)
         when_final = yield from self.read(reader, turn, tracker, StreamTime(estimator))
         if when_final is not None:
             finalizer.register(when_final)
         if not turn.is_last or tracker.try_claim(END):
             tracker.defer_remainder(pause(reader.number))
 
-    def read(self, reader: Reader, turn: Turn, tracker: SpanTracker, times: StreamTime) -> Reading:
+    def read(self, reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
         """A turn's Messages, each claimed; returns what is to be done when they are final, if anything is."""
         raise NotImplementedError(type(self).__name__)

@@ -1,8 +1,8 @@
-"""What unbounded readers have in common: from where on they read, when they pause, and what time it is in a stream.
+"""What unbounded readers have in common: where they begin to read, when they pause, and the time of the stream.
 
-Knows no broker. A reader is a splittable DoFn whose restriction is `Span`: everything from a position on. It reads for
-a turn, then gives back the rest (`defer_remainder`), so that the bundle ends and what came of it is committed; what the
-broker is told (acknowledge, commit) waits for that.
+Knows no broker. A reader is a splittable DoFn whose restriction is `PositionRange`: everything from a position on. It
+reads for a turn, then gives back the rest (`defer_remainder`), so that the bundle ends and its results are committed.
+The broker hears of it after that: messages are acknowledged, offsets committed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _APART_SECONDS = 0.02
 _MAX_APART = 8
 
 
-class Span(msgspec.Struct, frozen=True):
+class PositionRange(msgspec.Struct, frozen=True):
     """Positions from `start` on; up to `stop`, exclusive, once the rest has been given away."""
 
     start: int
     stop: int | None = None
 
 
-beam.coders.registry.register_coder(Span, StructCoder)
+beam.coders.registry.register_coder(PositionRange, StructCoder)
 
 
-class SpanTracker(RestrictionTracker):
+class PositionTracker(RestrictionTracker):
     """Claims positions one after the other. Split only by the reader itself, when it pauses: positions are read in
     order, by one reader at a time, so that what is committed up to is all that came before.
     """
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: PositionRange) -> None:
         self._span = span
         self._next = span.start
 
-    def current_restriction(self) -> Span:
+    def current_restriction(self) -> PositionRange:
         return self._span
 
     def try_claim(self, position: int) -> bool:
@@ -58,16 +58,16 @@ class SpanTracker(RestrictionTracker):
         if self._span.stop is not None:
             return False
         if position == END:
-            self._span = Span(self._span.start, self._next)
+            self._span = PositionRange(self._span.start, self._next)
             return False
         self._next = position + 1
         return True
 
-    def try_split(self, fraction_of_remainder: float) -> tuple[Span, Span] | None:
+    def try_split(self, fraction_of_remainder: float) -> tuple[PositionRange, PositionRange] | None:
         if fraction_of_remainder or self._span.stop is not None:
             return None
-        self._span = Span(self._span.start, self._next)
-        return self._span, Span(self._next)
+        self._span = PositionRange(self._span.start, self._next)
+        return self._span, PositionRange(self._next)
 
     def check_done(self) -> bool:
         if self._span.stop is None:
@@ -87,17 +87,17 @@ class SpanTracker(RestrictionTracker):
 class FromStart(RestrictionProvider):
     """The restriction of elements that have a `start`."""
 
-    def initial_restriction(self, element: Any) -> Span:
-        return Span(element.start)
+    def initial_restriction(self, element: Any) -> PositionRange:
+        return PositionRange(element.start)
 
-    def create_tracker(self, restriction: Span) -> SpanTracker:
-        return SpanTracker(restriction)
+    def create_tracker(self, restriction: PositionRange) -> PositionTracker:
+        return PositionTracker(restriction)
 
-    def restriction_size(self, _element: Any, _restriction: Span) -> float:
+    def restriction_size(self, _element: Any, _restriction: PositionRange) -> float:
         return 1.0
 
     def restriction_coder(self) -> StructCoder:
-        return StructCoder(Span)
+        return StructCoder(PositionRange)
 
 
 FROM_START = beam.DoFn.RestrictionParam(FromStart())
@@ -105,7 +105,7 @@ OWN_WATERMARK = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.defau
 """Parameters of a reader's `process`."""
 
 
-class Turn:
+class ReadingTurn:
     """How long a reader goes on before it pauses: long enough to keep an engine busy, short enough to commit often."""
 
     MAX_SECONDS = 5.0

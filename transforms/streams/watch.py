@@ -26,7 +26,7 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..elements.metrics import Count
 from ..files.file_systems import match
 from ..reading.file_ranges import FileRange, split_file
-from ..reading.prompt_reader import RowSettings
+from ..reading.prompt_reader import ReaderSettings
 from ..reading.read_prompts import ReadPrompts, ReadRange
 from ..reading.read_rows import UnreadableFile
 from .readers import tell_reading
@@ -59,7 +59,7 @@ class WatchPrompts(ReadPrompts):
         interval: float = 5.0,
         settle: float = 2.0,
         stop_after: float | None = None,
-        **rows: Unpack[RowSettings],
+        **rows: Unpack[ReaderSettings],
     ) -> None:
         """`interval`: seconds from look to look. `stop_after`: seconds after which none follows; by default never.
 

@@ -43,7 +43,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Plan(beam.DoFn):
+class PlanFiles(beam.DoFn):
     """(kind, all its shards of a window) → the files that they become: small shards together, up to 256 MiB."""
 
     def __init__(self, files: RunFiles, num_shards: int | None) -> None:

@@ -17,7 +17,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from .finalize import CleanUp, MakeFile, Plan, PlannedFile, WrittenFile
+from .finalize import CleanUp, MakeFile, PlanFiles, PlannedFile, WrittenFile
 from .output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
 from .shards import Shard, WriteShards
 
@@ -81,13 +81,13 @@ class WriteCompletions(beam.PTransform):
 
     def _finalize(self, shards: list[Any]) -> Any:
         label = self.files.next_label() if self._if_exists == "resume" else ""
-        plan = Plan(RunFiles(self.files, self._format, label), self._num_shards)
+        plan = PlanFiles(RunFiles(self.files, self._format, label), self._num_shards)
         return (
             shards
             | "All shards" >> beam.Flatten()
             | "By kind" >> beam.Map(lambda shard: (shard.kind, shard)).with_output_types(tuple[str, Shard])
             | "Of a window" >> beam.GroupByKey()
-            | "Plan files" >> beam.ParDo(plan).with_output_types(PlannedFile)
+            | "PlanFiles files" >> beam.ParDo(plan).with_output_types(PlannedFile)
             | "Spread files" >> beam.Reshuffle()
             | "Make files" >> beam.ParDo(MakeFile(self.files, self._schema)).with_output_types(WrittenFile)
         )

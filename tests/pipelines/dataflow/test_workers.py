@@ -5,7 +5,7 @@ from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOption
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.dataflow.workers import ONE_PROCESS, Workers, arrange_workers, table
+from millrace.pipelines.dataflow.workers import ONE_PROCESS, ArrangedWorkers, arrange_workers, table
 from millrace.pipelines.machines import GpuRequest
 
 WEIGHTS = 16_000_000_000
@@ -17,7 +17,7 @@ def arranged(
     model: ModelConfig | None = None,
     weights: int | None = WEIGHTS,
     stream: bool = False,
-) -> tuple[PipelineOptions, Workers]:
+) -> tuple[PipelineOptions, ArrangedWorkers]:
     options = PipelineOptions(list(flags))
     return options, arrange_workers(options, model or ModelConfig(), GpuRequest.parse(gpu), weights, stream=stream)
 

@@ -14,7 +14,7 @@ import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
 from millrace.pipelines.runners.sdk_worker import _end_with
-from millrace.pipelines.runners.worker_pool import Workers, main, serving
+from millrace.pipelines.runners.worker_pool import WorkerProcesses, main, serving
 from tests.servers.processes import free_port
 
 IDLE = (sys.executable, "-c", "import sys, time; open(sys.argv[-1], 'x').write(' '.join(sys.argv)); time.sleep(600)")
@@ -28,14 +28,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcesses]:
     monkeypatch.chdir(tmp_path)
-    found = Workers(IDLE)
+    found = WorkerProcesses(IDLE)
     yield found
     found.stop_all()
 
 
-def test_a_worker_is_started_with_the_endpoints_of_the_runner_and_stopped(workers: Workers, tmp_path: Path) -> None:
+def test_a_worker_is_started_with_the_runners_endpoints_and_stopped(workers: WorkerProcesses, tmp_path: Path) -> None:
     address = f"localhost:{free_port()}"
     endpoints = dict.fromkeys(
         ("provision_endpoint", "control_endpoint"), endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
@@ -56,7 +56,7 @@ def test_a_worker_is_started_with_the_endpoints_of_the_runner_and_stopped(worker
         os.kill(pid, 0)
 
 
-def test_a_worker_of_a_runner_that_was_killed_makes_room_for_its_successor(workers: Workers) -> None:
+def test_a_worker_of_a_runner_that_was_killed_makes_room_for_its_successor(workers: WorkerProcesses) -> None:
     workers.start("1-1", {"control": "a"})
     (before,) = workers.pids()
     workers.start("1-1", {"control": "b"})
@@ -68,7 +68,7 @@ def test_a_worker_of_a_runner_that_was_killed_makes_room_for_its_successor(worke
 
 def test_a_worker_that_cannot_be_started_is_told_to_the_runner() -> None:
     address = f"localhost:{free_port()}"
-    with serving(address, Workers(["/no/such/program"])), grpc.insecure_channel(address) as channel:
+    with serving(address, WorkerProcesses(["/no/such/program"])), grpc.insecure_channel(address) as channel:
         pool = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
         assert "/no/such/program" in pool.StartWorker(beam_fn_api_pb2.StartWorkerRequest(worker_id="1")).error
 

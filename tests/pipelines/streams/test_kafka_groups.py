@@ -7,7 +7,7 @@ from millrace.transforms.streams.kafka import KafkaFailed
 from millrace.transforms.streams.kafka.connection import PartitionReader
 from millrace.transforms.streams.kafka.reader import partitions_of
 from millrace.transforms.streams.readers import Reader
-from millrace.transforms.streams.unbounded import Turn
+from millrace.transforms.streams.unbounded import ReadingTurn
 from tests.pipelines.streams.jobs import rows, until
 from tests.servers.kafka import Kafka
 
@@ -20,7 +20,7 @@ def test_a_group_hears_of_where_it_begins_and_of_where_it_is_each_day(broker: Ka
     topic = KafkaTopic.parse(f"kafka:{broker.address}/{prompts}?begin=latest")
     (partition,) = partitions_of(topic)
     reader = PartitionReader(topic, 0, clock=lambda: now[0])
-    assert list(reader.records(partition.start, Turn())) == []
+    assert list(reader.records(partition.start, ReadingTurn())) == []
     assert reader.owes(5)
     until(lambda: _committed(reader, 5) and broker.committed(prompts) == 5)
     assert not reader.owes(5)
@@ -40,7 +40,7 @@ def test_a_topic_that_was_made_anew_is_told_and_begun_anew(broker: Kafka) -> Non
     topic = KafkaTopic.parse(f"kafka:{broker.address}/{prompts}")
     reader = PartitionReader(topic, 0)
     with pytest.raises(KafkaFailed, match="9 is followed by 0: the topic was made anew"):
-        until(lambda: bool(list(reader.records(9, Turn()))))
+        until(lambda: bool(list(reader.records(9, ReadingTurn()))))
     until(lambda: _committed(reader, 9) and broker.committed(prompts) == 9)
     assert partitions_of(topic) == [Reader(0, 0)]
     reader.close()

@@ -8,7 +8,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import FinishReason
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.streams.messages import Message, ReadMessages, outgoing, read_message, too_large
+from millrace.transforms.streams.messages import BrokerMessage, ReadMessages, outgoing, read_message, too_large
 from tests.transforms.running import check, pipeline
 
 AT = "kafka:topic/0@7"
@@ -16,7 +16,7 @@ AT = "kafka:topic/0@7"
 
 def read(data: Any, attributes: dict[str, str] | None = None, *, text: bool = False, **shape: Any) -> Any:
     payload = data if isinstance(data, bytes) else json.dumps(data).encode()
-    return read_message(Message(payload, attributes or {}, AT), RowShape(**shape), 1000, text=text)
+    return read_message(BrokerMessage(payload, attributes or {}, AT), RowShape(**shape), 1000, text=text)
 
 
 def test_a_payload_is_a_row_known_by_its_place() -> None:
@@ -86,7 +86,7 @@ class Given(ReadMessages):
     """A broker that has these messages."""
 
     def messages(self, root: Any) -> Any:
-        given = [Message(b'"hello"', {"id": "a"}, "p@1"), Message(b"{", {}, "p@2")]
+        given = [BrokerMessage(b'"hello"', {"id": "a"}, "p@1"), BrokerMessage(b"{", {}, "p@2")]
         return root | beam.Create(given)
 
 

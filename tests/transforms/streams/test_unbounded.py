@@ -6,59 +6,68 @@ from apache_beam.runners.worker.bundle_processor import DataInputOperation
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from millrace.transforms.elements.completions import StructCoder
-from millrace.transforms.streams.unbounded import END, Finals, FromStart, Span, SpanTracker, StreamTime, Turn, pause
+from millrace.transforms.streams.unbounded import (
+    END,
+    Finals,
+    FromStart,
+    PositionRange,
+    PositionTracker,
+    ReadingTurn,
+    StreamTime,
+    pause,
+)
 
 
 def test_a_reader_claims_one_position_after_the_other_and_gives_back_the_rest() -> None:
-    tracker = SpanTracker(Span(5))
+    tracker = PositionTracker(PositionRange(5))
     assert tracker.try_claim(5)
     assert tracker.try_claim(9)
-    assert tracker.try_split(0) == (Span(5, 10), Span(10))
+    assert tracker.try_split(0) == (PositionRange(5, 10), PositionRange(10))
     assert not tracker.try_claim(10)
     tracker.check_done()
 
 
 def test_a_reader_that_read_nothing_gives_back_everything() -> None:
-    tracker = SpanTracker(Span(5))
-    assert tracker.try_split(0) == (Span(5, 5), Span(5))
+    tracker = PositionTracker(PositionRange(5))
+    assert tracker.try_split(0) == (PositionRange(5, 5), PositionRange(5))
     assert tracker.check_done()
 
 
 def test_a_runner_does_not_split_what_is_read_in_order() -> None:
-    tracker = SpanTracker(Span(0))
+    tracker = PositionTracker(PositionRange(0))
     assert tracker.try_split(0.5) is None
     assert tracker.try_claim(0)
 
 
 def test_how_far_a_reader_is_does_not_depend_on_the_bytes_that_beam_counted() -> None:
-    tracker = SpanTracker(Span(5))
+    tracker = PositionTracker(PositionRange(5))
     tracker.try_claim(5)
     counted = tracker.current_progress().with_completed(float("nan"))
     assert (counted.fraction_completed, counted.fraction_remaining) == (0.5, 0.5)
 
 
 def test_a_runner_that_asks_for_a_split_before_a_byte_is_counted_gets_one_after_the_present_element() -> None:
-    progress = SpanTracker(Span(5)).current_progress().with_completed(float("nan"))
+    progress = PositionTracker(PositionRange(5)).current_progress().with_completed(float("nan"))
     split = DataInputOperation._compute_split(0, progress.fraction_completed, float("inf"), 0.5, 4)
     assert split == (1, [], [], 2)
 
 
 def test_a_reader_must_give_back_the_rest() -> None:
     with pytest.raises(ValueError, match="without giving back"):
-        SpanTracker(Span(0)).check_done()
+        PositionTracker(PositionRange(0)).check_done()
 
 
 def test_a_reader_that_is_to_read_no_more_leaves_nothing_behind() -> None:
-    tracker = SpanTracker(Span(5))
+    tracker = PositionTracker(PositionRange(5))
     assert tracker.try_claim(5)
     assert not tracker.try_claim(END)
     assert tracker.check_done()
-    assert (tracker.current_restriction(), tracker.try_split(0)) == (Span(5, 6), None)
+    assert (tracker.current_restriction(), tracker.try_split(0)) == (PositionRange(5, 6), None)
 
 
 def test_a_turn_is_the_last_where_the_file_is(tmp_path: Path) -> None:
     now = [0.0]
-    turn = Turn(str(tmp_path / "drain"), clock=lambda: now[0])
+    turn = ReadingTurn(str(tmp_path / "drain"), clock=lambda: now[0])
     before = turn.is_over, turn.is_last
     (tmp_path / "drain").touch()
     at_once, now[0] = turn.is_over, 0.5
@@ -66,13 +75,13 @@ def test_a_turn_is_the_last_where_the_file_is(tmp_path: Path) -> None:
 
 
 def test_when_the_job_is_drained_nothing_more_is_read() -> None:
-    assert FromStart().truncate(None, Span(3)) is None
+    assert FromStart().truncate(None, PositionRange(3)) is None
 
 
 def test_spans_are_encoded_the_same_each_time() -> None:
-    coder = StructCoder(Span)
-    assert coder.decode(coder.encode(Span(3))) == Span(3)
-    assert coder.encode(Span(3)) == coder.encode(Span(3))
+    coder = StructCoder(PositionRange)
+    assert coder.decode(coder.encode(PositionRange(3))) == PositionRange(3)
+    assert coder.encode(PositionRange(3)) == coder.encode(PositionRange(3))
 
 
 def test_timestamps_never_fall_behind_the_watermark() -> None:
@@ -120,13 +129,13 @@ def test_on_flink_what_is_final_is_told_when_a_bundle_is_that_began_after_it() -
 
 def test_a_turn_is_over_after_its_time_or_its_messages() -> None:
     now = [0.0]
-    turn = Turn(clock=lambda: now[0])
+    turn = ReadingTurn(clock=lambda: now[0])
     turn.took()
     over = [turn.is_over]
-    now[0] = Turn.MAX_SECONDS
+    now[0] = ReadingTurn.MAX_SECONDS
     assert [*over, turn.is_over] == [False, True]
-    full = Turn(clock=lambda: 0.0)
-    full.took(Turn.MAX_MESSAGES)
+    full = ReadingTurn(clock=lambda: 0.0)
+    full.took(ReadingTurn.MAX_MESSAGES)
     assert full.is_over
 
 

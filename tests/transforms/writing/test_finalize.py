@@ -7,7 +7,7 @@ from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.transforms.writing.finalize import MakeFile, Plan, PlannedFile, WrittenFile, grouped
+from millrace.transforms.writing.finalize import MakeFile, PlanFiles, PlannedFile, WrittenFile, grouped
 from millrace.transforms.writing.output_files import OutputFiles, RunFiles
 from millrace.transforms.writing.shards import Shard
 
@@ -58,7 +58,7 @@ def test_shards_that_went_into_no_file_are_not_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("window", [GlobalWindow(), IntervalWindow(0, 60)])
 def test_each_pane_of_a_window_has_its_files(tmp_path: Path, window: Any) -> None:
-    plan = Plan(RunFiles(OutputFiles(str(tmp_path / "out")), "jsonl"), None)
+    plan = PlanFiles(RunFiles(OutputFiles(str(tmp_path / "out")), "jsonl"), None)
     panes = [PaneInfo(index == 0, False, PaneInfoTiming.EARLY, index, -1) for index in range(3)]
     paths = [file.path for pane in panes for file in plan.process(("completions", [shard(1)]), window, pane)]
     assert len(set(paths)) == 3

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
 from ...addresses import KafkaTopic
-from ..unbounded import Finals, Turn
+from ..unbounded import Finals, ReadingTurn
 
 _FIRST_SECONDS = 1.0
 """How long a reader waits for a first message before it lets its bundle end."""
@@ -115,7 +115,7 @@ class PartitionReader:
         self.at_end = False
         """Whether the last that was heard of the broker is that there is no more."""
 
-    def records(self, start: int, turn: Turn) -> Iterator[Any]:
+    def records(self, start: int, turn: ReadingTurn) -> Iterator[Any]:
         """Messages from an offset on, until the turn is over or none is there; waits a moment for the first."""
         if self._committed is None:
             self._committed = start

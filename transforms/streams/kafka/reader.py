@@ -19,9 +19,9 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import KafkaTopic
-from ..messages import Message, MessageSettings, ReadMessages
+from ..messages import BrokerMessage, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
-from ..unbounded import SpanTracker, StreamTime, Turn
+from ..unbounded import PositionTracker, ReadingTurn, StreamTime
 from .connection import Readers, client_settings
 
 _CONNECT_SECONDS = 10.0
@@ -112,7 +112,7 @@ class _Read(ReaderDoFn[KafkaTopic, Readers]):
     def connect(self) -> Readers:
         return Readers(self._address, late=self._late)
 
-    def read(self, partition: Reader, turn: Turn, tracker: SpanTracker, times: StreamTime) -> Reading:
+    def read(self, partition: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
         position = tracker.current_restriction().start
         with self._connection.taken(partition.number) as reader:
             seen = reader.finals.seen()
@@ -126,12 +126,12 @@ class _Read(ReaderDoFn[KafkaTopic, Readers]):
         return partial(reader.finals.on_final, seen, [position]) if reader.owes(position) else None
 
 
-def _message(record: Any) -> Message:
+def _message(record: Any) -> BrokerMessage:
     attributes = {name: value.decode("utf-8", "replace") for name, value in record.headers() or () if value is not None}
     if record.key() is not None:
         attributes.setdefault("key", record.key().decode("utf-8", "replace"))
     position = f"kafka:{record.topic()}/{record.partition()}@{record.offset()}"
-    return Message(record.value() or b"", attributes, position)
+    return BrokerMessage(record.value() or b"", attributes, position)
 
 
 def _seconds(record: Any) -> float:

@@ -28,7 +28,7 @@ _TRANSIENT = (exceptions.ServerError, exceptions.Aborted, exceptions.TooManyRequ
 _log = logging.getLogger(__name__)
 
 
-class Session:
+class Subscription:
     """This process's use of a subscription: one client, and a thread that renews what is held."""
 
     def __init__(

@@ -24,11 +24,11 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import PubSubAddress
 from ...runners import DATAFLOW, runner_of
-from ..messages import Message, MessageSettings, ReadMessages
+from ..messages import BrokerMessage, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
-from ..unbounded import SpanTracker, StreamTime, Turn
+from ..unbounded import PositionTracker, ReadingTurn, StreamTime
 from .clients import client_of, said_of
-from .connection import LEASE_SECONDS, Session
+from .connection import LEASE_SECONDS, Subscription
 
 NUM_READERS = 4
 """So many that one can pull while another's bundle awaits its answers; fewer than Prism's eight bundles at a time."""
@@ -73,7 +73,7 @@ class ReadPubSub(ReadMessages):
         place = {"topic" if self.source.is_topic else "subscription": self.source.path}
         position = f"{self.source}@"
         received = root | "Pub/Sub" >> ReadFromPubSub(with_attributes=True, **place)
-        return received | "Message" >> beam.Map(_from_beam, position).with_output_types(Message)
+        return received | "Message" >> beam.Map(_from_beam, position).with_output_types(BrokerMessage)
 
     def _pulled(self, root: Any) -> Any:
         subscription = self.source
@@ -86,8 +86,8 @@ class ReadPubSub(ReadMessages):
         return {"source": DisplayDataItem(str(self.source), label="Source")}
 
 
-def _from_beam(received: PubsubMessage, position: str) -> Message:
-    return Message(received.data or b"", dict(received.attributes or {}), f"{position}{received.message_id}")
+def _from_beam(received: PubsubMessage, position: str) -> BrokerMessage:
+    return BrokerMessage(received.data or b"", dict(received.attributes or {}), f"{position}{received.message_id}")
 
 
 def _readers(
@@ -126,9 +126,9 @@ def _subscribe(client: SubscriberClient, topic: PubSubAddress, subscription: Pub
         _log.info("%s is there: this is a repeated start", subscription)
 
 
-class _Read(ReaderDoFn[PubSubAddress, Session]):
-    def connect(self) -> Session:
-        return Session(self._address, late=self._late)
+class _Read(ReaderDoFn[PubSubAddress, Subscription]):
+    def connect(self) -> Subscription:
+        return Subscription(self._address, late=self._late)
 
     def setup(self) -> None:
         super().setup()
@@ -136,7 +136,7 @@ class _Read(ReaderDoFn[PubSubAddress, Session]):
         self._uncommitted: set[str] = set()
         self._torn_down = False
 
-    def read(self, _reader: Reader, turn: Turn, tracker: SpanTracker, times: StreamTime) -> Reading:
+    def read(self, _reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
         seen, taken = self._connection.finals.seen(), list[str]()
         position = tracker.current_restriction().start
         for batch in self._batches(turn):
@@ -164,7 +164,7 @@ class _Read(ReaderDoFn[PubSubAddress, Session]):
             self._uncommitted.update(ids)
             return not self._torn_down
 
-    def _batches(self, turn: Turn) -> Iterator[list[Any]]:
+    def _batches(self, turn: ReadingTurn) -> Iterator[list[Any]]:
         """Messages until the turn is over or there are no more; waits a moment for the first."""
         full = True
         while full and not turn.is_over:
@@ -174,9 +174,9 @@ class _Read(ReaderDoFn[PubSubAddress, Session]):
             if batch:
                 yield batch
 
-    def _message(self, message: Any) -> Message:
+    def _message(self, message: Any) -> BrokerMessage:
         position = f"{self._address}@{message.message_id}"
-        return Message(bytes(message.data), dict(message.attributes), position)
+        return BrokerMessage(bytes(message.data), dict(message.attributes), position)
 
     def _committed(self, seen: list[str], taken: list[str]) -> None:
         with self._lock:

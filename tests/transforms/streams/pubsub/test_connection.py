@@ -5,7 +5,7 @@ import pytest
 from google.api_core.exceptions import RetryError, ServiceUnavailable
 
 from millrace.transforms.addresses import PubSubAddress
-from millrace.transforms.streams.pubsub.connection import Leases, Session
+from millrace.transforms.streams.pubsub.connection import Leases, Subscription
 
 
 class Renewals:
@@ -111,7 +111,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 def test_an_acknowledgement_that_fails_goes_with_the_next(client: Client) -> None:
-    session = Session(PubSubAddress("p", "subscriptions", "s"))
+    session = Subscription(PubSubAddress("p", "subscriptions", "s"))
     session._leases.hold(["a", "b"])
     client.is_down = True
     session.acknowledge(["a"])
@@ -125,7 +125,7 @@ def test_an_acknowledgement_that_fails_goes_with_the_next(client: Client) -> Non
 
 
 def test_what_cannot_be_given_back_is_no_failure(client: Client) -> None:
-    session = Session(PubSubAddress("p", "subscriptions", "s"))
+    session = Subscription(PubSubAddress("p", "subscriptions", "s"))
     client.is_down = True
     session.give_back(["a"])
     client.is_down = False
