@@ -1,4 +1,4 @@
-"""How an object store differs from a disk: its paths have a scheme, and every request may fail.
+"""Object stores: their paths have a scheme, and every request may fail.
 
 A failure becomes one sentence that names the file. Google's client retries by itself, for two minutes, what is worth it
 (5xx, 429, resets, timeouts); an error that it raises after that is not retried here. Neither the client nor Beam

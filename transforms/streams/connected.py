@@ -1,4 +1,4 @@
-"""DoFns that speak to a broker: what they speak by is opened once in a process."""
+"""DoFns with a connection to a broker, opened once in a process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Connection = TypeVar("Connection")
 
 
 class ConnectedDoFn(beam.DoFn, Generic[Address, Connection]):
-    """Has a connection, which all its copies in a process share."""
+    """A DoFn whose copies in one process share a connection."""
 
     def __init__(self, address: Address) -> None:
-        """`address`: of a source, or of a topic to write to."""
+        """`address`: the source, or the topic to write to."""
         self._address = address
         self._shared = Shared()
 
@@ -23,5 +23,5 @@ class ConnectedDoFn(beam.DoFn, Generic[Address, Connection]):
         self._connection: Connection = self._shared.acquire(self.connect)
 
     def connect(self) -> Connection:
-        """What this process speaks by."""
+        """Open this process's connection."""
         raise NotImplementedError(type(self).__name__)

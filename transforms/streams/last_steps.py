@@ -1,4 +1,4 @@
-"""What a stream's last step needs: on Flink the same input when it is retried, on Prism a consumer of its output."""
+"""The last step of a stream: on Flink its retries need the same input, on Prism its output needs a consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..runners import PRISM, has_checkpoints, running
 
 
 def end_quietly(collection: Any) -> None:
-    """Let Prism sleep while a bundle runs whose last step gives this collection to nobody.
+    """Give this collection, the output of a last step, a consumer, so that Prism sleeps while a bundle runs.
 
     Prism (2.77) waits for a bundle's outputs and for its end. If a stage has no outputs, Prism takes them for complete
     and asks for the end without a pause, on a core of its own. So a grouping consumes the outputs; there are none.
@@ -23,7 +23,7 @@ def end_quietly(collection: Any) -> None:
 
 
 def stable_par_do(dofn: beam.DoFn, pipeline: beam.Pipeline) -> beam.ParDo:
-    """`beam.ParDo(dofn)`; on Flink with checkpoints, one whose elements are held until a checkpoint has them.
+    """`beam.ParDo(dofn)`; on Flink with checkpoints, its elements are held until a checkpoint contains them.
 
     Elsewhere a Reshuffle before it makes them durable, or nothing is retried; other runners refuse the requirement.
     Where the cluster's own configuration alone has it make checkpoints, rows may be written twice

@@ -1,9 +1,9 @@
-"""A broker's messages: in, a row each; out, a result each. Knows no broker.
+"""A broker's messages: an incoming message is a row, an outgoing message is a result. Knows no broker.
 
-What Pub/Sub calls attributes and Kafka headers are attributes here. Those of a message that comes in complete its row:
-`id` is its id, those named as sampling parameters are its parameters, all others ride along as columns; what the
-payload says itself goes first. What goes out is a line of output_rows.py, with the row's id, and with the attributes
-`id` and `kind`: `result` or `dead_letter`.
+Pub/Sub's attributes and Kafka's headers are both called attributes here. The attributes of an incoming message complete
+its row: `id` is the row's id, names of sampling parameters are its parameters, all others become columns. The payload
+takes precedence. An outgoing message is a line of output_rows.py with the row's id, and with the attributes `id` and
+`kind` (`result` or `dead_letter`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Outgoing(NamedTuple):
 
 
 class MessageSettings(ReaderSettings, total=False):
-    """What every reader of messages takes by name."""
+    """Keyword arguments of every reader of messages."""
 
     drain: str | None
 
@@ -86,7 +86,7 @@ class ReadMessages(PromptReader):
 
 
 class ParseMessages(RowsDoFn):
-    """A message → its prompt."""
+    """Parses each message as a prompt."""
 
     def __init__(self, shape: RowShape, max_row_bytes: int, *, text: bool, strict: bool) -> None:
         """`text`: whether payloads are text, and not JSON."""
@@ -116,7 +116,7 @@ class WriteMessages(beam.PTransform):
         return self
 
     def _sent(self, elements: Any, send: beam.DoFn) -> Any:
-        """What a DoFn that sends them gives: dead letters, or nothing."""
+        """Send them; returns the dead letters, or an empty collection."""
         given = elements | "Send" >> beam.ParDo(send).with_output_types(DeadLetter)
         if not self._gives_letters:
             end_quietly(given)
@@ -149,7 +149,7 @@ def read_message(message: BrokerMessage, shape: RowShape, limit: int, *, text: b
 
 
 def completed(prompt: Prompt, attributes: Mapping[str, str], shape: RowShape) -> Prompt:
-    """The prompt with what only its attributes say: id, parameters, columns. Raises InvalidRequest."""
+    """The prompt, with the id, parameters and columns that only its attributes have. Raises InvalidRequest."""
     own = {name: value for name, value in attributes.items() if name not in (*_CONTENT, shape.prompt_column)}
     rest = typed_cells(own, shape)
     take_id(rest, shape)
@@ -159,7 +159,7 @@ def completed(prompt: Prompt, attributes: Mapping[str, str], shape: RowShape) ->
 
 
 def _own_id(row: Prompt | DeadLetter, attributes: Mapping[str, str], shape: RowShape) -> str:
-    """The row's, unless it is known by its position alone and the attributes have a better one."""
+    """The row's id; or the attributes' id where the row has only its position."""
     return take_id(dict(attributes), shape) or row.id if row.id == row.source else row.id
 
 
@@ -170,9 +170,9 @@ def outgoing(element: Element) -> Outgoing:
 
 
 def too_large(identity: str, size: int) -> DeadLetter:
-    """What is sent in the place of a result, of the row of this id, that the broker does not take.
+    """The dead letter that is sent instead of a result that is too large for the broker.
 
-    Called in a bundle: it is counted as a failure.
+    Called in a bundle: counts a failure.
     """
     _FAILURES.inc()
     reason = f"its {size:,} bytes are more than the broker takes"

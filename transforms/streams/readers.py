@@ -1,4 +1,4 @@
-"""How the readers of a broker's stream are started, wherever the runner puts them. Knows no broker.
+"""Starts the readers of a broker's stream on whichever workers the runner chooses. Knows no broker.
 
 source ─► its readers, each with where it begins ─► redistribute ─► each reads, for as long as the job runs
 """
@@ -42,7 +42,7 @@ def tell_reading() -> None:
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """One of the readers that read a source at the same time."""
+    """One of several readers of the same source."""
 
     number: int
     """Number of a partition, if the source has partitions."""
@@ -105,5 +105,5 @@ class ReaderDoFn(ConnectedDoFn[Address, Connection]):
             tracker.defer_remainder(pause(reader.number))
 
     def read(self, reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
-        """A turn's Messages, each claimed; returns what is to be done when they are final, if anything is."""
+        """A turn's messages, each claimed. Returns the function to call when the bundle is final, or None."""
         raise NotImplementedError(type(self).__name__)

@@ -32,7 +32,7 @@ _MAX_APART = 8
 
 
 class PositionRange(msgspec.Struct, frozen=True):
-    """Positions from `start` on; up to `stop`, exclusive, once the rest has been given away."""
+    """Positions from `start` on; up to `stop`, exclusive, once the tracker was split there."""
 
     start: int
     stop: int | None = None
@@ -42,8 +42,8 @@ beam.coders.registry.register_coder(PositionRange, StructCoder)
 
 
 class PositionTracker(RestrictionTracker):
-    """Claims positions one after the other. Split only by the reader itself, when it pauses: positions are read in
-    order, by one reader at a time, so that what is committed up to is all that came before.
+    """Claims positions in order. Only the reader itself splits it, when it pauses: one reader at a time reads in order,
+    so that a committed position covers all earlier ones.
     """
 
     def __init__(self, span: PositionRange) -> None:
@@ -120,7 +120,7 @@ class ReadingTurn:
         self._count = 0
 
     def took(self, count: int = 1) -> None:
-        """So many messages were read."""
+        """Count messages that were read."""
         self._count += count
 
     @property
@@ -136,7 +136,7 @@ class ReadingTurn:
 
     @property
     def is_last(self) -> bool:
-        """Whether not to go on after the pause."""
+        """True if no turn follows the pause."""
         return self._drain is not None and Path(self._drain).exists()
 
 
@@ -150,8 +150,8 @@ def pause(number: int) -> Duration:
 class StreamTime:
     """The timestamps of a reader's elements, and its watermark, which follows them.
 
-    A timestamp behind the watermark is moved up to it: nothing comes late, so no window drops anything. One ahead of
-    the clock is moved back to it: otherwise a single message that is dated wrong would have time stand still.
+    A timestamp behind the watermark is raised to it: nothing is late, so no window drops anything. A timestamp ahead of
+    the clock is lowered to it: otherwise one wrongly dated message would stop the stream's time.
     """
 
     def __init__(self, estimator: Any, clock: Callable[[], float] = time.time) -> None:
@@ -160,7 +160,7 @@ class StreamTime:
         self._clock = clock
 
     def of(self, seconds: float) -> Timestamp:
-        """That of an element which its broker has at `seconds` since the epoch."""
+        """The timestamp of an element that the broker dates `seconds` since the epoch."""
         reached = self._estimator.current_watermark()
         stamp = Timestamp(min(seconds, self._clock()))
         if reached is not None and reached >= stamp:
@@ -174,11 +174,11 @@ class StreamTime:
 
 
 class Finals:
-    """What a broker is told when bundles are final: at once, or, on Flink, one finalisation later.
+    """Tells the broker what is final: at once, or on Flink one finalization later.
 
-    When a checkpoint is complete, Flink has every bundle final that is over by then, also those that began after the
-    checkpoint did and are not in it. But what is final when another bundle begins is in the checkpoint that has that
-    one final.
+    When a checkpoint completes, Flink finalizes every bundle that has ended, even a bundle that began after the
+    checkpoint and is not in it. A bundle that was final when another one began is in the checkpoint that finalizes the
+    other one.
     """
 
     def __init__(self, tell: Callable[[list[Any]], None], *, late: bool) -> None:
@@ -189,7 +189,7 @@ class Finals:
         self._final = dict[Any, None]()
 
     def seen(self) -> list[Any]:
-        """What is final and not told yet; asked when a bundle begins."""
+        """What is final and not reported yet; called when a bundle begins."""
         with self._lock:
             return list(self._final)
 

@@ -1,4 +1,4 @@
-"""Going on where an earlier run stopped: its rows are kept, and their prompts skipped."""
+"""Continues an earlier run: its rows are kept, and their prompts skipped."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class _Row(msgspec.Struct):
 
     @property
     def completed(self) -> bool:
-        """Whether the prompt needs no other try."""
+        """True if the prompt has its result."""
         return self.finish_reason != FinishReason.ERROR
 
 
 class SkipCompleted(beam.PTransform):
     """Drops the prompts whose completions an earlier output holds. Failed prompts are tried again.
 
-    When applied, it first makes files of the complete rows that an interrupted run left. Was that run to overwrite,
-    the files that it was to replace count for nothing, and go when this run is done. The ids are compared by their
-    hashes, which every worker holds: 16 bytes each. Of prompts that share an id, one completion counts for all.
+    When applied, it first makes files of the complete rows that an interrupted run left. If that run had --overwrite,
+    the files that it was to replace do not count, and are removed when this run is done. Every worker holds the ids as
+    hashes of 16 bytes. Where prompts share an id, one completion counts for all.
     """
 
     def __init__(self, output: str, *, output_format: str | None = None, schema: pa.Schema | None = None) -> None:

@@ -1,9 +1,9 @@
-"""Rows of a user's own type, as output_rows.py writes them: the fields of an answer beside what is ours, and JSON's
-values as those of Arrow's types.
+"""Rows of a user's own type, as output_rows.py writes them: the answer's fields beside ours, and JSON values as values
+of Arrow's types.
 
     {"id", …the fields, by their keys…, "confidence", "confidences": {path: …}, "spans": {path: {"start", "end"}}, …}
 
-A field whose name is one of ours has an underscore behind it: `id_`. Paths are of the names that the row has.
+A field with a name of ours gets an underscore: `id_`. Paths are made of the names in the row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 
 
 def typed_name(key: str) -> str:
-    """What a field is called in rows."""
+    """A field's name in rows."""
     return f"{key}_" if key.rstrip("_") in _OURS else key
 
 
@@ -51,7 +51,7 @@ def _path(path: str, result: Extracted) -> str:
 
 
 def fields_of(row: dict[str, Any]) -> dict[str, Any]:
-    """What was found, of a row as it is written."""
+    """The extracted fields of a written row."""
     return {name: value for name, value in row.items() if name not in _OURS}
 
 

@@ -31,7 +31,7 @@ _log_of_librdkafka = logging.getLogger("librdkafka")
 
 
 class KafkaFailed(MillraceError):
-    """A broker refused or lost what it was asked to do; the runner decides whether to try again."""
+    """A broker refused or lost a request; the runner decides whether to try again."""
 
 
 def client_settings(topic: KafkaTopic, **settings: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class PartitionReader:
                 raise KafkaFailed(f"{self._name}: {error.str()}")
 
     def owes(self, offset: int) -> bool:
-        """Whether the group is to hear of an offset: of the first, of one further on, and each day of the last."""
+        """True if an offset is to be committed: the first, one further on, and the last one once a day."""
         if offset == self._committed:
             return self._clock() - self._committed_at >= _COMMIT_SECONDS
         return self._committed is None or offset > self._committed
@@ -161,5 +161,5 @@ class PartitionReader:
             self._committed, self._committed_at = offset, self._clock()
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the connections to the brokers."""
         self._consumer.close()

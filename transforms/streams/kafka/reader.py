@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class ReadKafka(ReadMessages):
     """Prompts from a topic's messages, at the time that the topic has for them.
 
-    A row without an id is known by its place, `kafka:TOPIC/PARTITION@OFFSET`. Headers complete rows (messages.py), and
-    a message's key rides along as the column `key`. Partitions that are added later are read by the next job.
+    A row without an id is identified by its position, `kafka:TOPIC/PARTITION@OFFSET`. Headers complete rows
+    (messages.py), and a message's key becomes the column `key`. Partitions added later are read by the next job.
     """
 
     def __init__(self, topic: str | KafkaTopic, **rows: Unpack[MessageSettings]) -> None:

@@ -16,9 +16,7 @@ from .connection import KafkaFailed, client_settings
 
 
 class WriteKafka(WriteMessages):
-    """As WriteMessages; the messages' keys are the rows' ids. The producer is idempotent: a broker's hiccup doubles
-    nothing.
-    """
+    """Writes to Kafka. A message's key is its row's id. The producer is idempotent: a retry writes nothing twice."""
 
     def __init__(self, topic: str | KafkaTopic) -> None:
         """`topic`: an address, `kafka:HOST:PORT/TOPIC`."""

@@ -17,7 +17,7 @@ _Client = TypeVar("_Client")
 
 
 class PubSubFailed(MillraceError):
-    """Pub/Sub refused what it was asked to do; the runner decides whether to try again."""
+    """Pub/Sub refused a request; the runner decides whether to try again."""
 
 
 def client_of(address: PubSubAddress, make: Callable[[], _Client]) -> _Client:
