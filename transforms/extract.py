@@ -54,8 +54,7 @@ class Extract(RowTransform):
     then a NamedTuple. A document is text, a Prompt of text, or a mapping with it as `text`, `document` or `prompt`,
     and further columns. What is in the rows, docs/how-to/typed-answers.md says.
 
-    A document whose answer fails fails the job; `with_exception_handling()` gives `(rows, dead_letters)` instead.
-    Otherwise as Generate.
+    Otherwise as Generate, failures too: `with_exception_handling()` gives `(rows, dead_letters)`.
     """
 
     def __init__(

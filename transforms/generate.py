@@ -22,9 +22,8 @@ class Generate(ModelTransform):
     """A Completion for each prompt, as each finishes; keyed input `(key, prompt)` comes back keyed.
 
     A prompt is text, a Prompt, a list of chat messages, a list of token ids, or a mapping with the columns of a JSONL
-    row (prompt_rows.py). A request that fails comes out as a Completion with the finish reason `error`; no other
-    request notices.
-    `with_exception_handling()` gives `(completions, dead_letters)` instead, `fail_fast=True` fails the job.
+    row (prompt_rows.py). A failed request fails the job. `with_exception_handling()` gives `(completions,
+    dead_letters)` instead, and no other request notices the failure.
 
     Requests are known by their content: equal prompts without ids or seeds may share one answer. Give them ids where
     the samples are to be independent: a prompt with an id, and no seed, has the same samples in each job.

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-TASKS = Path(__file__).parents[2] / "docs/how-to/score-and-embed.md"
-EXAMPLES = re.findall(r"```(sh|python)\n(.*?)```\n\n```text\n(.*?)```", TASKS.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).parents[2]
+PAGES = "".join(
+    (ROOT / f"docs/how-to/{name}.md").read_text(encoding="utf-8") for name in ("score-and-embed", "failures")
+)
+EXAMPLES = re.findall(r"```(sh|python)\n(.*?)```\n\n```text\n(.*?)```", PAGES, re.DOTALL)
 
 
 @pytest.mark.slow
@@ -21,7 +24,7 @@ def test_an_example_prints_what_stands_below_it(language: str, code: str, printe
         "python": sys.executable,
     }
     code = re.sub(r"\.venv/bin/(\w+)", lambda found: commands[found[1]], code)
-    paths = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PYTHONPATH": str(TASKS.parents[2])}
+    paths = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PYTHONPATH": str(ROOT)}
     command = [*python, code]
     ended = subprocess.run(
         command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True, timeout=800, check=False
@@ -30,4 +33,4 @@ def test_an_example_prints_what_stands_below_it(language: str, code: str, printe
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6

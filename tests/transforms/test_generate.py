@@ -9,8 +9,7 @@ from apache_beam.typehints import KV
 from apache_beam.typehints import Any as AnyType
 
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound, NonFiniteLogits
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt, Usage
 from millrace.transforms.elements.metrics import ACTIVE
@@ -38,14 +37,13 @@ def test_text_becomes_a_completion() -> None:
         check(completions, holds)
 
 
-def test_results_failures_and_dead_letters_say_which_revision_made_them() -> None:
+def test_results_and_dead_letters_say_which_revision_made_them() -> None:
     model = ModelConfig(model="stand-in", revision="r1")
     with pipeline() as p:
         prompts = p | beam.Create(["fine", "nan"])
-        emitted = prompts | "Emit" >> Generate(model, open_client=PickyClient)
-        made, dead = prompts | "Split" >> Generate(model, open_client=PickyClient).with_exception_handling()
-        makers = (emitted, made, dead) | beam.Flatten() | beam.Map(lambda row: (row.model, row.revision))
-        check(makers, lambda rows: rows == [("stand-in", "r1")] * 4)
+        made, dead = prompts | Generate(model, open_client=PickyClient).with_exception_handling()
+        makers = (made, dead) | beam.Flatten() | beam.Map(lambda row: (row.model, row.revision))
+        check(makers, lambda rows: rows == [("stand-in", "r1")] * 2)
 
 
 def test_elements_are_prompts_text_messages_token_ids_or_rows() -> None:
@@ -95,17 +93,14 @@ def test_several_answers_are_one_completion_whose_usage_is_of_all() -> None:
         check(counted, lambda rows: rows == [(["A B"] * 3, "A B", Usage(2, 0, 6))])
 
 
-def test_a_failed_request_comes_out_as_a_completion_that_says_why_and_its_neighbours_notice_nothing() -> None:
+def test_a_dead_letter_says_why_its_request_failed_and_its_neighbours_notice_nothing() -> None:
     prompts = [f"fine {n}" for n in range(20)] + ["nan", "", "x " * 2000, 3.5]
     with pipeline() as p:
-        completions = p | beam.Create(prompts, reshuffle=False) | generate(client=PickyClient)
-
-        def holds(rows: list[Completion]) -> bool:
-            failed = [row for row in rows if row.finish_reason == FinishReason.ERROR]
-            kinds = sorted(row.error.kind for row in failed if row.error)
-            return len(rows) == 24 and kinds == ["InvalidRequest", "InvalidRequest", "NonFiniteLogits", "PromptTooLong"]
-
-        check(completions, holds)
+        rows = p | beam.Create(prompts, reshuffle=False)
+        completions, dead = rows | generate(client=PickyClient).with_exception_handling()
+        check(completions, lambda rows: len(rows) == 20, "completions")
+        kinds = ["InvalidRequest", "InvalidRequest", "NonFiniteLogits", "PromptTooLong"]
+        check(dead, lambda letters: sorted(letter.error for letter in letters) == kinds, "dead letters")
 
 
 def test_failed_requests_go_to_the_dead_letters_when_asked_for() -> None:
@@ -147,11 +142,6 @@ def test_keyed_dead_letters_keep_their_key() -> None:
     with pipeline() as p:
         _, dead = p | beam.Create([("k", "nan")]) | generate(client=PickyClient).with_exception_handling()
         check(dead | beam.Keys(), lambda keys: keys == ["k"])
-
-
-def test_a_failed_request_ends_the_job_that_is_to_fail_fast() -> None:
-    with pytest.raises(NonFiniteLogits, match="prompt p: NaN"), pipeline() as p:
-        _ = p | beam.Create([Prompt(id="p", text="nan")]) | generate(client=PickyClient, fail_fast=True)
 
 
 def test_a_model_that_is_not_there_ends_the_job_with_its_sentence() -> None:
@@ -204,7 +194,7 @@ def test_a_bundle_that_failed_leaves_its_requests_to_its_retry_and_what_is_not_r
         return clients[-1]
 
     shared = SharedClient(ClientOptions(ModelConfig(model="stand-in")), opened)
-    dofn = AsyncRequestDoFn(shared, Generate("stand-in")._task, SamplingParams(), "job", "emit")
+    dofn = AsyncRequestDoFn(shared, Generate("stand-in")._task, SamplingParams(), "job", "raise")
     dofn.setup()
     dofn.start_bundle()
     for prompt in ("held", "other"):
@@ -256,7 +246,7 @@ def test_metrics_count_requests_failures_and_tokens() -> None:
         _ = (
             p
             | beam.Create(["one two three", "four", "nan"])
-            | generate(SamplingParams(max_tokens=2), client=PickyClient)
+            | generate(SamplingParams(max_tokens=2), client=PickyClient).with_exception_handling()
         )
     assert counters(p.result) == {
         "requests": 3,

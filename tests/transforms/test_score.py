@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.elements.task_results import ContinuationScore, Embedded, Scored
@@ -66,11 +65,12 @@ def test_a_row_without_continuations_is_a_dead_letter(continuations: Any) -> Non
         )
 
 
-def test_keyed_rows_come_back_keyed_and_failures_as_elements() -> None:
+def test_keyed_rows_come_back_keyed_failed_or_not() -> None:
     rows = [(n, {"prompt": text, "continuations": "yes"}) for n, text in enumerate(["fine", "nan"])]
     with running() as p:
-        reasons = p | beam.Create(rows) | score() | beam.MapTuple(lambda key, each: (key, each.finish_reason))
-        check(reasons, lambda found: sorted(found) == [(0, FinishReason.STOP), (1, FinishReason.ERROR)])
+        scored, dead = p | beam.Create(rows) | score().with_exception_handling()
+        check(scored | beam.Keys(), lambda keys: keys == [0], "scored")
+        check(dead | "Failed" >> beam.Keys(), lambda keys: keys == [1], "dead letters")
 
 
 def test_prompts_become_vectors() -> None:
@@ -84,7 +84,7 @@ def test_prompts_become_vectors() -> None:
 
 def test_tokens_are_counted() -> None:
     p = beam.Pipeline()
-    _ = p | beam.Create(["one two", "x " * 2000]) | embed()
+    _ = p | beam.Create(["one two", "x " * 2000]) | embed().with_exception_handling()
     counted = counters(p.run())
     assert (counted["requests"], counted["failures"], counted["prompt_tokens"]) == (2, 1, 2)
 

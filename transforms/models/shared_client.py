@@ -30,11 +30,6 @@ class SharedClient:
         self._shared = Shared()
 
     @property
-    def model_name(self) -> str:
-        """The model that the transform was given."""
-        return self._options.model.model
-
-    @property
     def retry_within(self) -> float:
         """Seconds that what a failed bundle has asked for goes on."""
         return self._options.retry_within

@@ -13,6 +13,7 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
 from ..elements.metrics import Count
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
+from ..exception_handling import ExceptionHandling
 from .read_rows import MAX_ROW_BYTES
 
 
@@ -57,17 +58,24 @@ class PromptReader(beam.PTransform):
         )
         self._max_row_bytes = max_row_bytes
         self._fail_fast = fail_fast
-        self._handles_exceptions = False
+        self._handling: ExceptionHandling | None = None
 
-    def with_exception_handling(self) -> Self:
-        """Give `(prompts, dead_letters)`; no row fails the job, unless `fail_fast`."""
-        self._handles_exceptions = True
+    def with_exception_handling(
+        self,
+        main_tag: str = "good",
+        dead_letter_tag: str = "bad",
+        *,
+        threshold: float = 1,
+        threshold_windowing: Any = None,
+    ) -> Self:
+        """Give `(prompts, dead_letters)`; no row fails the job, unless `fail_fast`. The arguments are as Generate's."""
+        self._handling = ExceptionHandling(main_tag, dead_letter_tag, threshold, threshold_windowing).checked()
         return self
 
     @property
     def _strict(self) -> bool:
         """Whether a row that is no prompt fails the job."""
-        return self._fail_fast or not self._handles_exceptions
+        return self._fail_fast or self._handling is None
 
     def _rows(self, label: str, of: Any, reader: RowsDoFn) -> tuple[Any, Any]:
         """The prompts and the dead letters of what a DoFn reads."""
@@ -76,7 +84,7 @@ class PromptReader(beam.PTransform):
         return rows.prompts, rows[DEAD_LETTERS]
 
     def _outputs(self, prompts: Any, dead_letters: Any) -> Any:
-        return (prompts, dead_letters) if self._handles_exceptions else prompts
+        return self._handling.outputs(prompts, dead_letters) if self._handling else prompts
 
 
 class RowsDoFn(beam.DoFn):

@@ -24,7 +24,6 @@ import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
-from millrace.model_manager.wire.messages import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS, Completion, DeadLetter, Prompt
@@ -40,8 +39,10 @@ from ..models.switch import ServedModel
 from ..models.unmet_settings import count_unmet
 from .retry_ids import RequestIds
 
-OnFailure = Literal["emit", "dead_letter", "raise"]
-"""What becomes of a request that failed: an element that has the error, a DeadLetter, or the end of the job."""
+OnFailure = Literal["dead_letter", "raise", "fail_fast"]
+"""What a failed request becomes: a DeadLetter, or an error that fails the job. The error names the remedy, except with
+`fail_fast`."""
+REMEDY = "`.with_exception_handling()` on the transform sends failed prompts to a dead-letter output instead"
 
 
 class Task(Protocol):
@@ -141,7 +142,7 @@ class AsyncRequestDoFn(beam.DoFn):
         try:
             prompt = as_prompt(value, self._task.rows)
         except RequestError as error:
-            yield self._failure(unusable_letter(value, error), {}, keyed, windowed)
+            yield self._failure(unusable_letter(value, error), keyed, windowed)
             return
         if isinstance(value, dict) and self._task.rows.row_params:  # a Prompt's columns are meant to be columns
             self._near_misses.look(prompt.columns)
@@ -149,7 +150,7 @@ class AsyncRequestDoFn(beam.DoFn):
             params = seeded(self._params.updated(prompt.params), prompt)
             request_id = self._ids.of(prompt, params, self._task.asked(prompt))
         except RequestError as error:
-            yield self._failure(DeadLetter.of(prompt, error.info()), prompt.columns, keyed, windowed)
+            yield self._failure(DeadLetter.of(prompt, error.info()), keyed, windowed)
             return
         assert request_id not in self._in_flight, "an id is used again only far apart"
         asked = _Asked(prompt, params, keyed, windowed)
@@ -227,27 +228,16 @@ class AsyncRequestDoFn(beam.DoFn):
 
     def _failed(self, asked: _Asked, error: RequestError, served: ServedModel, answer: str = "") -> Any:
         letter = DeadLetter.of(asked.prompt, error.info(), served.name, served.revision, answer)
-        return self._failure(letter, asked.prompt.columns, asked.keyed, asked.element)
+        return self._failure(letter, asked.keyed, asked.element)
 
-    def _failure(
-        self, letter: DeadLetter, columns: dict[str, Any], keyed: tuple[Any, ...], element: WindowedValue
-    ) -> Any:
+    def _failure(self, letter: DeadLetter, keyed: tuple[Any, ...], element: WindowedValue) -> Any:
         self._metrics.failed()
-        info = ErrorInfo(kind=letter.error, message=letter.reason)
-        if self._on_failure == "raise":
-            raise ErrorInfo(kind=info.kind, message=f"prompt {letter.id}: {info.message}").exception()
         if self._on_failure == "dead_letter":
             return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(letter, keyed, element))
-        model = letter.model or self._shared.model_name
-        failed = self._task.result(
-            id=letter.id,
-            finish_reason=FinishReason.ERROR,
-            model=model,
-            revision=letter.revision,
-            columns=columns,
-            error=info,
-        )
-        return _output(failed, keyed, element)
+        told = f"prompt {letter.id}: {letter.reason}"
+        if self._on_failure == "raise":
+            told = f"{told}; {REMEDY}"
+        raise ErrorInfo(kind=letter.error, message=told).exception()
 
     def _leave_running(self) -> None:
         self._left |= self._in_flight

@@ -17,6 +17,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
+from ..exception_handling import ExceptionHandling
 from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.shared_client import SharedClient
 from ..models.updates import WatchedFile
@@ -34,7 +35,7 @@ class ModelSettings(TypedDict, total=False):
     `chat`: whether text goes through the model's chat template, as one user turn; by default if there is one, but for
     Embed by default not.
 
-    `fail_fast`: whether a request that fails fails the job.
+    `fail_fast`: whether a failed request fails the job with exception handling too.
 
     `job` names the requests in the manager, where progress is counted; by default a new name.
 
@@ -53,7 +54,10 @@ class ModelSettings(TypedDict, total=False):
 
 
 class ModelTransform(beam.PTransform):
-    """A result of the task for each prompt, as each finishes. Transforms of equal models share an inference process."""
+    """A result of the task for each prompt, as each finishes. Transforms of equal models share an inference process.
+
+    A failed request fails the job, unless `with_exception_handling()`.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class ModelTransform(beam.PTransform):
         if self._params.adapter and not self._model.max_loras:
             raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
         self._fail_fast = settings.get("fail_fast", False)
-        self._handles_exceptions = False
+        self._handling: ExceptionHandling | None = None
         self.job = settings.get("job") or uuid.uuid4().hex
         """Fixed with the graph, so that a bundle's retry has the same."""
         self._updates = checked_updates(settings.get("updates"))
@@ -85,16 +89,27 @@ class ModelTransform(beam.PTransform):
             raise ConfigError("stateful=True: takes updates from a WatchedFile, not from a collection")
         self._stateful = stateful
 
-    def with_exception_handling(self) -> Self:
-        """Give `(results, dead_letters)`; no request fails the job, unless `fail_fast`."""
-        self._handles_exceptions = True
+    def with_exception_handling(
+        self,
+        main_tag: str = "good",
+        dead_letter_tag: str = "bad",
+        *,
+        threshold: float = 1,
+        threshold_windowing: Any = None,
+    ) -> Self:
+        """Give `(results, dead_letters)`, also by the tags; no request fails the job, unless `fail_fast`.
+
+        `threshold`, a share from 0 to 1: the job fails where more of the prompts of a window fail. It counts in the
+        windows of the input, or in `threshold_windowing`. As ParDo's arguments of these names.
+        """
+        self._handling = ExceptionHandling(main_tag, dead_letter_tag, threshold, threshold_windowing).checked()
         return self
 
     @property
     def _on_failure(self) -> OnFailure:
         if self._fail_fast:
-            return "raise"
-        return "dead_letter" if self._handles_exceptions else "emit"
+            return "fail_fast"
+        return "dead_letter" if self._handling else "raise"
 
     def expand(self, prompts: Any) -> Any:
         warn_of_lost_rows(prompts.pipeline.options)
@@ -104,7 +119,12 @@ class ModelTransform(beam.PTransform):
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
         results.element_type = _like(prompts.element_type, self._task.result)
         dead_letters.element_type = _like(prompts.element_type, DeadLetter)
-        return (results, dead_letters) if self._handles_exceptions else results
+        results = self._emitted(results, prompts)
+        return self._handling.outputs(results, dead_letters) if self._handling else results
+
+    def _emitted(self, results: Any, _prompts: Any) -> Any:
+        """What leaves the transform: the task's results."""
+        return results
 
     def _requests(self, runner: Runner) -> Any:
         watched = self._updates if isinstance(self._updates, WatchedFile) else None

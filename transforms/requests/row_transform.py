@@ -10,12 +10,11 @@ import apache_beam as beam
 from apache_beam.typehints import typehints
 
 from ..typed.beam_rows import known_to_workers
-from .asynchronous import OnFailure
 from .model_transform import ModelTransform
 
 
 class RowTransform(ModelTransform):
-    """A row for each prompt, keyed as it came. A failure fails the job, unless `with_exception_handling()`."""
+    """A row for each prompt, keyed as it came."""
 
     _gives_results = False
 
@@ -34,21 +33,15 @@ class RowTransform(ModelTransform):
     def make_row(self) -> Callable[[Any], Any]:
         """A result of the task → a row."""
 
-    @property
-    def _on_failure(self) -> OnFailure:
-        return "dead_letter" if self._handles_exceptions and not self._fail_fast else "raise"
-
-    def expand(self, prompts: Any) -> Any:
-        outputs = super().expand(prompts)
+    def _emitted(self, results: Any, prompts: Any) -> Any:
         if self._gives_results:
-            return outputs
+            return results
         known_to_workers(prompts.pipeline.options)
-        results, dead_letters = outputs if self._handles_exceptions else (outputs, None)
         rows = results | "Rows" >> beam.Map(_with_row, self.make_row)
         given = prompts.element_type
         keyed = isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2
         rows.element_type = typehints.KV[given.tuple_types[0], self.row_type] if keyed else self.row_type
-        return (rows, dead_letters) if self._handles_exceptions else rows
+        return rows
 
 
 def _with_row(element: Any, make_row: Callable[[Any], Any]) -> Any:

@@ -64,7 +64,7 @@ class Step:
             return clients[options.model.model]
 
         self.shared = SharedClient(options, opened)
-        self.dofn = AsyncRequestDoFn(self.shared, Generate("old")._task, SamplingParams(), "job", "emit")
+        self.dofn = AsyncRequestDoFn(self.shared, Generate("old")._task, SamplingParams(), "job", "raise")
         self.dofn.setup()
         self.dofn.start_bundle()
 

@@ -47,7 +47,7 @@ def torn_down(retry_within: float) -> Holding:
 
     shared = SharedClient(ClientOptions(ModelConfig(model="stand-in"), retry_within=retry_within), opened)
     task = Generate("stand-in")._task
-    dofn = AsyncRequestDoFn(shared, task, SamplingParams(), "job", "emit")
+    dofn = AsyncRequestDoFn(shared, task, SamplingParams(), "job", "raise")
     dofn.setup()
     dofn.start_bundle()
     list(dofn.process("a", GlobalWindows.windowed_value("a")))
