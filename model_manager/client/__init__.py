@@ -3,6 +3,5 @@
 from .engine_client import EngineClient
 from .generation import Generation
 from .results import Embedding, Score
-from .succession import Succession
 
-__all__ = ["Embedding", "EngineClient", "Generation", "Score", "Succession"]
+__all__ = ["Embedding", "EngineClient", "Generation", "Score"]

@@ -5,6 +5,7 @@ Callers tokenize on their own threads; the Session sends what that comes to, and
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -31,7 +32,6 @@ from .joined import submit_joined
 from .request_ids import callers_id, sibling_id
 from .results import Embedding, Score
 from .session import Session
-from .succession import KEEPS_ITS_MODEL, Succession
 from .tokenizing import Tokenizer
 
 _NO_SAMPLING = SamplingParams()
@@ -53,26 +53,26 @@ class EngineClient:
         runtime: Path | None = None,
         chat: bool | None = None,
         manager_command: Sequence[str] = MANAGER_COMMAND,
-        succession: Succession = KEEPS_ITS_MODEL,
+        abandoned: threading.Event | None = None,
     ) -> Self:
         """A client whose model is loaded, with whatever had to be started for that.
 
         `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
-        tests. `succession` is of clients whose model changes while they run.
+        tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
         """
-        asked, folder = config, resolve(config.model, config.revision).absolute()
+        folder = resolve(config.model, config.revision).absolute()
         config = _on_this_machine(config, folder, revision_of(config.model, folder))
         tokenizer = Tokenizer.load(folder)
         if chat and not tokenizer.has_chat_template:
             raise ConfigError(f"chat=True (--chat always): {config.model} has no chat template; takes False or None")
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
-        session = Session(config, folder, election, settings, tokenizer, client_config=asked, succession=succession)
+        session = Session(config, folder, election, settings, tokenizer)
         try:
-            session.wait_until_ready()
+            session.wait_until_ready(abandoned)
         except BaseException:
             session.close()
             raise
@@ -118,8 +118,8 @@ class EngineClient:
 
         The prompt is text, chat messages or token ids. The same id again, while it is outstanding, waits for the same
         answer. For n > 1 each answer takes a credit. Raises PromptTooLong or InvalidRequest at once; ModelError,
-        EngineLost or ManagerUnavailable if the model is lost while it waits; ModelReplaced if the client is retired,
-        which the future may raise too where the manager is about to; RequestAborted if the client is closed.
+        EngineLost or ManagerUnavailable if the model is lost while it waits; ModelReplaced if the client is retired;
+        RequestAborted if it is closed.
         """
         ids = self._encoding.prompt(prompt, self.info, room=1)
         adapter = self._adapters.of(params.adapter)

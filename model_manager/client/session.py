@@ -26,7 +26,6 @@ from ..wire.messages import (
     ModelReady,
     OpenModel,
     Output,
-    Replaced,
     Request,
     Results,
     Submit,
@@ -41,7 +40,6 @@ from .generation import Decoder
 from .ledger import Ledger, Waiter
 from .link import Link
 from .shared_settings import warn_of_unmet
-from .succession import KEEPS_ITS_MODEL, Succession
 from .weak_callbacks import Detaching, Forsaking
 
 _ABANDONED_WITHIN = 0.2
@@ -64,21 +62,9 @@ class Session:
         election: Election,
         settings: ManagerConfig,
         decoder: Decoder,
-        *,
-        client_config: ModelConfig | None = None,
-        succession: Succession = KEEPS_ITS_MODEL,
     ) -> None:
-        """`client_config`: the settings as the caller gave them, before they were those of this machine."""
         self._config = config
-        self._succession = succession
-        self._opening = OpenModel(
-            config,
-            str(folder),
-            settings,
-            succession.group,
-            succession.replaces,
-            client_config if succession.group else None,
-        )
+        self._opening = OpenModel(config, str(folder), settings)
         self._election = election
         self._settings = settings
         self._decoder = decoder
@@ -107,9 +93,8 @@ class Session:
 
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def wait_until_ready(self) -> None:
-        """Until the model is loaded; raises what keeps it from being."""
-        abandoned = self._succession.abandoned
+    def wait_until_ready(self, abandoned: threading.Event | None = None) -> None:
+        """Wait until the model is loaded; raises what prevents that, and RequestAborted once `abandoned` is set."""
         with self._changed:
             while not self._ready:
                 self._attempts.raise_if_over(0)
@@ -154,7 +139,7 @@ class Session:
             self._attempts.close(closed)
             self._changed.notify_all()
         if link is not None:
-            link.enqueue(CloseModel(self._config.key))
+            link.enqueue(CloseModel(self._config.key, replaced=self._retired))
             link.flush()
             link.close()
         fail(waiters, closed)
@@ -259,9 +244,6 @@ class Session:
                     self._changed.notify_all()
             case ModelReady():
                 self._resume(link, message)
-            case Replaced():
-                if self._succession.follow is not None:
-                    self._succession.follow(message.config)
             case ModelFailed():
                 raise message.error.exception()
 

@@ -47,7 +47,6 @@ class Credits:
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
         self._capacity = 0
-        self._paused = False
         self.due = False
         """Whether something has changed that the next division should not wait for."""
 
@@ -55,11 +54,6 @@ class Credits:
         """What the engine can hold; nobody has any credit before this is known."""
         self._capacity = capacity
         self.due = True
-
-    def pause(self, paused: bool) -> None:
-        """Whether nobody gets any, as another model takes this one's place."""
-        self.due = self.due or paused != self._paused
-        self._paused = paused
 
     def join(self, client: int) -> None:
         """A client opened the model (again: it is told its limit once more)."""
@@ -95,8 +89,6 @@ class Credits:
         self.due = False
         if not self._capacity:
             return {}
-        if self._paused:
-            return {client: 0 for client in self._accounts if self._set(client, 0)}
         active = [client for client, account in self._accounts.items() if self._is_active(account, now)]
         limits = dict.fromkeys(self._accounts, min(IDLE_LIMIT, self._capacity))
         demands = [self._demand(self._accounts[client]) for client in active]

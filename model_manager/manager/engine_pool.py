@@ -25,7 +25,6 @@ class State(enum.StrEnum):
     """Where an engine stands, or a model with all its engines."""
 
     IDLE = "idle"
-    WAITING = "waiting"
     LOADING = "loading"
     READY = "ready"
     RESTARTING = "restarting"

@@ -5,9 +5,8 @@ A state machine without IO or clock: each event brings the time, all that is dec
     idle ──open, submit──► loading ──ready──► ready ──death──► restarting ──ready──► ready ──nothing to do──► idle
                               └──cannot load──► failed ◄──too many deaths──┘
 
-That is each engine's life, and the model's, which is ready while any of its engines is and fails with the last of them.
-One that takes another's place waits, before it is loaded, for the word that there is room (succession.py).
-What becomes of requests meanwhile is `Requests`' to decide.
+That is the life of each engine. The model is ready while any of its engines is, and fails with the last of them.
+`Requests` decides what becomes of requests meanwhile.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from collections.abc import Sequence
 import msgspec
 
 from ..wire.config import ManagerConfig, ModelConfig
-from ..wire.errors import EngineLost, ErrorInfo, ModelDoesNotFit, ModelLoadFailed, ModelReplaced
+from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
 from ..wire.messages import FinishReason, ModelFailed, ModelReady, OpenModel, Request, StepReport
 from ..wire.shared_settings import unmet_settings
 from ..wire.status import EngineStats, ModelInfo, ModelStatus
 from .engine_pool import RUNNING, EnginePool, Slot, State
 from .gpus import Place
 from .jobs import JobCounts
-from .memory import Footprint
 from .outbox import Outbox
 from .requests import Requests
 from .results import KeptResults
@@ -51,23 +49,13 @@ class Model:
         """An engine for each of `places`."""
         self.key = config.key
         self.config = config
-        self.users: dict[int, str] = {}
-        """Clients, and the group that each changes models with."""
-        self.replaces: set[str] = set()
-        """Keys of the models whose places it takes, until that is done."""
-        self.client_config: ModelConfig | None = None
-        """What clients that are to follow are told to open."""
-        self.wish = 0
-        """Which of all such wishes was the last for this model; the later one holds."""
-        self.refused_beside = False
-        """Its engine has said that it does not fit beside them."""
-        self._is_beside = False
+        self.users: set[int] = set()
+        """Clients that have it open."""
         self._engines = EnginePool(config.key, folder, places, settings.lookahead, outbox)
         self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs)
         self._settings = settings
         self._outbox = outbox
         self._waiting: dict[int, OpenModel] = {}
-        self._waits_for_room = False
         self._restarts = 0
         self._last_used = -math.inf
         self._unused_since = -math.inf
@@ -75,37 +63,29 @@ class Model:
     @property
     def state(self) -> State:
         """Where it stands."""
-        return State.WAITING if self._waits_for_room else self._engines.state
+        return self._engines.state
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants the model; once it is ready the client is told so, and which of its settings do not hold.
-
-        Who takes another's place waits for room, and who gives way is not loaded meanwhile.
-        """
-        self.users[client] = message.group
+        """A client wants the model; once it is ready the client is told so, and which of its settings do not hold."""
+        self.users.add(client)
         self._requests.credits.join(client)
         self._last_used = now
         self._waiting[client] = message
-        if message.replaces not in ("", self.key):
-            self.replaces.add(message.replaces)
-            self.client_config = message.client_config or message.config
         if self.state is State.READY:
             self._welcome()
-        elif self.state in (State.IDLE, State.FAILED) and not self._requests.is_paused:
-            self._waits_for_room = bool(self.replaces)
-            if not self.replaces:
-                self._engines.start()
+        elif self.state not in RUNNING:
+            self._engines.start()
 
-    def leave(self, client: int, *, died: bool, now: float) -> None:
-        """A client is gone, with or without having said so."""
+    def leave(self, client: int, *, died: bool, now: float, lingers: bool = True) -> None:
+        """A client is gone, with or without having said so; `lingers`: the engines stay for a while after the last."""
         if client not in self.users:
             return
-        del self.users[client]
+        self.users.remove(client)
         self._waiting.pop(client, None)
         self._requests.leave(client, died=died, now=now)
-        self._unused_since = now
+        self._unused_since = now if lingers else -math.inf
 
     def outstanding(self, client: int) -> int:
         """Requests of a user that are not answered."""
@@ -121,56 +101,6 @@ class Model:
     def cancel(self, client: int, request_id: str, now: float) -> None:
         """A user wants a request no more."""
         self._requests.cancel(client, request_id, now)
-
-    # ── taking another's place, and giving way ───────────────────────────────────────────────────────────────────────
-
-    def start(self, *, beside: bool) -> None:
-        """There is room for it now, beside those that it replaces or as they are gone."""
-        self._waits_for_room, self._is_beside = False, beside
-        self._engines.start()
-
-    def stop_waiting(self) -> None:
-        """It takes nobody's place any more: it has it, or is not wanted."""
-        self._waits_for_room = self._is_beside = self.refused_beside = False
-        self.replaces.clear()
-
-    def pause(self, paused: bool) -> None:
-        """Take no new requests, and give no credits, as long as another model is on its way to its place."""
-        self._requests.pause(paused)
-        if not paused and self._waiting and self.state is State.IDLE:
-            self._engines.start()
-
-    def unload_if_empty(self) -> None:
-        """End its engines once they have nothing to do; its clients stay."""
-        if not self._requests.entries and self.state in RUNNING:
-            self._engines.stop(State.IDLE)
-
-    def send_on(self) -> None:
-        """Clients that wait for it to be loaded, perhaps with requests, are to go where it gives way to."""
-        replaced = ModelReplaced(f"another model has taken the place of {self.config.model}").info()
-        for client in list(self._waiting) if self.state is State.IDLE else ():
-            self._outbox.to_client(client, ModelFailed(self.key, replaced))
-            del self.users[client], self._waiting[client]
-            self._requests.credits.leave(client)
-
-    @property
-    def groups(self) -> set[str]:
-        """Of its clients that change models."""
-        return set(self.users.values()) - {""}
-
-    @property
-    def footprint(self) -> Footprint:
-        """What it takes of the machine."""
-        infos = [slot.info for slot in self._engines.slots if slot.info is not None]
-        return Footprint(
-            key=self.key,
-            config=self.config,
-            folder=self._engines.folder,
-            engines=len(self._engines.slots),
-            used=self._engines.stats().rss_mb / 1024,
-            on_gpu=any(slot.place.gpus for slot in self._engines.slots),
-            gpu_free=sum(info.gpu_free_gib for info in infos),
-        )
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,12 +131,7 @@ class Model:
         slot.stats = report.stats or slot.stats
 
     def cannot_load(self, engine: int, error: ErrorInfo) -> None:
-        """An engine says that it cannot load the model; where it says that there is no room, others may make some."""
-        if self._is_beside and error.kind == ModelDoesNotFit.__name__:
-            log.info("%s does not fit beside %s: %s", self.key, ", ".join(sorted(self.replaces)), error.message)
-            self._engines.stop(State.IDLE)
-            self._is_beside, self.refused_beside, self._waits_for_room = False, True, True
-            return
+        """An engine says that it cannot load the model."""
         self._give_up(self._engines.slots[engine], error)
 
     def died(self, engine: int, reason: str, *, hopeless: bool, now: float) -> None:
@@ -241,9 +166,8 @@ class Model:
         self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
-        self.users, self._waiting = {}, {}
+        self.users, self._waiting = set(), {}
         self._requests.drop_all()
-        self.stop_waiting()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from ..wire.batching import request_batches
 from ..wire.config import ManagerConfig
-from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest, ModelReplaced
+from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
 from ..wire.messages import Cancel, Failure, FinishReason, Output, Request, StepReport, Submit
 from ..wire.messages import Credits as CreditsMessage
 from .credits import Credits
@@ -37,7 +37,6 @@ class Requests:
         self._outbox = outbox
         self._kept = kept
         self._jobs = jobs
-        self.is_paused = False
 
     @property
     def num_unsent(self) -> int:
@@ -59,16 +58,8 @@ class Requests:
             entry.orphaned = None
         elif kept is not None:
             self._answer(client, kept, now)
-        elif self.is_paused:  # sent before its sender knew
-            replaced = ModelReplaced("another model takes the place of this one")
-            self._answer(client, Failure(request.request_id, replaced.info()), now)
         else:
             self._accept(client, request, now)
-
-    def pause(self, paused: bool) -> None:
-        """Accept nothing new; what is there goes on."""
-        self.is_paused = paused
-        self.credits.pause(paused)
 
     def _accept(self, client: int, request: Request, now: float) -> None:
         entry = Entry(request, arrived=now, receivers=[client], tokens=list(request.output_token_ids))

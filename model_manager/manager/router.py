@@ -17,11 +17,9 @@ from ..wire.status import JobStatus, ModelInfo, ModelStatus
 from ..wire.transport import ProtocolError
 from .gpus import places
 from .jobs import JobCounts
-from .memory import Memory
 from .model import Model
 from .outbox import Effect, Outbox
 from .results import KeptResults
-from .succession import Succession
 
 MOST_OUTSTANDING = 65536
 """Requests a client may have outstanding whatever its credit is: credits shrink, and a new manager may grant fewer."""
@@ -45,9 +43,8 @@ class Router:
         now: float,
         gpus: Sequence[str] = (),
         cores: int = 1,
-        memory: Memory | None = None,
     ) -> None:
-        """`gpus`, `cores` and `memory` are what the machine has for engines."""
+        """`gpus` and `cores` are what the machine has for engines."""
         self._settings = settings
         self._gpus = gpus
         self._cores = cores
@@ -57,12 +54,9 @@ class Router:
         self._clients: dict[int, _Client] = {}
         self._models: dict[str, Model] = {}
         self._alone_since = now + FIRST_CLIENT_WITHIN
-        memory = memory or Memory(settings.memory_gib)
-        self._succession = Succession(self._models, memory, settings, self._outbox)
 
     def effects(self, now: float) -> list[Effect]:
         """What is to be done about the events so far."""
-        self._succession.settle(now)
         for model in self._models.values():
             model.pump(now)
         return self._outbox.drain()
@@ -78,7 +72,8 @@ class Router:
         """A client's connection ended: what only it waits for goes on for a while, for a retry to take it over."""
         gone = self._clients.pop(client, None)
         for key in gone.models if gone else ():
-            self._leave(client, key, died=True, now=now)
+            if (model := self._models.get(key)) is not None:
+                model.leave(client, died=True, now=now)
         if gone and not gone.observer:
             self._alone_since = now
 
@@ -94,9 +89,6 @@ class Router:
             self._outbox.to_client(client, ModelFailed(key, error.info()))
             return
         self._models[key] = model
-        if message.replaces not in ("", key):
-            self._succession.wished(model)
-        model.pause(self._succession.gives_way(model))
         model.open(client, message, now)
 
     def _new_model(self, message: OpenModel) -> Model:
@@ -112,13 +104,9 @@ class Router:
 
     def close_model(self, client: int, message: CloseModel, now: float) -> None:
         """A client is done with a model: what only it waits for is cancelled."""
-        if message.key in self._clients[client].models:
-            self._clients[client].models.remove(message.key)
-            self._leave(client, message.key, died=False, now=now)
-
-    def _leave(self, client: int, key: str, *, died: bool, now: float) -> None:
-        if (model := self._models.get(key)) is not None:
-            model.leave(client, died=died, now=now)
+        self._clients[client].models.discard(message.key)
+        if (model := self._models.get(message.key)) is not None:
+            model.leave(client, died=False, now=now, lingers=not message.replaced)
 
     def submit(self, client: int, message: Submit, now: float) -> None:
         """Requests of a client; raises ProtocolError if it has not opened the model, or sends far more than it may."""

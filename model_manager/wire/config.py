@@ -180,19 +180,12 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Most memory for results so kept."""
     lookahead: float = 1.0
     """Requests granted beyond what an engine can run at once, as a fraction of it."""
-    memory_gib: float | None = None
-    """Most GiB of memory for inference processes: a model that takes another's place is loaded beside it within that,
-    else after it; by default, what the machine, or its GPUs, have free (docs: Model updates)."""
-    drain_timeout: float = 300.0
-    """How long a model that is to be loaded after another waits for that to end its requests, before it is given up."""
 
     def __post_init__(self) -> None:
         for name in ("linger", "idle_timeout", "orphan_grace", "results_kept", "results_kept_mib", "lookahead"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
-        for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout", "drain_timeout"):
+        for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
             _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
-        gib = self.memory_gib
-        _check("memory_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
 

@@ -21,7 +21,7 @@
     └── EngineError          wrong with an engine or the manager: retried elsewhere
         ├── EngineLost           an inference process died more often than its budget allows
         ├── ManagerUnavailable   no manager could be started or reached
-        └── ModelReplaced        another model takes this one's place: the request is to be asked of that
+        └── ModelReplaced        another model has this one's place: submit the request to that model
 
 An error crosses processes as its class's name and one sentence (`ErrorInfo`); the other side raises that class again.
 """
@@ -134,7 +134,7 @@ class ManagerUnavailable(EngineError):
 
 
 class ModelReplaced(EngineError):
-    """Another model takes this one's place, and the request, which was not begun, is to be asked of that."""
+    """Another model has this one's place: submit the request, which was not sent, to that model."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Every message that crosses processes. Token ids only: no text, no tensors, no Python objects.
 
     client ──Hello, OpenModel, Submit, Cancel, Ping, GetStatus, StopModels──► manager
-    client ◄──Welcome, ModelReady, ModelFailed, Replaced, Credits, Results, Pong, Status── manager
+    client ◄──Welcome, ModelReady, ModelFailed, Credits, Results, Pong, Status── manager
     manager ──StartEngine, Submit, Cancel, Shutdown──► engine
     manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
 
@@ -23,7 +23,7 @@ from .sampling import SamplingParams
 from .shared_settings import UnmetSetting
 from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
@@ -166,18 +166,14 @@ class OpenModel(Message, frozen=True):
     """The model's verified local folder."""
     manager: ManagerConfig = ManagerConfig()
     """How this client would have the manager."""
-    group: str = ""
-    """Clients that change models together: where one of them goes, all are told to go. Empty: changes for nobody."""
-    replaces: str = ""
-    """The key of the model that this client leaves for this one, once it is ready."""
-    client_config: ModelConfig | None = None
-    """`config` as this client was asked for it, which is how others of its group are told."""
 
 
 class CloseModel(Message, frozen=True):
     """This client needs the model no more."""
 
     key: str
+    replaced: bool = False
+    """Another model has its place, so its engines end with their last request, without `linger`."""
 
 
 class Submit(Message, frozen=True):
@@ -234,16 +230,8 @@ class ModelFailed(Message, frozen=True):
     error: ErrorInfo
 
 
-class Replaced(Message, frozen=True):
-    """Another client of the group has left this model for another, which is loaded: this one is to follow."""
-
-    key: str
-    config: ModelConfig
-    """Of the other, as it was asked for."""
-
-
 class Credits(Message, frozen=True):
-    """How many requests this client may have outstanding on a model from now on; 0 while another takes its place."""
+    """How many requests this client may have outstanding on a model from now on."""
 
     key: str
     limit: int
@@ -328,6 +316,6 @@ class Heartbeat(Message, frozen=True):
 
 
 ClientMessage = Hello | OpenModel | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
-ManagerToClient = Welcome | ModelReady | ModelFailed | Replaced | Credits | Results | Pong | Status | Refused
+ManagerToClient = Welcome | ModelReady | ModelFailed | Credits | Results | Pong | Status | Refused
 ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
 EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat

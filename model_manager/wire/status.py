@@ -26,8 +26,6 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """What keys and values are held in; empty of an engine that holds none."""
     revision: str = ""
     """Which contents of that name (store/revisions.py)."""
-    gpu_free_gib: float = 0.0
-    """What this engine has left free of its GPU's memory; 0 on a CPU."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -68,7 +66,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     key: str
     model: str
     state: str
-    """idle (unloaded until the next request), waiting (for memory), loading, ready, restarting or failed."""
+    """idle (unloaded until the next request), loading, ready, restarting or failed."""
     pids: list[int]
     """Of its engines that run."""
     clients: int

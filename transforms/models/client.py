@@ -39,7 +39,7 @@ class Client(Protocol):
         """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.
 
         The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
-        ModelReplaced, raised or the future's, asks for another try with the model that takes this one's place.
+        ModelReplaced asks for another try with the model that has taken this one's place.
         """
 
     def score(
@@ -67,12 +67,6 @@ class ClientOptions:
     manager: ManagerConfig = field(default_factory=ManagerConfig)
     job: str = ""
     chat: bool | None = None
-    changes: bool = False
-    """The job's model may change while it runs."""
-    replaces: str = ""
-    """The key of the model that is left for this one."""
-    follow: Callable[[ModelConfig], None] | None = None
-    """To be told where others of the job have gone."""
     abandoned: Event | None = None
     """Set when nobody waits for this client any more."""
     retry_within: float = 0.0
@@ -85,13 +79,12 @@ Opener = Callable[[ClientOptions], Client]
 def open_engine_client(options: ClientOptions) -> Client:
     """A client of this machine's model manager, which it starts if there is none; waits until the model is loaded."""
     # here, because a graph is built where no model is ever run
-    from millrace.model_manager.client import EngineClient, Succession
+    from millrace.model_manager.client import EngineClient
 
-    group = options.job if options.changes else ""
     return EngineClient.open(
         options.model,
         manager=options.manager,
         job=options.job,
         chat=options.chat,
-        succession=Succession(group, options.replaces, options.follow, options.abandoned),
+        abandoned=options.abandoned,
     )

@@ -132,13 +132,6 @@ class ModelSwitch(RefCounted):
         except ConfigError as error:
             self._failed(str(update)[:80], error)
 
-    def follow(self, config: ModelConfig) -> None:
-        """Others of the job have gone to that model, which is loaded; never waits."""
-        with self._lock:
-            is_there = self._opening is None and self._current is not None and self._current.config == config
-        if not is_there:
-            self._go_to(config, is_wish=False)
-
     def _read(self, text: str) -> None:
         try:
             update = update_of(text)
@@ -148,7 +141,7 @@ class ModelSwitch(RefCounted):
             if update is not None:
                 self.ask(update)
 
-    def _go_to(self, config: ModelConfig, *, is_wish: bool = True) -> None:
+    def _go_to(self, config: ModelConfig) -> None:
         with self._lock:
             if self._opening is not None and config == self._wanted:
                 return
@@ -158,7 +151,7 @@ class ModelSwitch(RefCounted):
                 self._opening = threading.Event()
                 threading.Thread(
                     target=self._switch,
-                    args=(config, self._opening, self._current, is_wish),
+                    args=(config, self._opening, self._current),
                     name="millrace-model-switch",
                     daemon=True,
                 ).start()
@@ -168,10 +161,10 @@ class ModelSwitch(RefCounted):
             self._opening.set()
             self._opening = None
 
-    def _switch(self, config: ModelConfig, opening: threading.Event, before: ServedModel, is_wish: bool) -> None:
+    def _switch(self, config: ModelConfig, opening: threading.Event, before: ServedModel) -> None:
         """On a thread of its own: open the model, and have the next elements go to it."""
         try:
-            served = self._open(config, opening, before.client.key if is_wish else "")
+            served = self._open(config, opening)
         except Exception as error:
             with self._lock:
                 wanted = self._opening is opening
@@ -221,11 +214,8 @@ class ModelSwitch(RefCounted):
             self._wanted = self._options.model
         self._failed(config.model, error)
 
-    def _open(self, config: ModelConfig, opening: threading.Event, replaces: str = "") -> ServedModel:
-        options = self._options
-        if options.changes:
-            options = dataclasses.replace(options, replaces=replaces, follow=self.follow, abandoned=opening)
-        return ServedModel(config, self._opener(dataclasses.replace(options, model=config)))
+    def _open(self, config: ModelConfig, opening: threading.Event) -> ServedModel:
+        return ServedModel(config, self._opener(dataclasses.replace(self._options, model=config, abandoned=opening)))
 
     # ── what is said of it ───────────────────────────────────────────────────────────────────────────────────────────
 

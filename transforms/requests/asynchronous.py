@@ -210,8 +210,6 @@ class AsyncRequestDoFn(beam.DoFn):
                 yield self._answered(asked, future.result(), served)
             elif isinstance(error, RequestError):
                 yield self._failed(asked, error, served, error.partial)
-            elif isinstance(error, ModelReplaced):
-                yield from self._send(request_id, asked)
             else:
                 raise error  # the model's or the engine's: it concerns every element, and the runner decides
         finally:

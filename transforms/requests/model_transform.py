@@ -146,7 +146,6 @@ class ModelTransform(beam.PTransform):
             manager=manager,
             job=self.job,
             chat=self._chat,
-            changes=self._updates is not None,
             retry_within=retry_within,
         )
 

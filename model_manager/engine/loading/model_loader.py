@@ -144,5 +144,4 @@ def _info(
         quantization=quantization,
         kv_cache_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         revision=config.revision or "",
-        gpu_free_gib=torch.cuda.mem_get_info(placement.device)[0] / 2**30 if placement.device.type == "cuda" else 0.0,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from millrace.model_manager.manager.memory import Memory
 from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
 from millrace.model_manager.manager.router import Router
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
@@ -49,16 +48,6 @@ INFO = ModelInfo(
     eos_token_ids=[],
     load_seconds=0.0,
 )
-
-
-def model(name: str) -> ModelConfig:
-    """One that four requests at a time run on."""
-    return ModelConfig(model=name, backend="fake", max_num_seqs=4)
-
-
-def router_with_room_for(gib: float) -> Router:
-    """On a machine of so much memory, of which each model takes 1 GiB."""
-    return Router(SETTINGS, 0.0, memory=Memory(gib, needs=lambda _config, _folder: 1.0))
 
 
 def request(name: str, prompt: int = 0, **params: object) -> Request:

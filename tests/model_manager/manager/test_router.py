@@ -6,7 +6,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ModelDoesNotFit
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Failure, FinishReason, Output, StepReport, Submit
+from millrace.model_manager.wire.messages import CloseModel, Failure, FinishReason, Output, StepReport, Submit
 from millrace.model_manager.wire.transport import ProtocolError
 from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, output, request, world
 
@@ -280,6 +280,16 @@ def test_the_manager_is_done_when_its_last_client_has_been_gone_for_a_while() ->
     assert made.engine is not None
     made.pass_time(2)
     assert made.router.is_done(made.now)
+    assert made.engine is None
+
+
+def test_a_model_that_another_has_replaced_ends_as_its_last_client_closes_it() -> None:
+    made = world(1, 2)
+    made.router.close_model(1, CloseModel(KEY, replaced=True), made.now)
+    made.pass_time(0.2)
+    assert made.engine is not None, "the other client uses it"
+    made.router.close_model(2, CloseModel(KEY, replaced=True), made.now)
+    made.pass_time(0.2)
     assert made.engine is None
 
 

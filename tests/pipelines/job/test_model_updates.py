@@ -63,7 +63,6 @@ class Job:
 
     def run_with_a_change(self, output: str, **settings: Any) -> None:
         """The prompts come as they are read, those of the second half once the next model is loaded."""
-        manager = {name: settings.pop(name) for name in ("memory_gib",) if name in settings}
         model = ModelConfig.parse({"model": str(self.folder / "a")} | settings)
         with pipeline() as p:
             numbers = p | beam.Create(range(PROMPTS), reshuffle=False)
@@ -71,7 +70,7 @@ class Job:
             generate = Generate(
                 model,
                 SamplingParams(max_tokens=MAX_TOKENS, min_tokens=MAX_TOKENS, temperature=0),
-                manager=ManagerConfig(linger=0.5, **manager),
+                manager=ManagerConfig(linger=0.5),
                 chat=False,
                 updates=WatchedFile(str(self.file), every=0.05),
             )
@@ -165,14 +164,12 @@ def job(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(tmp_path, runtime)
 
 
-@pytest.mark.parametrize("room", ["beside", "after"])
-def test_a_job_goes_over_to_another_model_in_the_middle(job: Job, room: str) -> None:
+def test_a_job_goes_over_to_another_model_in_the_middle(job: Job) -> None:
     with job.beside(lambda: None):
-        job.run_with_a_change("out", backend="fake", max_num_seqs=8, **({"memory_gib": 0.5} if room == "after" else {}))
+        job.run_with_a_change("out", backend="fake", max_num_seqs=8)
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}, "the old process is gone"
-    together = max(len(pids) for pids in job.pids)
-    assert together == (1 if room == "after" else 2)
+    assert max(len(pids) for pids in job.pids) == 2
 
 
 def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,8 +188,7 @@ def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["beside", "after"])
-def test_of_two_quick_updates_the_later_one_holds(job: Job, room: str) -> None:
+def test_of_two_quick_updates_the_later_one_holds(job: Job) -> None:
     def update() -> None:
         job.until(lambda: job.finished() > PROMPTS // 6)
         job.name("b")
@@ -200,7 +196,7 @@ def test_of_two_quick_updates_the_later_one_holds(job: Job, room: str) -> None:
         job.name("c")
 
     with job.beside(update):
-        assert job.run_with_updates("out", *(["--memory_gib=0.5"] if room == "after" else [])) == 0
+        assert job.run_with_updates("out") == 0
     models = {Path(row["model"]).name for row in job.rows("out").values()}
     assert {"a", "c"} <= models
     job.expect("out", *models)
@@ -208,9 +204,8 @@ def test_of_two_quick_updates_the_later_one_holds(job: Job, room: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["beside", "after"])
 @pytest.mark.parametrize("role", ["engine", "manager"])
-def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, room: str, role: str) -> None:
+def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, role: str) -> None:
     def update() -> None:
         job.until(lambda: job.finished() > PROMPTS // 6)
         status = job.status()
@@ -221,28 +216,26 @@ def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, ro
         os.kill(victims[0], signal.SIGKILL)
 
     with job.beside(update):
-        assert job.run_with_updates("out", *(["--memory_gib=0.5"] if room == "after" else [])) == 0
+        assert job.run_with_updates("out") == 0
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["beside", "after"])
-def test_several_worker_processes_change_together(job: Job, room: str) -> None:
+def test_each_worker_process_changes_its_model(job: Job) -> None:
     def update() -> None:
         job.until(lambda: job.finished() > PROMPTS // 6)
         job.name("b")
 
     flags = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     with job.beside(update):
-        assert job.run_with_updates("out", *flags, *(["--memory_gib=0.5"] if room == "after" else [])) == 0
+        assert job.run_with_updates("out", *flags) == 0
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["beside", "after"])
-def test_a_job_goes_over_to_other_weights_of_real_engines(job: Job, room: str) -> None:
+def test_a_job_goes_over_to_other_weights_of_real_engines(job: Job) -> None:
     config = random_checkpoints.llama_gqa()
     config.vocab_size = 1536  # of the tokenizer that stays
     config.eos_token_id = None
@@ -254,7 +247,7 @@ def test_a_job_goes_over_to_other_weights_of_real_engines(job: Job, room: str) -
     shutil.copytree(resolve(EMBEDDED_MODEL), job.folder / "a")
     job.engine = ["--temperature=0", f"--max_tokens={MAX_TOKENS}", f"--min_tokens={MAX_TOKENS}", "--kv_cache_gib=0.05"]
     with job.beside(lambda: None):
-        job.run_with_a_change("out", kv_cache_gib=0.05, **({"memory_gib": 0.6} if room == "after" else {}))
+        job.run_with_a_change("out", kv_cache_gib=0.05)
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}
-    assert max(len(pids) for pids in job.pids) == (1 if room == "after" else 2)
+    assert max(len(pids) for pids in job.pids) == 2

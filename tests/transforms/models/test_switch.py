@@ -64,7 +64,7 @@ class World:
         return Client(options, self.log)
 
     def switch(self, model: str = "a", watched: WatchedFile | None = None) -> ModelSwitch:
-        switch = ModelSwitch(ClientOptions(ModelConfig(model=model), job="j", changes=True), self.open, watched)
+        switch = ModelSwitch(ClientOptions(ModelConfig(model=model), job="j"), self.open, watched)
         switch.enter()
         return switch
 
@@ -142,12 +142,11 @@ def test_an_update_back_to_the_model_that_is_there_abandons_the_other_and_change
     first.leave()
 
 
-def test_who_opens_the_new_model_says_which_it_replaces(world: World) -> None:
+def test_an_update_may_name_a_revision(world: World) -> None:
     switch = world.switch()
     name(switch)
     switch.ask({"model": "b", "revision": "r2"})
     eventually(lambda: name(switch) == "b")
-    assert [options.replaces for options in world.asked] == ["", ModelConfig(model="a").key]
     current = switch.current
     assert current is not None
     assert (current.name, current.revision) == ("b", "r2")
@@ -179,20 +178,10 @@ def test_a_first_model_that_is_left_while_it_is_opened_is_not_waited_for(world: 
     thread = threading.Thread(target=lambda: switch.begin().leave())
     thread.start()
     eventually(lambda: len(world.asked) == 1)
-    switch.follow(ModelConfig(model="b"))
+    switch.ask("b")
     thread.join(PATIENCE)
     assert name(switch) == "b"
     assert world.log == ["open b"]
-
-
-def test_following_to_where_one_is_already_opens_nothing(world: World) -> None:
-    switch = world.switch()
-    name(switch)
-    switch.follow(ModelConfig(model="a"))
-    switch.follow(ModelConfig(model="b"))
-    eventually(lambda: name(switch) == "b")
-    switch.follow(ModelConfig(model="b"))
-    assert len(world.asked) == 2
 
 
 def test_late_elements_of_earlier_windows_do_not_turn_the_model_back(world: World) -> None:
