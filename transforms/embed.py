@@ -32,24 +32,26 @@ class Embed(ModelTransform):
         model: str | ModelConfig,
         params: SamplingParams | None = None,
         *,
+        template: str | None = None,
         pooling: Pooling = "last",
         normalize: bool = True,
         **settings: Unpack[ModelSettings],
     ) -> None:
         """`pooling`: the last token's hidden state, or the mean of all. `normalize`: to length 1.
 
+        `template`: as for Generate.
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         if pooling not in get_args(Pooling):
             raise ConfigError(f"pooling={pooling!r}: takes {' or '.join(get_args(Pooling))}")
-        super().__init__(_Embedding(pooling, normalize), model, params, {"chat": False, **settings})
+        super().__init__(_Embedding(template, pooling, normalize), model, params, {"chat": False, **settings})
 
 
 class _Embedding:
     result = Embedded
-    rows = RowShape()
 
-    def __init__(self, pooling: Pooling, normalize: bool) -> None:
+    def __init__(self, template: str | None, pooling: Pooling, normalize: bool) -> None:
+        self.rows = RowShape(template=template)
         self._pooling = pooling
         self._normalize = normalize
 

@@ -14,8 +14,9 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from .elements.answers import Generation, num_generated_tokens
 from .elements.completions import Choice, Completion, Prompt, Usage
 from .elements.prompt_rows import RowShape
+from .elements.prompt_template import with_system
 from .models.client import Client
-from .requests.model_transform import ModelSettings, ModelTransform
+from .requests.model_transform import ModelSettings, ModelTransform, chat_with
 
 
 class Generate(ModelTransform):
@@ -37,27 +38,35 @@ class Generate(ModelTransform):
         model: str | ModelConfig,
         params: SamplingParams | None = None,
         *,
+        template: str | None = None,
+        system: str | None = None,
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`stateful` keeps what is in flight in the runner's state and emits it by timer, for long generations on
+        """`template` makes the prompt of text or a mapping: `Summarize: {text}`, with the mapping's keys, or {text} of
+        text. A Prompt stays as it is. `system` is the system message of each chat, unless its messages have one.
+
+        `stateful` keeps what is in flight in the runner's state and emits it by timer, for long generations on
         streams: no bundle waits for them. Takes an unbounded input, and a runner with timers of real time; raises
         ConfigError, when applied, otherwise.
 
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
-        super().__init__(_Generating(), model, params, settings, stateful=stateful)
+        super().__init__(_Generating(template, system), model, params, chat_with(system, settings), stateful=stateful)
 
 
 class _Generating:
     result = Completion
-    rows = RowShape()
 
-    def asked(self, _prompt: Prompt) -> tuple[()]:
-        return ()
+    def __init__(self, template: str | None, system: str | None) -> None:
+        self.rows = RowShape(template=template)
+        self._system = system
+
+    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+        return () if self._system is None else ("generate", with_system(prompt, self._system))
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
-        return client.submit(prompt.content, params, request_id=request_id)
+        return client.submit(with_system(prompt, self._system), params, request_id=request_id)
 
     def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Completion:
         return completion_of(prompt, result, model, revision)

@@ -17,9 +17,10 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from .elements.answers import ContinuationResult
 from .elements.completions import Prompt
 from .elements.prompt_rows import RowShape
+from .elements.prompt_template import with_system
 from .elements.task_results import ContinuationScore, Scored, spent
 from .models.client import Client
-from .requests.model_transform import ModelSettings, ModelTransform
+from .requests.model_transform import ModelSettings, ModelTransform, chat_with
 
 
 class Score(ModelTransform):
@@ -36,28 +37,36 @@ class Score(ModelTransform):
         model: str | ModelConfig,
         params: SamplingParams | None = None,
         *,
+        template: str | None = None,
+        system: str | None = None,
         continuations_column: str = "continuations",
         **settings: Unpack[ModelSettings],
     ) -> None:
         """With a chat template, continuations are what the assistant would answer.
 
+        `template`, `system`: as for Generate.
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
-        super().__init__(_Scoring(continuations_column), model, params, settings)
+        task = _Scoring(continuations_column, template, system)
+        super().__init__(task, model, params, chat_with(system, settings))
 
 
 class _Scoring:
     result = Scored
-    rows = RowShape()
 
-    def __init__(self, column: str) -> None:
+    def __init__(self, column: str, template: str | None, system: str | None) -> None:
+        self.rows = RowShape(template=template)
         self._column = column
+        self._system = system
 
     def asked(self, prompt: Prompt) -> tuple[Any, ...]:
-        return "score", self._continuations(prompt)
+        system = () if self._system is None else (with_system(prompt, self._system),)
+        return "score", self._continuations(prompt), *system
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
-        return client.score(prompt.content, self._continuations(prompt), params, request_id=request_id)
+        return client.score(
+            with_system(prompt, self._system), self._continuations(prompt), params, request_id=request_id
+        )
 
     def element(self, prompt: Prompt, result: list[ContinuationResult], model: str, revision: str) -> Scored:
         scores = [_score(*pair) for pair in zip(self._continuations(prompt), result, strict=True)]

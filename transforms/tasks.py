@@ -24,6 +24,10 @@ CLASSIFY_TEMPLATE = DEFAULT_TEMPLATE.replace("Extract these fields", "Classify t
 class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts to completions."""
 
+    template: str | None = None
+    """Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead letter."""
+    system: str | None = None
+    """System message of each chat, unless the row's messages have one. Needs a model with a chat template."""
     stateful: bool = False
     """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
     Prism (docs/how-to/streams.md)."""
@@ -32,6 +36,10 @@ class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts and continuations to log-probabilities."""
 
+    template: str | None = None
+    """Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead letter."""
+    system: str | None = None
+    """System message of each chat, unless the row's messages have one. Needs a model with a chat template."""
     continuations_column: str = "continuations"
     """Column of continuations: a string, or a list of strings or of lists of token ids."""
 
@@ -39,6 +47,8 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 class EmbedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts to vectors."""
 
+    template: str | None = None
+    """Make each prompt of the row's columns: 'query: {text}'. A row without one of them is a dead letter."""
     pooling: Pooling = "last"
     """The last token's state, or the mean of all."""
     normalize: bool = True

@@ -67,7 +67,10 @@ class EngineClient:
         config = _on_this_machine(config, folder, revision_of(config.model, folder))
         tokenizer = Tokenizer.load(folder)
         if chat and not tokenizer.has_chat_template:
-            raise ConfigError(f"chat=True (--chat always): {config.model} has no chat template; takes False or None")
+            raise ConfigError(
+                f"{config.model} has no chat template, which chat=True (--chat always) and system (--system) need: "
+                "leave them out, or name another model"
+            )
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
         session = Session(config, folder, election, settings, tokenizer)

@@ -47,6 +47,8 @@ class JobOptions:
     prompt_column: str | None
     id_column: str | None
     row_params: bool
+    limit: int | None
+    """Rows to read, at most."""
     output: Address
     output_format: str | None
     num_shards: int | None
@@ -101,6 +103,11 @@ class JobOptions:
         return self.dead_letters or self.output
 
     @property
+    def template(self) -> str | None:
+        """What makes prompts of rows' columns."""
+        return None if self.task.documents else getattr(self.settings, "template", None)
+
+    @property
     def stateful(self) -> bool:
         """Whether what is in flight is kept in the runner's state."""
         return getattr(self.settings, "stateful", False)
@@ -126,6 +133,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         prompt_column=known.text_column if task.documents else known.prompt_column,
         id_column=known.id_column,
         row_params=known.row_params,
+        limit=known.limit,
         output=_address("--output", known.output, beam),
         output_format=known.output_format,
         num_shards=known.num_shards,
@@ -276,6 +284,12 @@ def _add_input(group: Any, *, documents: bool) -> None:
         action=argparse.BooleanOptionalAction,
         default=not documents,
         help=f"Take sampling parameters from columns of their names. Default: {not documents}.",
+    )
+    group.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help="Read the first N rows only: of a file in its order, of several in the order of their names.",
     )
 
 

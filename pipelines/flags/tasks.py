@@ -36,8 +36,8 @@ _NOT_UNDER_A_GRAMMAR = {
     *("include_stop_str_in_output", "ignore_eos", "allowed_token_ids", "bad_words"),
 }
 """Parameters that a row's grammar takes the place of."""
-_NO_FLAGS = frozenset(("rows", "labels", "examples", "template", "details"))
-"""Settings that flags name by files, or that rows of files have anyway."""
+_NOT_FROM_SETTINGS = frozenset(("rows", "labels", "examples", "template", "details"))
+"""Settings of tasks on documents that flags name by files, or that rows of files have anyway."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TaskCommand:
         """Add the flags of the settings; returns the names of the settings that need no file."""
         if self.add_files:
             self.add_files(group)
-        return add_settings(group, self.settings, leave_out=_NO_FLAGS)
+        return add_settings(group, self.settings, leave_out=_NOT_FROM_SETTINGS if self.documents else ())
 
     def read_flags(self, known: argparse.Namespace, names: Collection[str]) -> TaskSettings:
         """Raises ConfigError, one sentence that names the flag and its value."""

@@ -267,7 +267,7 @@ def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None
 
 
 def _total(options: JobOptions) -> RowCount:
-    total = count_rows([str(each) for each in options.input], input_format_of(options))
+    total = count_rows([str(each) for each in options.input], input_format_of(options), limit=options.limit)
     files = files_of(options)
     if files is None or options.if_exists != "resume":
         return total

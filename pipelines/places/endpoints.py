@@ -25,6 +25,7 @@ from apache_beam.options.pipeline_options import StandardOptions
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddress, WatchedFiles
+from millrace.transforms.elements.prompt_template import columns_of
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.runners import PRISM, TRIED, has_checkpoints
@@ -94,10 +95,15 @@ def check(options: JobOptions) -> None:
     if _has_files(options) and not options.is_stream:
         for name, value in _of_windows(options).items():
             raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.source} is not one")
+    if options.is_stream and options.limit is not None:
+        raise ConfigError(f"--limit needs input that ends, and {options.source} is a stream")
     reader(options), writer(options)  # their constructors check what they are given
     if options.prompt_column and not options.is_stream:
         flag = "--text_column" if options.task.documents else "--prompt_column"
         check_column(flag, options.prompt_column, options.input, input_format_of(options))
+    if options.template is not None and not options.is_stream:
+        for column in columns_of(options.template):
+            check_column("--template", column, options.input, input_format_of(options))
     if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
         _check_folders(options)
@@ -174,13 +180,14 @@ def reader(options: JobOptions) -> beam.PTransform:
         "id_column": options.id_column,
         "row_params": options.row_params,
         "documents": options.task.documents,
+        "template": options.template,
         "fail_fast": options.fail_fast,
     }
     if drains(options):
         rows["drain"] = str(drain_file(options))
     if isinstance(options.source, PubSubAddress):
         rows["outputs"] = topics_written(options.output, options.dead_letters)
-    return _reader(options.input, rows).with_exception_handling()
+    return _reader(options.input, rows, options.limit).with_exception_handling()
 
 
 def input_format_of(options: JobOptions) -> str | None:
@@ -195,7 +202,7 @@ def schema_of(options: JobOptions) -> pa.Schema | None:
     return extracted_schema(record_of(settings.rows)) if isinstance(settings, ExtractSettings) else None
 
 
-def _reader(inputs: Sequence[Address], rows: dict[str, Any]) -> Any:
+def _reader(inputs: Sequence[Address], rows: dict[str, Any], limit: int | None) -> Any:
     source = inputs[0]
     if isinstance(source, PubSubAddress):
         from millrace.transforms.streams.pubsub import ReadPubSub
@@ -210,7 +217,7 @@ def _reader(inputs: Sequence[Address], rows: dict[str, Any]) -> Any:
         from millrace.transforms.streams.watch import WatchPrompts
 
         return WatchPrompts(paths, **rows)
-    return ReadPrompts(paths, **rows)
+    return ReadPrompts(paths, limit=limit, **rows)
 
 
 def writer(options: JobOptions) -> beam.PTransform:

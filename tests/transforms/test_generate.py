@@ -60,6 +60,14 @@ def test_elements_are_prompts_text_messages_token_ids_or_rows() -> None:
         check(columns, lambda rows: ("p", {"x": 1}) in rows and ("r", {"y": 2}) in rows, "columns")
 
 
+def test_a_template_makes_prompts_of_text_and_mappings() -> None:
+    with pipeline() as p:
+        made = p | beam.Create(["one", {"text": "two"}, Prompt(text="as it is")]) | generate(template="say {text}")
+        check(
+            made | beam.Map(lambda found: found.text), lambda found: sorted(found) == ["AS IT IS", "SAY ONE", "SAY TWO"]
+        )
+
+
 def test_a_prompt_without_an_id_gets_that_of_its_content() -> None:
     seen = []
     for _ in range(2):

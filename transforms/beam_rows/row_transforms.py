@@ -81,7 +81,12 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def shape(self) -> RowShape:
         """Which fields are which."""
-        return RowShape(prompt_column=self.prompt_field, id_column=self.id_field, row_params=self.row_params)
+        return RowShape(
+            prompt_column=self.prompt_field,
+            id_column=self.id_field,
+            row_params=self.row_params,
+            template=getattr(self, "template", None),
+        )
 
     def of_transform(self) -> dict[str, Any]:
         """What the transforms take by these names."""
@@ -219,6 +224,8 @@ class _RowTransform(beam.PTransform):
         for setting, field in named.items():
             if field is not None and field not in names:
                 raise ConfigError(f"{setting}={field!r}: takes a field of the rows; {has}")
+        if shape.template is not None and (missing := set(shape.prompt_columns) - set(names)):
+            raise ConfigError(f"template: names {', '.join(sorted(missing))}: takes fields of the rows; {has}")
         if not set(shape.prompt_columns) & set(names):
             raise ConfigError(f"prompt_field is missing: takes the field that holds the prompts; {has}")
         if self._settings.output_field in names:

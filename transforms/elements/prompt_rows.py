@@ -10,7 +10,8 @@ Three shapes of row, recognised in this order:
 Of an object these names are ours, everything else is a further column and rides along untouched:
 
 - the id column, `id` by default, else `custom_id`: a string or an integer,
-- the prompt column, `prompt` by default, or `messages`; of documents `text`, `document`, `prompt`,
+- the prompt column, `prompt` by default, or `messages`; of documents `text`, `document`, `prompt`; with a template
+  (prompt_template.py) no column is, and those that it names ride along too,
 - SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/reference/sampling.md lists them) and
   `sampling_params`, an object of them that wins over the former, or a text that is its JSON, as `constraint` may be;
   `row_params=False` leaves all of these to the columns.
@@ -18,6 +19,7 @@ Of an object these names are ours, everything else is a further column and rides
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,12 +27,13 @@ import msgspec
 
 from millrace.model_manager.wire.chat_messages import parse_messages
 from millrace.model_manager.wire.constraint import fields_of
-from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.json_text import from_text
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from . import openai_batch
 from .completions import Messages, Prompt
+from .prompt_template import columns_of, filled
 
 MAX_DEPTH = 100
 SAMPLING_NAMES = frozenset(SamplingParams.__struct_fields__)
@@ -38,8 +41,10 @@ NESTED_PARAMS = "sampling_params"
 
 
 class RowShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Which columns of a row are which."""
+    """Which columns of a row are which. Raises ConfigError for a template that is none, or beside a prompt column."""
 
+    template: str | None = None
+    """Makes the prompt of the row's columns."""
     prompt_column: str | None = None
     """By default that of `default_columns` which the row has."""
     documents: bool = False
@@ -49,14 +54,28 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
     row_params: bool = True
     """Whether sampling parameters are taken from the row."""
 
+    def __post_init__(self) -> None:
+        if self.template is not None:
+            columns_of(self.template)
+            if self.prompt_column:
+                raise ConfigError("template and prompt_column exclude each other: a template names its columns itself")
+
     @property
     def default_columns(self) -> tuple[str, ...]:
         """Those that the prompt may be in."""
-        return ("text", "document", "prompt") if self.documents else ("prompt", "messages")
+        return (
+            ()
+            if self.template is not None
+            else ("text", "document", "prompt")
+            if self.documents
+            else ("prompt", "messages")
+        )
 
     @property
     def prompt_columns(self) -> tuple[str, ...]:
-        """Those that the prompt may be in: the one that is named, or the default ones."""
+        """Those that the prompt may be in: the one that is named, or the default ones. With a template, all of its."""
+        if self.template is not None:
+            return columns_of(self.template)
         return (self.prompt_column,) if self.prompt_column else self.default_columns
 
     @property
@@ -68,18 +87,26 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
 def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None = None) -> Prompt:
     """The prompt of a decoded row; `position` (file and place) is its id where it has none. Raises InvalidRequest."""
     if isinstance(row, str):
-        check_text(row, shape)
-        return Prompt(id=position, text=row, source=position, original=original)
+        return text_prompt(row, shape, position=position, original=original)
     check_depth(row)
     if not isinstance(row, dict):
         raise InvalidRequest(f"a row is an object or a string, not {_json_type(row)}")
     rest = dict(row)
-    if not shape.documents and openai_batch.is_batch_row(row, shape.prompt_column):
+    if shape.template is None and not shape.documents and openai_batch.is_batch_row(row, shape.prompt_column):
         rest, shape = openai_batch.plain_row(row), msgspec.structs.replace(shape, prompt_column=None)
     identity = take_id(rest, shape) or position
-    content = _take_content(rest, shape)
+    content = _take_content(rest, shape) if shape.template is None else {"text": filled(shape.template, row)}
     params = take_params(rest) if shape.row_params else {}
     return Prompt(id=identity, params=params, columns=rest, source=position, original=original, **content)
+
+
+def text_prompt(text: str, shape: RowShape, *, position: str, original: str | None = None) -> Prompt:
+    """The prompt of a row that is text alone; for a template it is the column `text`, and `prompt`."""
+    if shape.template is not None:
+        original = original or json.dumps(text)
+        text = filled(shape.template, {"text": text, "prompt": text})
+    check_text(text, shape)
+    return Prompt(id=position, text=text, source=position, original=original)
 
 
 def document_wanted(shape: RowShape) -> str:
@@ -98,7 +125,7 @@ def check_text(text: str, shape: RowShape, name: str = "the document") -> None:
 
 def check_types(row: Mapping[str, Any], shape: RowShape) -> None:
     """Raises InvalidRequest where the prompt column of a table has values that JSON has not: bytes, decimals, dates."""
-    for name in shape.prompt_columns:
+    for name in () if shape.template is not None else shape.prompt_columns:
         if not isinstance(row.get(name), str | list | dict | int | float | None):
             raise InvalidRequest(f"`{name}` is {_json_type(row[name])}: takes {shape.wanted}")
 

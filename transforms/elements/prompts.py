@@ -14,7 +14,7 @@ from millrace.model_manager.wire.errors import InvalidRequest, RequestError
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .completions import DeadLetter, Prompt, content_id
-from .prompt_rows import RowShape, check_depth, check_text, document_wanted, given_id, parse_row, too_deep
+from .prompt_rows import RowShape, check_depth, document_wanted, given_id, parse_row, text_prompt, too_deep
 
 
 def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
@@ -87,12 +87,13 @@ def _prompt(value: Any, shape: RowShape) -> Prompt:
     if isinstance(value, Prompt):
         return value
     if isinstance(value, str):
-        check_text(value, shape)
-        return Prompt(text=value)
+        return text_prompt(value, shape, position="")
     if isinstance(value, dict):
         return parse_row(value, shape, position="")
     if shape.documents:
         raise InvalidRequest(f"an element of type {type(value).__name__}: takes {document_wanted(shape)}")
+    if shape.template is not None:
+        raise InvalidRequest(f"an element of type {type(value).__name__}: a template takes text or a row as a mapping")
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return Prompt(token_ids=value)
     if isinstance(value, list):

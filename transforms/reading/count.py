@@ -28,17 +28,25 @@ class RowCount(NamedTuple):
         return f"{self.rows:,}" if self.exact else f"≈ {self.rows:,}"
 
 
-def count_rows(patterns: Sequence[str], named_format: str | None = None, budget: int = _BUDGET) -> RowCount:
-    """Rows of all files. At most `budget` bytes (decompressed) are read; what is beyond is taken to be alike."""
+def count_rows(
+    patterns: Sequence[str], named_format: str | None = None, budget: int = _BUDGET, limit: int | None = None
+) -> RowCount:
+    """Rows of all files, at most `limit`. At most `budget` bytes (decompressed) are read; what is beyond is taken to be
+    alike.
+    """
     rows, bytes_read, bytes_left, exact = 0, 0, 0, True
     for file in match_files(list(patterns)):
-        counted = _count(file, input_format(file.path, named_format), max(budget - bytes_read, 0))
+        most = None if limit is None else limit - rows
+        counted = _count(file, input_format(file.path, named_format), max(budget - bytes_read, 0), most)
         rows += counted.rows
         bytes_read += counted.bytes_read
         bytes_left += counted.bytes_left
         exact = exact and counted.exact
+        if limit is not None and rows >= limit:
+            return RowCount(limit, exact=True)
     if bytes_left:
-        return RowCount(round(rows * (1 + bytes_left / max(bytes_read, 1))), exact=False)
+        estimate = round(rows * (1 + bytes_left / max(bytes_read, 1)))
+        return RowCount(estimate if limit is None else min(estimate, limit), exact=False)
     return RowCount(rows, exact)
 
 
@@ -49,23 +57,24 @@ class _Counted(NamedTuple):
     exact: bool = True
 
 
-def _count(file: FileMetadata, form: str, budget: int) -> _Counted:
+def _count(file: FileMetadata, form: str, budget: int, most: int | None) -> _Counted:
     if form == "file":
         return _Counted(1)
     try:
         with open_input(file.path) as stream:
             if form == "parquet":
                 return _Counted(pq.ParquetFile(stream).metadata.num_rows)
-            return _count_lines(stream, file.size_in_bytes, form, budget)
+            return _count_lines(stream, file.size_in_bytes, form, budget, most)
     except Exception as error:
         if isinstance(error, pa.ArrowInvalid) or is_damage(error):
             return _Counted(0, exact=False)
         raise
 
 
-def _count_lines(stream: BinaryIO, size: int, form: str, budget: int) -> _Counted:
+def _count_lines(stream: BinaryIO, size: int, form: str, budget: int, most: int | None) -> _Counted:
+    """Stops soon after `most` rows."""
     rows, read, quotes, last, ended = 0, 0, 0, b"\n", False
-    while read < budget and not ended:
+    while read < budget and not ended and (most is None or rows <= most):
         chunk = stream.read(_CHUNK)
         rows += _csv_ends(chunk, quotes) if form == "csv" else _line_ends(chunk, last)
         quotes += chunk.count(b'"')

@@ -25,6 +25,7 @@ class ReaderSettings(TypedDict, total=False):
     id_column: str | None
     row_params: bool
     documents: bool
+    template: str | None
     max_row_bytes: int
     fail_fast: bool
 
@@ -40,12 +41,14 @@ class PromptReader(beam.PTransform):
         id_column: str | None = None,
         row_params: bool = True,
         documents: bool = False,
+        template: str | None = None,
         max_row_bytes: int = MAX_ROW_BYTES,
         fail_fast: bool = False,
     ) -> None:
         """`input_format`: by default the file says. `prompt_column`, `id_column`: by default as in prompt_rows.
 
-        `documents`: the prompt column is by default `text`, `document` or `prompt`.
+        `documents`: the prompt column is by default `text`, `document` or `prompt`. `template` makes the prompt of the
+        row's columns (prompt_template.py), or of a text, which is its column `text`.
         `row_params=False` reads no sampling parameters from rows. A row longer than `max_row_bytes` is no prompt.
         """
         super().__init__()
@@ -55,6 +58,7 @@ class PromptReader(beam.PTransform):
             id_column=id_column,
             row_params=row_params,
             documents=documents,
+            template=template,
         )
         self._max_row_bytes = max_row_bytes
         self._fail_fast = fail_fast

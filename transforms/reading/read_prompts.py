@@ -1,11 +1,14 @@
 """ReadPrompts: files, by glob, from any Beam file system → Prompts, and the rows that are none.
 
 match files ─► split into ranges ─► redistribute ─► read rows ─► prompts, dead letters
+
+With a limit one worker reads the first rows, and no file beyond them; then they are redistributed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Unpack
 
 import apache_beam as beam
@@ -14,6 +17,7 @@ from apache_beam.transforms.display import DisplayDataItem
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from ..elements.prompt_rows import RowShape
 from ..files.formats import checked_input_format, input_format
 from .file_ranges import FileRange, match_files, split_file
 from .prompt_reader import PromptReader, ReaderSettings, RowsDoFn
@@ -32,10 +36,12 @@ class ReadPrompts(PromptReader):
     Raises ConfigError, when applied, for a pattern that matches nothing or a file of no known format.
     """
 
-    def __init__(self, patterns: str | Sequence[str], **rows: Unpack[ReaderSettings]) -> None:
+    def __init__(
+        self, patterns: str | Sequence[str], *, limit: int | None = None, **rows: Unpack[ReaderSettings]
+    ) -> None:
         """`patterns`: one or more paths or globs. `input_format`: jsonl, text (a line a row), csv, parquet, file (each
         whole) or documents (JSONL, CSV and Parquet by their extensions, every other file whole); by default by
-        extension.
+        extension. `limit`: read the first rows only, good or not; files are read in the order of their names.
 
         `rows`: as PromptReader takes them.
         """
@@ -45,14 +51,21 @@ class ReadPrompts(PromptReader):
             raise ConfigError("input: takes at least one path or glob")
         if self._format:
             checked_input_format(self._format)
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit={limit}: takes a number of rows, 1 or more")
+        self._limit = limit
 
     def expand(self, root: Any) -> Any:
         for file in match_files(self._patterns):
             input_format(file.path, self._format)
+        patterns = root | "Patterns" >> beam.Create([self._patterns])
+        if self._limit is not None:
+            first = ReadFirst(self._limit, self._format, self._shape, self._max_row_bytes, strict=self._strict)
+            prompts, letters = self._rows("Read rows", patterns, first)
+            return self._outputs(prompts | "Spread rows" >> beam.Reshuffle(), letters)
         reader = ReadRange(self._shape, self._max_row_bytes, strict=self._strict)
         ranges = (
-            root
-            | "Patterns" >> beam.Create([self._patterns])
+            patterns
             | "Match" >> beam.FlatMap(match_files).with_output_types(FileMetadata)
             | "Spread files" >> beam.Reshuffle()
             | "Split" >> beam.FlatMap(split_file, self._format).with_output_types(FileRange)
@@ -72,3 +85,19 @@ class ReadRange(RowsDoFn):
 
     def process(self, part: FileRange) -> Iterator[Any]:
         yield from self._sorted(read_range(part, self._shape, self._max_row_bytes))
+
+
+class ReadFirst(RowsDoFn):
+    """Patterns → the first rows of their files. Opens no file that it needs no row of."""
+
+    def __init__(
+        self, limit: int, input_format: str | None, shape: RowShape, max_row_bytes: int, *, strict: bool
+    ) -> None:
+        super().__init__(shape, max_row_bytes, strict=strict)
+        self._limit = limit
+        self._format = input_format
+
+    def process(self, patterns: list[str]) -> Iterator[Any]:
+        parts = (part for file in match_files(patterns) for part in split_file(file, self._format))
+        rows = (row for part in parts for row in read_range(part, self._shape, self._max_row_bytes))
+        yield from self._sorted(islice(rows, self._limit))

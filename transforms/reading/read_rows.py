@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 from millrace.model_manager.wire.errors import InvalidRequest, RequestError, counted
 
 from ..elements.completions import DeadLetter, Prompt
-from ..elements.prompt_rows import NESTED_PARAMS, SAMPLING_NAMES, RowShape, check_types, given_id, parse_row, too_deep
+from ..elements.prompt_rows import (
+    NESTED_PARAMS,
+    SAMPLING_NAMES,
+    RowShape,
+    check_types,
+    given_id,
+    parse_row,
+    text_prompt,
+    too_deep,
+)
 from ..files.formats import InputFormat, delimiter
 from ..files.input_files import is_damage, open_input
 from ..files.lines import Line, read_lines
@@ -78,12 +87,14 @@ def _read_jsonl(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) 
         )
 
 
-def _read_text(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+def _read_text(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     for line in _lines(stream, part, limit):
-        yield _row_or_letter(line, f"{part.path}{LINE_MARK}{line.offset}", limit, _text_row)
+        yield _row_or_letter(
+            line, f"{part.path}{LINE_MARK}{line.offset}", limit, lambda text, at: _text_row(text, shape, at)
+        )
 
 
-def _read_whole(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+def _read_whole(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     data = b""
     while len(data) <= limit and (chunk := stream.read(limit + 1 - len(data))):  # a decompressor may give less
         data += chunk
@@ -91,14 +102,15 @@ def _read_whole(stream: BinaryIO, part: FileRange, _shape: RowShape, limit: int)
     if not data.strip():
         yield _letter(UnreadableRow("the file is empty"), part.path, "")
         return
-    yield _row_or_letter(Line(0, data[:limit], too_long=len(data) > limit), part.path, limit, _text_row, "file")
+    line = Line(0, data[:limit], too_long=len(data) > limit)
+    yield _row_or_letter(line, part.path, limit, lambda text, at: _text_row(text, shape, at), "file")
 
 
 def message_row(data: bytes, form: InputFormat, shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:
     """The row that a message's payload is: of JSON, or a text."""
 
     def parse(text: str, at: str) -> Prompt | DeadLetter:
-        return _text_row(text, at) if form == "text" else _json_row(text, shape, at)
+        return _text_row(text, shape, at) if form == "text" else _json_row(text, shape, at)
 
     if not data.strip():
         return _letter(UnreadableRow("the message is empty"), position, "")
@@ -124,8 +136,11 @@ def _row_or_letter(line: Line, position: str, limit: int, parse: Any, what: str 
     return prompt
 
 
-def _text_row(text: str, position: str) -> Prompt:
-    return Prompt(id=position, text=text, source=position)
+def _text_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
+    try:
+        return text_prompt(text, shape, position=position)
+    except RequestError as error:
+        return _letter(error, position, text)
 
 
 def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:

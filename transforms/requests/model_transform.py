@@ -53,6 +53,19 @@ class ModelSettings(TypedDict, total=False):
     open_client: Opener
 
 
+def chat_with(system: str | None, settings: ModelSettings) -> ModelSettings:
+    """The settings where a system message is given: the model must have a chat template. Raises ConfigError."""
+    if system is None:
+        return settings
+    if not system:
+        raise ConfigError("system='': takes the text of a system message")
+    if settings.get("chat") is False:
+        raise ConfigError(
+            "system (--system) needs the model's chat template, and chat=False (--chat never) leaves it out: take one"
+        )
+    return {**settings, "chat": True}
+
+
 class ModelTransform(beam.PTransform):
     """A result of the task for each prompt, as each finishes. Transforms of equal models share an inference process.
 

@@ -44,6 +44,13 @@ def test_rows_keep_their_fields_and_get_the_completion() -> None:
         check(found, lambda found: sorted(found) == [(1, "one two", "ONE TWO", "m"), (2, "three", "THREE", "m")])
 
 
+def test_a_template_makes_prompts_of_fields() -> None:
+    with pipeline() as p:
+        given = rows(p, beam.Row(number=1, question="one"))
+        answered = given | GenerateRows(template="{number} is {question}", open_client=StandInClient)
+        check(answered | beam.Map(lambda row: row.completion.text), lambda found: found == ["1 IS ONE"])
+
+
 def test_the_output_has_a_schema_that_the_next_transform_sees() -> None:
     p = beam.Pipeline()
     answered = rows(p, beam.Row(prompt="a")) | GenerateRows(open_client=StandInClient)
@@ -180,6 +187,8 @@ def test_an_empty_document_goes_to_the_error_output() -> None:
         ({"error_handling": {"outptu": "x"}}, "error_handling={'outptu': 'x'}: takes {output: NAME}"),
         ({"sampling": 3}, "sampling=3: takes an object with strings as names and values as values"),
         ({"row_params": "maybe"}, "row_params='maybe'"),
+        ({"template": "Sum {question"}, "expected '}'"),
+        ({"system": "Be brief.", "chat": False}, "needs the model's chat template"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], said: str) -> None:
@@ -194,6 +203,7 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], said: str) -> None:
         ({"prompt_field": "text"}, "prompt_field='text': takes a field of the rows; the rows have n, question"),
         ({}, "prompt_field is missing"),
         ({"prompt_field": "question", "output_field": "n"}, "output_field='n'"),
+        ({"template": "{queston}"}, "template: names queston: takes fields of the rows; the rows have n, question"),
         ({"prompt_field": "question", "id_field": "key"}, "id_field='key'"),
     ],
 )

@@ -38,6 +38,14 @@ def test_beyond_the_budget_the_count_is_an_estimate(tmp_path: Path) -> None:
     assert str(counted).startswith("≈ ")
 
 
+def test_a_limit_is_the_most_that_is_counted_and_nothing_is_read_beyond_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"1\n" * 7)
+    assert count_rows([f"{tmp_path}/*"], limit=9) == (7, True)
+    (tmp_path / "b.txt.gz").write_bytes(b"damaged")
+    assert count_rows([f"{tmp_path}/*"], limit=7) == (7, True)
+    assert count_rows([f"{tmp_path}/*"], limit=8) == (7, False)
+
+
 def test_a_compressed_file_that_is_longer_than_the_budget_makes_the_count_inexact(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"123456789\n" * 300_000, mtime=0))
     assert not count_rows([f"{tmp_path}/*"], budget=2**20).exact

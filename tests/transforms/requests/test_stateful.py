@@ -92,7 +92,7 @@ class Worker:
         options = ClientOptions(ModelConfig(model="stand-in", max_model_len=8), manager=ManagerConfig())
         client = SharedClient(options, SlowClient)
         self.state, self.timer = state or State(), Timer()
-        self.dofn = StatefulRequestDoFn(CODER, client, _Generating(), SamplingParams(), "job", on_failure)
+        self.dofn = StatefulRequestDoFn(CODER, client, _Generating(None, None), SamplingParams(), "job", on_failure)
         self.dofn.setup()
         self.dofn.start_bundle()
 
