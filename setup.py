@@ -10,9 +10,37 @@ if not (HERE / "millrace" / "transforms").is_dir():
     raise SystemExit("millrace/ lacks its links, which zip archives drop: use git clone or a .tar.gz")
 shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)  # setuptools would add what an earlier build has left there
 
+CLIENT = [
+    "apache-beam[gcp]>=2.77,<3",
+    "confluent-kafka>=2.6,<3",
+    "google-cloud-pubsub>=2.18,<3",
+    "google-cloud-storage>=3.1,<4",
+    "huggingface-hub>=1,<3",
+    "jinja2>=3.1,<4",
+    "llguidance>=1.9,<2",
+    "msgspec>=0.21,<1",
+    "numpy>=2,<3",
+    "pandas>=2,<3",  # Beam imports it for YAML, and wherever it finds itself in IPython
+    "psutil>=7,<8",
+    "pyarrow>=19",
+    "pyyaml>=6",
+    "regex>=2025.1",
+    "rich>=14",
+    "tokenizers>=0.22,<1",
+]
+ENGINE = [
+    "accelerate>=1,<2",
+    "numba>=0.63,<1",
+    "safetensors>=0.6,<1",
+    "torch>=2.9,<3",
+    "transformers>=5.20,<6",
+]
+# What is built from a source distribution requires the engine: Beam makes one of --setup_file, and its workers build
+# it. So a wheel for clients is built from a checkout.
+WORKER = ["beam-millrace[engine]"] if (HERE / "PKG-INFO").exists() else []
 PLOTS = ["matplotlib>=3.10,<4"]
 DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
-NOTEBOOK = ["ipykernel>=6", "pandas>=2,<3", *PLOTS]  # Beam imports pandas wherever it finds itself in IPython
+NOTEBOOK = ["ipykernel>=6", *PLOTS]
 
 setup(
     name="beam-millrace",
@@ -21,6 +49,17 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     packages=find_packages(include=["millrace*"]),
     package_data={
@@ -28,33 +67,15 @@ setup(
         "millrace.model_manager.store": ["embedded/**/*"],
         "millrace.pipelines.commands": ["*.yaml"],
     },
-    install_requires=[
-        "accelerate>=1,<2",
-        "apache-beam[gcp]>=2.77,<3",
-        "confluent-kafka>=2.6,<3",
-        "google-cloud-pubsub>=2.18,<3",
-        "google-cloud-storage>=3.1,<4",
-        "huggingface-hub>=1,<3",
-        "jinja2>=3.1,<4",
-        "llguidance>=1.9,<2",
-        "msgspec>=0.21,<1",
-        "numba>=0.63,<1",
-        "numpy>=2,<3",
-        "psutil>=7,<8",
-        "pyarrow>=19",
-        "regex>=2025.1",
-        "rich>=14",
-        "safetensors>=0.6,<1",
-        "tokenizers>=0.22,<1",
-        "torch>=2.9,<3",
-        "transformers>=5.20,<6",
-    ],
+    install_requires=[*CLIENT, *WORKER],
     extras_require={
+        "engine": ENGINE,
         "bench": PLOTS,
         "s3": ["boto3>=1.34,<2"],
         "notebook": NOTEBOOK,
         "docs": DOCS,
         "dev": [
+            *ENGINE,
             *NOTEBOOK,
             *DOCS,
             "gcp-storage-emulator",

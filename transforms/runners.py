@@ -96,6 +96,12 @@ def running(runner: Any) -> Runner:
     return known(name) or msgspec.structs.replace(nearest, name=name, tries_again=True)
 
 
+def runs_here(options: PipelineOptions, runner: Runner) -> bool:
+    """Whether the engine is known to run on this machine, and not where workers of another environment are."""
+    environment = options.view_as(PortableOptions).environment_type
+    return environment == "LOOPBACK" or (environment is None and runner in (LOCAL, PRISM))
+
+
 # ── Prism's long jobs ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

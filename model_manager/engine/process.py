@@ -21,6 +21,7 @@ import msgspec
 
 from ..store.revisions import check_revision
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
+from ..wire.engine_extra import check_engine_extra
 from ..wire.errors import ErrorInfo, InvalidRequest, ModelLoadFailed, RequestError
 from ..wire.messages import (
     Cancel,
@@ -93,6 +94,7 @@ def run(start: StartEngine, link: ManagerLink) -> int:
 
 def load_engine(start: StartEngine) -> Engine:
     """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
+    check_engine_extra(start.config)
     check_revision(start.config.model, Path(start.folder), start.config.revision)
     if start.config.backend == "fake":
         from .fake import FakeEngine

@@ -1,7 +1,7 @@
 """How this package gets to workers on other machines: from a checkout, from where it is installed, or in their image.
 
 A checkout has its setup.py, from which Beam builds a source distribution. An installed package has none: its files are
-put into a wheel again, as they are listed by the installer.
+put into a wheel again, as they are listed by the installer. Both require the extra `engine`: workers run the engine.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def find_package(options: PipelineOptions) -> Package:
         pass
     raise ConfigError(
         "--setup_file is missing: millrace is neither a checkout here nor installed; name its setup.py, or give"
-        " --extra_package a wheel of it, or --sdk_container_image an image that has it"
+        " --extra_package a source distribution of it, or --sdk_container_image an image that has it"
     )
 
 
@@ -92,6 +92,8 @@ def wheel_of(installed: Distribution, folder: Path) -> Path:
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             content = Path(str(installed.locate_file(file))).read_bytes()
+            if file.as_posix() == f"{metadata}/METADATA":  # fields, an empty line, README
+                content = content.replace(b"\n\n", f"\nRequires-Dist: {_NAME}[engine]\n\n".encode(), 1)
             archive.writestr(file.as_posix(), content)
             record.append(f"{file.as_posix()},sha256={_digest(content)},{len(content)}")
         archive.writestr(f"{metadata}/RECORD", "\n".join([*record, f"{metadata}/RECORD,,", ""]))

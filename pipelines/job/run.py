@@ -27,12 +27,13 @@ from rich.console import Console
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.engine_extra import check_engine_extra
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.metrics import tallied
 from millrace.transforms.reading.count import RowCount, count_rows
-from millrace.transforms.runners import DATAFLOW, PRISM
+from millrace.transforms.runners import DATAFLOW, PRISM, runs_here
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
@@ -73,6 +74,8 @@ def run_job(options: JobOptions, build: Build) -> int:
         if options.runner is DATAFLOW:
             return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
+        if runs_here(options.beam, options.runner):
+            check_engine_extra(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
         for line in () if options.quiet else model_lines(options.model.model):

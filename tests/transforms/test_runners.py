@@ -13,6 +13,7 @@ from millrace.transforms.runners import (
     known,
     lift_job_timeout,
     runner_of,
+    runs_here,
 )
 
 
@@ -37,6 +38,22 @@ def test_a_runner_is_known_by_its_name_with_its_module_or_without(flags: list[st
 def test_beams_other_runners_are_known_by_name_alone() -> None:
     assert known("SparkRunner") == Runner(name="SparkRunner")
     assert known("FooRunner") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_here"),
+    [
+        ([], True),
+        (["--runner=PrismRunner"], True),
+        (["--runner=PrismRunner", "--environment_type=EXTERNAL"], False),
+        (["--runner=FlinkRunner"], False),
+        (["--runner=FlinkRunner", "--environment_type=LOOPBACK"], True),
+        (["--runner=DataflowRunner"], False),
+    ],
+)
+def test_an_engine_runs_here_where_workers_do(flags: list[str], is_here: bool) -> None:
+    options = PipelineOptions(flags)
+    assert runs_here(options, runner_of(options)) is is_here
 
 
 @pytest.mark.parametrize("runner", [LOCAL, PRISM])

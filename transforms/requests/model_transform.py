@@ -13,6 +13,7 @@ from apache_beam.typehints import typehints
 
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.conversion import unknown
+from millrace.model_manager.wire.engine_extra import check_engine_extra
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 
@@ -21,7 +22,7 @@ from ..exception_handling import ExceptionHandling
 from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.shared_client import SharedClient
 from ..models.updates import WatchedFile
-from ..runners import Runner, lift_job_timeout, running, warn_of_lost_rows
+from ..runners import Runner, lift_job_timeout, running, runs_here, warn_of_lost_rows
 from .asynchronous import AsyncRequestDoFn, OnFailure, Task
 from .stateful import StatefulRequests
 from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
@@ -127,6 +128,8 @@ class ModelTransform(beam.PTransform):
     def expand(self, prompts: Any) -> Any:
         warn_of_lost_rows(prompts.pipeline.options)
         runner = running(prompts.pipeline.runner)
+        if self._open_client is open_engine_client and runs_here(prompts.pipeline.options, runner):
+            check_engine_extra(self._model)
         lift_job_timeout(prompts.pipeline.options, runner)
         outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]

@@ -1,6 +1,7 @@
 """What workers get is built here and installed in clean environments."""
 
 import json
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -9,10 +10,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.runners.portability.stager import Stager
 
+from millrace.model_manager.wire.engine_extra import ENGINE_PACKAGES
 from millrace.pipelines.dataflow.package import find_package
-from tests.pipelines.clean_environments import clean_environment, install
+from tests.pipelines.clean_environments import ROOT, clean_environment, install, pip
 
-ROOT = Path(__file__).parents[3]
 LOADS = """
 import json, sys
 import millrace.pipelines.commands.tasks, millrace.transforms
@@ -77,3 +78,9 @@ def test_what_is_staged_works_in_a_clean_environment_and_can_be_staged_from_ther
     second = clean_environment(tmp_path / "second")
     install(second, wheel)
     assert loaded(second, tmp_path) | {"places": 0} == found | {"places": 0}
+
+    worker = clean_environment(tmp_path / "worker", without=ENGINE_PACKAGES)
+    for each in (archive, wheel):
+        pip(second, "install", "--dry-run", "--no-build-isolation", str(each))
+        asked = pip(worker, "install", "--dry-run", "--no-build-isolation", str(each), check=False).stderr
+        assert re.search(f"No matching distribution found for ({'|'.join(ENGINE_PACKAGES)})", asked), asked
