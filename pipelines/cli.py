@@ -47,14 +47,14 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments[0] == "--version":
         print(f"millrace {millrace.__version__}")
         return 0
-    if arguments[0] not in _COMMANDS:
+    if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
-    module, _, name = _COMMANDS[arguments[0]].partition(":")
+    module, _, name = COMMANDS[arguments[0]].partition(":")
     command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
     return command(arguments[1:])
 
 
-_COMMANDS = {
+COMMANDS = {
     "run": "commands.tasks:generate",
     "score": "commands.tasks:score",
     "embed": "commands.tasks:embed",
@@ -74,7 +74,7 @@ _COMMANDS = {
 def _unknown(command: str) -> int:
     from millrace.model_manager.wire.conversion import nearest
 
-    near = nearest(command, _COMMANDS)
-    hint = f"did you mean {near}?" if near else f"takes {', '.join(_COMMANDS)}"
+    near = nearest(command, COMMANDS)
+    hint = f"did you mean {near}?" if near else f"takes {', '.join(COMMANDS)}"
     print(f"millrace: unknown command {command!r}: {hint}", file=sys.stderr)
     return 2

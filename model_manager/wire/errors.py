@@ -141,7 +141,9 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     """An error on the wire: the class's name and its one sentence."""
 
     kind: str
+    """Class of the error (docs/reference/errors.md)."""
     message: str
+    """One sentence."""
 
     @classmethod
     def of(cls, error: BaseException, otherwise: type[MillraceError]) -> Self:

@@ -55,11 +55,13 @@ class TopLogprob(msgspec.Struct, frozen=True):
     token: str
     """Its own text; a part of a character is shown as U+FFFD."""
     token_id: int
+    """Its id."""
     logprob: float
+    """Natural logarithm of its probability."""
 
 
 class TokenLogprob(TopLogprob, frozen=True):
     """A token that stands in its place."""
 
     top_logprobs: list[TopLogprob]
-    """The likeliest in its place, the likeliest first; it need not be among them."""
+    """The likeliest tokens at this place, the likeliest first. The token itself need not be among them."""

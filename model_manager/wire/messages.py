@@ -253,10 +253,15 @@ class Status(Message, frozen=True):
     """Answer to GetStatus."""
 
     pid: int
+    """Process id of the manager."""
     uptime: float
+    """Seconds since the manager started."""
     models: list[ModelStatus]
+    """Models that clients use, or that are loaded."""
     jobs: list[JobStatus]
+    """Jobs that this manager has served."""
     processes: list[ProcessStatus]
+    """Processes that take part."""
 
 
 class Refused(Message, frozen=True):

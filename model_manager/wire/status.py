@@ -9,80 +9,116 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """What a loaded model is and can hold, as the engine found it."""
 
     name: str
+    """Name of the model, as it was given."""
     folder: str
+    """Folder of its files on this machine."""
     architecture: str
+    """The config's architecture."""
     dtype: str
+    """Format of weights and activations."""
     device: str
+    """`cpu` or `cuda`."""
     vocab_size: int
+    """Tokens that the model knows."""
     max_model_len: int
+    """Most tokens of a prompt and its answer."""
     max_num_seqs: int
+    """Most requests that run at once."""
     num_blocks: int
+    """Blocks of KV cache."""
     block_size: int
+    """Tokens of a block."""
     eos_token_ids: list[int]
+    """Tokens that end an answer."""
     load_seconds: float
+    """Seconds that loading took."""
     quantization: str = "none"
-    """What the weights of linear layers are held in, if not in dtype: int8, int4 or fp8."""
+    """Format of the weights of linear layers, if not dtype: int8, int4 or fp8."""
     kv_cache_dtype: str = ""
-    """What keys and values are held in; empty of an engine that holds none."""
+    """Format of keys and values; empty for an engine that holds none."""
     revision: str = ""
-    """Which contents of that name (store/revisions.py)."""
+    """Contents of the model (store/revisions.py)."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):
     """A snapshot of an engine, counters since its start."""
 
     running: int = 0
+    """Requests that run."""
     waiting: int = 0
+    """Requests that wait."""
     blocks_used: int = 0
+    """Blocks of KV cache in use."""
     blocks_total: int = 0
+    """Blocks of KV cache."""
     steps: int = 0
+    """Steps of the engine."""
     preemptions: int = 0
+    """Times that a running request was put back to wait."""
     prompt_tokens: int = 0
+    """Tokens of prompts."""
     cached_tokens: int = 0
+    """Prompt tokens whose KV cache was reused."""
     generated_tokens: int = 0
+    """Generated tokens."""
     drafted_tokens: int = 0
-    """Computed on a guess (speculative decoding)."""
+    """Tokens that speculative decoding drafted."""
     accepted_tokens: int = 0
-    """Of those, the ones that turned out right and saved a step."""
+    """Drafted tokens that were right, and saved a step."""
     tokens_per_s: float = 0.0
     """Generated tokens a second over the last few seconds."""
     rss_mb: float = 0.0
+    """Memory of the engine's processes, in MB."""
 
 
 class JobStatus(msgspec.Struct, frozen=True):
     """What one job's requests have come to so far."""
 
     job: str
+    """Id of the job."""
     finished: int = 0
+    """Requests that finished."""
     failed: int = 0
+    """Requests that failed."""
     prompt_tokens: int = 0
+    """Tokens of prompts."""
     cached_tokens: int = 0
+    """Prompt tokens whose KV cache was reused."""
     generated_tokens: int = 0
+    """Generated tokens."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
     """One model as the manager sees it."""
 
     key: str
+    """Names the model and the settings that its answers depend on; `millrace stop` takes it."""
     model: str
+    """Name of the model, as it was given."""
     state: str
     """idle (unloaded until the next request), loading, ready, restarting or failed."""
     pids: list[int]
-    """Of its engines that run."""
+    """Process ids of its engines."""
     clients: int
+    """Worker processes that use it."""
     restarts: int
+    """Times that an engine was started again."""
     outstanding: int
     """Requests accepted and not yet answered."""
     info: ModelInfo | None
+    """What was loaded; null until then."""
     stats: EngineStats
-    """Of all its engines together."""
+    """Sums over all its engines."""
     revision: str = ""
-    """Which contents of that name (store/revisions.py)."""
+    """Contents of the model (store/revisions.py)."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
     """A process that takes part: `role` is manager, engine or client."""
 
     pid: int
+    """Process id."""
     role: str
+    """`manager`, `engine` or `client`."""
     model: str = ""
+    """Model of an engine or client."""

@@ -27,7 +27,7 @@ def add_settings(
     """
     described = types.type_info(settings)
     assert isinstance(described, types.StructType)
-    docs = _field_docs(settings)
+    docs = field_docs(settings)
     fields = [field for field in described.fields if field.name not in leave_out]
     for field in fields:
         default = f" Default: {defaults[field.name]}." if field.name in defaults else _default(field)
@@ -75,8 +75,8 @@ def _default(field: types.Field) -> str:
     )
 
 
-def _field_docs(settings: type) -> dict[str, str]:
-    """The docstring that follows each field in the source, on one line."""
+def field_docs(settings: type) -> dict[str, str]:
+    """The docstring that follows each field in the source, on one line; empty where none does."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(definition, ast.ClassDef)
     docs: dict[str, str] = {}

@@ -87,20 +87,28 @@ class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request."""
 
     prompt_tokens: int = 0
+    """Tokens of the prompt."""
     cached_tokens: int = 0
-    """Those prompt tokens whose KV cache was reused."""
+    """Prompt tokens whose KV cache was reused."""
     completion_tokens: int = 0
+    """Tokens that the model generated."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of several answers to a prompt (n > 1)."""
 
     text: str
+    """The answer."""
     finish_reason: FinishReason
+    """`stop`, `length`, `abort` or `error`."""
     stop_reason: str | int | None = None
+    """The stop string or stop token id that matched."""
     closed_at: int | None = None
+    """As a Completion's."""
     token_ids: list[int] = []
+    """Generated tokens."""
     logprobs: list[TokenLogprob] | None = None
+    """As a Completion's."""
     forced: list[int] = []
 
 
@@ -111,8 +119,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     id: str
+    """The prompt's id."""
     text: str = ""
+    """The answer."""
     finish_reason: FinishReason
+    """`stop`, `length`, `abort` or `error`."""
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched."""
     closed_at: int | None = None
@@ -120,45 +131,51 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that is not the model's.
     """
     usage: Usage = Usage()
+    """Tokens of the request."""
     timings: Timings | None = None
-    """Seconds from the manager's receipt of the request."""
+    """Seconds from the manager's receipt of the request to each event."""
     latency: float = 0.0
     """Seconds from submission to result, as the worker saw them."""
     model: str = ""
-    """Which answered, as it was asked for."""
+    """Name of the model that answered, as it was given."""
     revision: str = ""
-    """Which contents of that name: a hub's commit, or a hash of what a folder or a bucket holds."""
+    """Contents of the model: a hub's commit, or a hash of a folder's or a bucket's files."""
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
-    """Of each of `token_ids`, where the parameters ask for them: the model's own, before any parameter changed them."""
+    """Log-probability of each generated token, if the parameters ask for it: the model's own, before sampling
+    parameters changed it.
+    """
     prompt_logprobs: list[TokenLogprob] | None = None
-    """Likewise of the prompt's tokens but the first."""
+    """Log-probability of each token of the prompt but the first, if the parameters ask for it."""
     forced: list[int] = []
     """Positions in `token_ids` whose token was the only one that the constraint allowed."""
     choices: list[Choice] = []
-    """For n > 1 all answers, the first among them."""
+    """With `n` over 1 all answers, the first among them."""
     columns: dict[str, Any] = {}
     """The prompt's further columns."""
     error: ErrorInfo | None = None
+    """Why the prompt has no answer."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A row that has no completion, and why."""
 
     id: str
+    """The row's id."""
     error: str
-    """The class of the error (millrace.model_manager.wire.errors)."""
+    """Class of the error (docs/reference/errors.md)."""
     reason: str
     """One sentence."""
     row: Any = None
     """The original row: its JSON value, a table's row as an object, or its text where it is neither."""
     source: str = ""
+    """Where the row was read: file and position."""
     model: str = ""
-    """Whose request failed; empty where no model was asked."""
+    """Model of the failed request; empty if no model was asked."""
     revision: str = ""
     """As a Completion's."""
     answer: str = ""
-    """What the model had answered, where that was not taken or did not come to its end."""
+    """The model's answer, if it was refused or cut short."""
 
     @classmethod
     def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "", answer: str = "") -> Self:

@@ -18,7 +18,25 @@ from .task_results import Result
 
 NAMESPACE = "millrace"
 ACTIVE = "active_ms"
-"""Since the graph was built: when requests were sent, and when they ended. The model's loading is before the first."""
+METRICS = {
+    "prompts": "Rows read as prompts.",
+    "unreadable_rows": "Rows read that are no prompt; each is a dead letter.",
+    "requests": "Requests that ended, failed ones included.",
+    "failures": "Requests that failed; each is a dead letter.",
+    "prompt_tokens": "Tokens of the prompts of finished requests.",
+    "cached_tokens": "Prompt tokens whose KV cache was reused.",
+    "generated_tokens": "Tokens that the model generated.",
+    "model_changes": "Changes of the model while the job ran, counted in each worker process.",
+    "failed_model_change:ERROR": "Changes of the model that failed, by the error's class.",
+    "near_miss:COLUMN:PARAMETER": "Rows with a column whose name resembles a sampling parameter's.",
+    "unmet_setting:JSON": "Settings of engine or manager that the job asked for and does not get.",
+    "ttft_ms": "From the manager's receipt of a request to its first token.",
+    "latency_ms": "From a request's submission to its result, as the worker sees them.",
+    "queue_time_ms": "From the manager's receipt of a request to its first step.",
+    ACTIVE: "From the building of the graph to each moment a request was sent or ended. The first follows the model's "
+    "loading.",
+}
+"""Every metric, and what it counts. Names that end in `_ms` are distributions, all others are counters."""
 
 
 _tallies: list[Counter[str]] = []
@@ -43,6 +61,7 @@ class Count:
     """A counter of Beam's, which is tallied too."""
 
     def __init__(self, name: str) -> None:
+        assert name in METRICS
         self._name = name
         self._counter = Metrics.counter(NAMESPACE, name)
 

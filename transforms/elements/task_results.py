@@ -25,28 +25,34 @@ class ContinuationScore(msgspec.Struct, frozen=True, kw_only=True):
     is_greedy: bool
     """Whether each token is the likeliest in its place: greedy generation would have given them."""
     num_tokens: int
-    """Scored tokens."""
+    """Number of tokens."""
     token_ids: list[int]
+    """Tokens of the continuation."""
     token_logprobs: list[float]
+    """Log-probability of each token."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What every result has; with finish reason `error`, `error` says why."""
 
     id: str
+    """The row's id."""
     finish_reason: FinishReason = FinishReason.STOP
+    """`stop`, or `error`."""
     usage: Usage = Usage()
-    """Of all requests that it took: each continuation is one."""
+    """Tokens of all requests of the row; each continuation is one request."""
     timings: Timings | None = None
-    """Seconds from the manager's receipt of the request, of the one that finished last."""
+    """Seconds from the manager's receipt of the request that finished last to each event."""
     latency: float = 0.0
     """Seconds from submission to result, as the worker saw them."""
     model: str = ""
+    """Name of the model that answered, as it was given."""
     revision: str = ""
-    """As a Completion's."""
+    """Contents of the model: a hub's commit, or a hash of a folder's or a bucket's files."""
     columns: dict[str, Any] = {}
-    """The prompt's further columns."""
+    """The row's further columns."""
     error: ErrorInfo | None = None
+    """Why the row has no result."""
 
 
 class Spent(TypedDict):
@@ -70,6 +76,7 @@ class Scored(Result, frozen=True, kw_only=True, omit_defaults=True):
     """A prompt and the scores of its continuations, in the order given."""
 
     scores: list[ContinuationScore] = []
+    """Scores of the continuations, in the order given."""
 
 
 class Embedded(Result, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,9 +94,9 @@ class Extracted(Result, frozen=True, kw_only=True, omit_defaults=True):
     confidence: float = 0.0
     """The mean log-probability of the answer's tokens that were free: where the grammar allowed more than one."""
     confidences: dict[str, float] = {}
-    """Likewise of each value, by its path; 0, which is certain, where nothing was free."""
+    """The same for each value, by its path; 0, which is certain, if no token was free."""
     spans: dict[str, tuple[int, int]] = {}
-    """From which character of the document up to which the values stand there that are pieces of it, by their paths."""
+    """Characters of the document, from and up to, that hold each value that is a piece of it, by path."""
     keys: dict[str, str] = {}
     """Keys of the answer that are not names, by the paths of their fields without places: `lines[].unit_price`."""
 

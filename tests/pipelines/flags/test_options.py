@@ -176,11 +176,11 @@ def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.Captur
 
 
 def test_every_setting_has_a_help_text() -> None:
-    from millrace.pipelines.flags.from_settings import _field_docs
+    from millrace.pipelines.flags.from_settings import field_docs
 
     settings: list[Any] = [ModelConfig, ManagerConfig, SamplingParams]
     for each in settings:
-        assert all(_field_docs(each)[name] for name in each.__struct_fields__)
+        assert all(field_docs(each)[name] for name in each.__struct_fields__)
 
 
 def test_generations_may_be_kept_in_the_runners_state_and_nothing_else() -> None:

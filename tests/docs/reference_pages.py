@@ -1,0 +1,228 @@
+"""The reference pages that are made from the code while `make docs` builds the site: flags, rows, metrics, classes.
+
+A page's source has prose, and `<!-- made: NAME -->` where a table of this file goes. mkdocs.yml names this file as a
+hook.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+
+import millrace
+from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
+from millrace.model_manager.wire.logprobs import TokenLogprob
+from millrace.model_manager.wire.messages import Status, Timings
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from millrace.pipelines.cli import COMMANDS, dispatch
+from millrace.pipelines.flags.from_settings import field_docs
+from millrace.pipelines.flags.tasks import TASKS
+from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
+from millrace.transforms.elements.metrics import METRICS
+from millrace.transforms.elements.task_results import Classified, ContinuationScore, Embedded, Extracted, Scored
+from millrace.transforms.writing.output_rows import (
+    CLASSIFIED_SCHEMA,
+    COMMON_FIELDS,
+    EMBEDDED_SCHEMA,
+    PARQUET_SCHEMA,
+    SCORED_SCHEMA,
+)
+
+_MARK = re.compile(r"<!-- made: (\w+) -->")
+_JOBS = tuple(task.command for task in TASKS.values())
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """MkDocs calls this with each page's source."""
+    return _MARK.sub(lambda found: "\n".join(PARTS[found[1]]()), markdown)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    for row in (heads, ["---"] * len(heads), *rows):
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |"
+    yield ""
+
+
+def flags() -> Iterator[str]:
+    """Every flag of every command; those of the commands that run jobs together."""
+    yield f"## {', '.join(_JOBS)}\n"
+    yield "These commands run a job on an input. The last column names the commands that take a flag, if not all do.\n"
+    for title, rows in job_flags().items():
+        yield f"### {title[0].upper()}{title[1:]}\n"
+        shown = ((*row, "" if set(commands) == set(_JOBS) else ", ".join(commands)) for row, commands in rows.items())
+        yield from _table(("flag", "value", "meaning", "commands"), shown)
+    for command in COMMANDS:
+        if command not in _JOBS:
+            parser = parser_of(command)
+            yield f"## {command}\n\n{parser.description}\n"
+            named = (row for group in parser._action_groups for row in _flag_rows(group))
+            yield from _table(("flag", "value", "meaning"), named)
+
+
+def job_flags() -> dict[str, dict[tuple[str, ...], list[str]]]:
+    """Groups of flags, each flag with the commands that take it in the same way."""
+    groups: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for command in _JOBS:
+        for group in parser_of(command)._action_groups:
+            for row in _flag_rows(group):
+                groups.setdefault(group.title or "", {}).setdefault(row, []).append(command)
+    return groups
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """The parser that answers `millrace COMMAND --help`."""
+    seen: list[argparse.ArgumentParser] = []
+
+    def keep(parser: argparse.ArgumentParser) -> None:
+        seen.append(parser)
+
+    with patch.object(argparse.ArgumentParser, "print_help", keep), suppress(SystemExit):
+        dispatch([command, "--help"])
+    return seen[0]
+
+
+def _flag_rows(group: Any) -> Iterator[tuple[str, str, str]]:
+    for action in group._group_actions:
+        if action.help is not argparse.SUPPRESS and "--help" not in action.option_strings:
+            names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.metavar}`"
+            yield names, _value(action), (action.help or "").replace("%%", "%")
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices:
+        return ", ".join(f"`{choice}`" for choice in action.choices)
+    if action.nargs == 0 or not action.option_strings:
+        return ""
+    return f"`{action.metavar or action.dest.upper()}{' …' * (action.nargs == '+')}`"
+
+
+_STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "usage": Usage,
+    "timings": Timings,
+    "choices": Choice,
+    "error": ErrorInfo,
+    "scores": ContinuationScore,
+    "logprobs": TokenLogprob,
+    "prompt_logprobs": TokenLogprob,
+}
+"""What the nested fields of a row are made of."""
+
+
+def _docs(struct: type) -> dict[str, str]:
+    """The docstrings of a struct's fields, the inherited ones too."""
+    docs: dict[str, str] = {}
+    for base in reversed(struct.__mro__):
+        if base.__module__.startswith("millrace."):
+            docs |= {name: doc for name, doc in field_docs(base).items() if doc}
+    return docs
+
+
+def _field_rows(struct: type[msgspec.Struct], under: str = "") -> Iterator[tuple[str, str]]:
+    docs = _docs(struct)
+    return ((f"`{under}{name}`", docs.get(name, "")) for name in struct.__struct_fields__)
+
+
+def _schema_rows(fields: Iterable[pa.Field], struct: type, under: str = "") -> Iterator[tuple[str, str, str]]:
+    docs = _docs(struct)
+    for field in fields:
+        doc = docs.get(field.name) or _OTHER_DOCS.get(field.name, "")
+        yield f"`{under}{field.name}`", _type(field.type), doc
+        kind = field.type.value_type if pa.types.is_list(field.type) else field.type
+        if pa.types.is_struct(kind):
+            path = f"{under}{field.name}{'[]' * pa.types.is_list(field.type)}."
+            yield from _schema_rows(kind, _STRUCTS.get(field.name, TokenLogprob), path)
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list of {_type(kind.value_type)}"
+    if pa.types.is_map(kind):
+        return f"map of {_type(kind.key_type)} to {_type(kind.item_type)}"
+    return "struct" if pa.types.is_struct(kind) else str(kind)
+
+
+_OTHER_DOCS = {
+    "latency": "Seconds from submission to result, as the worker saw them.",
+    "label": "The likeliest of the labels that hold; null where none does.",
+}
+"""Fields of rows that no struct has under that name."""
+
+
+def rows() -> Iterator[str]:
+    """Every field of an output row, a table a task."""
+    kinds: list[tuple[str, Iterable[pa.Field], type]] = [
+        ("run", PARQUET_SCHEMA, Completion),
+        ("score", SCORED_SCHEMA, Scored),
+        ("embed", EMBEDDED_SCHEMA, Embedded),
+        ("classify", CLASSIFIED_SCHEMA, Classified),
+        ("extract: beside the fields of your type", _extracted(), Extracted),
+    ]
+    for title, fields, struct in kinds:
+        yield f"### {title}\n"
+        yield from _table(("field", "type in Parquet", "meaning"), _schema_rows(fields, struct))
+    yield "### Dead letters\n"
+    docs = _docs(DeadLetter)
+    yield from _table(
+        ("field", "meaning"), ((f"`{name}`", docs.get(name, "")) for name in DeadLetter.__struct_fields__)
+    )
+
+
+def _extracted() -> list[pa.Field]:
+    found = [pa.field("confidence", pa.float64()), pa.field("confidences", pa.map_(pa.string(), pa.float64()))]
+    span = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+    return [PARQUET_SCHEMA.field("id"), *found, pa.field("spans", pa.map_(pa.string(), span)), *COMMON_FIELDS]
+
+
+def parameters() -> Iterator[str]:
+    """Every sampling parameter, as a column of a row."""
+    yield from _table(("column", "meaning"), _field_rows(SamplingParams))
+
+
+def metrics() -> Iterator[str]:
+    """Every Beam metric of a job."""
+    kinds = ("distribution" if name.endswith("_ms") else "counter" for name in METRICS)
+    yield from _table(
+        ("metric", "kind", "meaning"),
+        ((f"`{name}`", kind, text) for (name, text), kind in zip(METRICS.items(), kinds, strict=True)),
+    )
+
+
+def status() -> Iterator[str]:
+    """Every field of `millrace ps --json`."""
+    places: dict[str, type[msgspec.Struct]] = {
+        "": Status,
+        "models[].": ModelStatus,
+        "models[].stats.": EngineStats,
+        "models[].info.": ModelInfo,
+        "jobs[].": JobStatus,
+        "processes[].": ProcessStatus,
+    }
+    fields = (row for place, struct in places.items() for row in _field_rows(struct, place))
+    yield from _table(("field", "meaning"), fields)
+
+
+def classes() -> Iterator[str]:
+    """Every name that `import millrace` gives."""
+    for name in millrace.__all__:
+        yield f"::: {getattr(millrace, name).__module__}.{name}"
+        yield f"    options: {{heading: millrace.{name}, toc_label: {name}}}\n"
+
+
+def error_classes() -> Iterator[str]:
+    """Every class of error, and what it means."""
+    found = [MillraceError]
+    for each in found:
+        found += each.__subclasses__()
+    rows = ((f"`{each.__name__}`", " ".join((each.__doc__ or "").split())) for each in found)
+    yield from _table(("class", "when"), rows)
+
+
+PARTS = {each.__name__: each for each in (flags, rows, parameters, metrics, status, classes, error_classes)}

@@ -1,0 +1,46 @@
+"""The reference pages have every name, and a meaning beside each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.pipelines.cli import COMMANDS
+from millrace.pipelines.flags.options import make_parser
+from millrace.pipelines.flags.tasks import TASKS
+from tests.docs.reference_pages import PARTS, flags, on_page_markdown
+
+PAGES = sorted((Path(__file__).parents[2] / "docs/reference").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_mark_of_a_page_becomes_its_table(page: Path) -> None:
+    source = page.read_text(encoding="utf-8")
+    made = on_page_markdown(source)
+    assert "<!-- made" not in made
+    assert (made == source) == ("<!-- made" not in source)
+
+
+@pytest.mark.parametrize("part", sorted(set(PARTS) - {"classes"}))
+def test_each_name_of_a_table_has_a_meaning(part: str) -> None:
+    meaning = 2  # flags have the commands behind it
+    rows = [line[2:-2].split(" | ") for line in "\n".join(PARTS[part]()).splitlines() if line.startswith("| `")]
+    assert rows
+    assert [row[0] for row in rows if not row[meaning if part == "flags" else -1].strip()] == []
+
+
+def test_the_page_of_flags_has_every_command_and_flag() -> None:
+    page = "\n".join(flags())
+    known = {flag for task in TASKS.values() for flag in make_parser(task)._option_string_actions} - {"-h", "--help"}
+    assert [flag for flag in known if f"`{flag}`" not in page] == ["--backend"] * ("--backend" in known)
+    assert [command for command in COMMANDS if command not in page] == []
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=PAGES[0].parents[2], env=env, capture_output=True, text=True, check=False)
+    assert (built.returncode, built.stderr) == (0, "")
+    assert "millrace.Generate" in (tmp_path / "reference/classes/index.html").read_text(encoding="utf-8")
