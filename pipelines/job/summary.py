@@ -23,6 +23,7 @@ from millrace.transforms.elements.near_misses import NearMiss, counted_near_miss
 from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.models.changes import failed_changes
 from millrace.transforms.models.unmet_settings import counted_unmet
+from millrace.transforms.writing.csv_rows import read_csv
 from millrace.transforms.writing.typed_rows import fields_of
 
 from ..places.endpoints import are_same_files, files_at
@@ -257,7 +258,15 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
             file = pq.ParquetFile(stream)
             batch = next(file.iter_batches(batch_size=count, columns=_columns(file.schema_arrow.names)), None)
             return list(batch.to_pylist()) if batch is not None else []
+        if files[0].endswith(".csv"):
+            return [_decoded(row) for row in islice(read_csv(stream), count)]
         return [msgspec.json.decode(line) for line in islice(stream, count)]
+
+
+def _decoded(row: dict[str, str]) -> dict[str, Any]:
+    """What is shown of a row of CSV, as JSON lines have it."""
+    nested = {name: msgspec.json.decode(row[name]) for name in ("probabilities", "labels") if row.get(name)}
+    return {**row, **nested}
 
 
 def _columns(names: list[str]) -> list[str] | None:

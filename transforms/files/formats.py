@@ -12,7 +12,7 @@ InputFormat = Literal["jsonl", "text", "csv", "parquet", "file"]
 """How a file is read; `file`: whole, as one row."""
 NamedFormat = Literal[InputFormat, "documents"]
 """What a user can name; `documents`: tables by their extensions, everything else whole."""
-OutputFormat = Literal["jsonl", "parquet"]
+OutputFormat = Literal["jsonl", "parquet", "csv"]
 
 _EXTENSIONS: dict[str, InputFormat] = {
     ".jsonl": "jsonl",

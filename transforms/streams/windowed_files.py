@@ -63,7 +63,8 @@ class WriteWindowedFiles(beam.PTransform):
         """`output`: the beginning of the files' paths. `window`: seconds. `lateness`: seconds after a window's end, by
         the watermark, in which its rows may still come. `num_shards`: files of a window, at most.
 
-        `output_format`: jsonl (the default) or parquet; dead letters are always JSONL. `schema`: as WriteCompletions.
+        `output_format`: jsonl (the default), parquet or csv; dead letters are always JSONL. `schema`: as
+        WriteCompletions.
         """
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)

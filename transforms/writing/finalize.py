@@ -14,7 +14,7 @@ from apache_beam.io.filesystems import FileSystems
 from ..files.file_systems import create, exists, remove, rename
 from ..files.object_reads import open_file
 from .output_files import IfExists, Kind, OutputFiles, RunFiles
-from .output_rows import write_parquet
+from .output_rows import write_rows
 from .shards import Shard
 
 _TARGET_BYTES = 256 * 2**20
@@ -83,7 +83,7 @@ class MakeFile(beam.DoFn):
     """Builds a planned file beside the shards and renames it into its place."""
 
     def __init__(self, files: OutputFiles, schema: pa.Schema | None = None) -> None:
-        """`schema`: as write_parquet takes it."""
+        """`schema`: as write_rows takes it."""
         self._files = files
         self._schema = schema
 
@@ -98,16 +98,16 @@ class MakeFile(beam.DoFn):
         yield WrittenFile(planned.kind, planned.path, planned.rows)
 
     def _make(self, planned: PlannedFile) -> None:
-        parquet = planned.path.endswith(".parquet")
-        if len(planned.sources) == 1 and not parquet:
+        are_lines = planned.path.endswith(".jsonl")
+        if len(planned.sources) == 1 and are_lines:
             rename(planned.sources[0], planned.path)
             return
         built = FileSystems.join(self._files.temporary, f"building-{uuid.uuid4().hex}")  # attempts may overlap
         with create(built) as stream:
-            if parquet:
-                write_parquet(shard_lines(planned.sources), stream, self._schema)
-            else:
+            if are_lines:
                 _concatenate(planned.sources, stream)
+            else:
+                write_rows(shard_lines(planned.sources), stream, planned.path, self._schema)
         rename(built, planned.path)
 
 

@@ -1,6 +1,6 @@
 """What the files of an output are called, and which are there. Nothing is read or written but the mark of superseded.
 
-<output>-00000-of-00003.jsonl                         completions (or .parquet)
+<output>-00000-of-00003.jsonl                         completions (or .parquet, .csv)
 <output>-resume1-00000-of-00001.jsonl                 completions that the first resumed run added
 <output>-20240101T000000Z-20240101T010000Z-00000-of-00001.jsonl        completions of one window
 <output>.dead_letters-00000-of-00001.jsonl            rows without a completion; no file when nothing failed
@@ -32,7 +32,7 @@ _TIME = r"\d{8}T\d{6}(?:\d{6})?Z"
 _SHARD = re.compile(
     r"-(?:resume(?P<resume>\d+)-)?(?:salvaged-)?"
     rf"(?:{_TIME}-{_TIME}-)?(?:pane\d+-)?"
-    r"\d{5,}-of-\d{5,}\.(?:jsonl|parquet)"
+    r"\d{5,}-of-\d{5,}\.(?:jsonl|parquet|csv)"
 )
 """What follows the prefix. Only what is written here: `out-2-00000-of-00001.jsonl` is no file of `out`."""
 
@@ -157,7 +157,7 @@ def output_and_format(output: str, output_format: str | None) -> tuple[str, Outp
     if output_format is None:
         return output, "jsonl"
     if output_format not in get_args(OutputFormat):
-        raise ConfigError(f"output_format={output_format!r}: takes {' or '.join(get_args(OutputFormat))}")
+        raise ConfigError(f"output_format={output_format!r}: takes {', '.join(get_args(OutputFormat))}")
     return output, cast(OutputFormat, output_format)
 
 

@@ -12,13 +12,13 @@ fields of its type, `confidence`, `confidences` and `spans`, and Classify `label
 without a finish reason. docs/reference/rows.md has every field. The prompt's further columns stand under `columns`, so
 none collides with ours. Timings are in seconds: the first three from the manager's receipt of the request, latency
 from submission to result as the worker saw it. In Parquet the schemas are fixed, or follow from the user's type, and
-`columns` is a string of JSON.
+`columns` is a string of JSON. CSV has the same columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 import msgspec
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from ..elements.completions import Choice, Completion, DeadLetter
 from ..elements.task_results import Classified, Embedded, Extracted, Result, Scored
+from .csv_rows import write_csv
 from .typed_rows import arrow_row, extracted_fields
 
 _TOP_LOGPROB = [("token", pa.string()), ("token_id", pa.int64()), ("logprob", pa.float64())]
@@ -173,8 +174,27 @@ def _maker(element: Completion | Result | DeadLetter) -> dict[str, str]:
     return {"model": element.model} | ({"revision": element.revision} if element.revision else {})
 
 
+def write_rows(lines: Iterable[bytes], stream: BinaryIO, path: str, schema: pa.Schema | None = None) -> int:
+    """Lines of results, all of one kind, in the format that the path names; returns how many.
+
+    `schema`: of rows of a user's type.
+    """
+    if path.endswith(".parquet"):
+        return write_parquet(lines, stream, schema)
+    if path.endswith(".csv"):
+        lines = iter(lines)
+        first = list(islice(lines, 1))
+        columns = schema or _schema_of(msgspec.json.decode(first[0]) if first else {})
+        return write_csv(chain(first, lines), stream, columns.names)
+    count = 0
+    for line in lines:
+        stream.write(line)
+        count += 1
+    return count
+
+
 def write_parquet(lines: Iterable[bytes], stream: BinaryIO, schema: pa.Schema | None = None) -> int:
-    """Lines of results, all of one kind, → a Parquet file; returns how many. `schema`: of rows of a user's type."""
+    """As write_rows, to a Parquet file."""
     rows = (_parquet_row(msgspec.json.decode(line)) for line in lines)
     groups = _groups(rows if schema is None else (arrow_row(line, schema) for line in lines))
     first = next(groups, [])

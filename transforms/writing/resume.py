@@ -21,8 +21,9 @@ from ..files.file_systems import create, rename
 from ..files.formats import OutputFormat
 from ..files.lines import read_lines
 from ..files.object_reads import open_file
+from .csv_rows import read_csv
 from .output_files import OutputFiles, output_and_format
-from .output_rows import write_parquet
+from .output_rows import write_rows
 
 _MAX_LINE = 1 << 30
 _DIGEST = 16
@@ -107,6 +108,8 @@ def completed_ids(path: str) -> Iterator[str]:
             names = [name for name in _Row.__struct_fields__ if name in file.schema_arrow.names]
             for batch in file.iter_batches(columns=names):
                 yield from (row["id"] for row in batch.to_pylist() if _Row(**row).completed)
+        elif path.endswith(".csv"):
+            yield from (row["id"] for row in read_csv(stream) if row.get("finish_reason") != FinishReason.ERROR)
         else:
             rows = (msgspec.json.decode(line, type=_Row) for line in stream)
             yield from (row.id for row in rows if row.completed)
@@ -149,14 +152,8 @@ def _complete_row(line: bytes) -> _Row | None:
 
 def _write_salvaged(files: OutputFiles, rows: Iterator[bytes], target: str, schema: pa.Schema | None) -> int:
     built = FileSystems.join(files.temporary, f"building-{uuid.uuid4().hex}")
-    count = 0
     with create(built) as stream:
-        if target.endswith(".parquet"):
-            count = write_parquet(rows, stream, schema)
-        else:
-            for row in rows:
-                stream.write(row)
-                count += 1
+        count = write_rows(rows, stream, target, schema)
     if count:
         rename(built, target)
     return count

@@ -43,10 +43,10 @@ class WriteCompletions(beam.PTransform):
         num_shards: int | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
-        """`output`: the beginning of the files' paths. `output_format`: jsonl (the default) or parquet.
+        """`output`: the beginning of the files' paths. `output_format`: jsonl (the default), parquet or csv.
 
-        A final `.jsonl` or `.parquet` of `output` names the format. `num_shards`: most files, by default as many as 256
-        MiB each need. `schema`: of Extracted in Parquet (arrow_schema.py makes it).
+        A final `.jsonl`, `.parquet` or `.csv` of `output` names the format. `num_shards`: most files, by default as
+        many as 256 MiB each need. `schema`: of Extracted in Parquet and CSV (arrow_schema.py makes it).
         """
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)

@@ -53,7 +53,7 @@ def test_without_earlier_output_nothing_is_skipped(tmp_path: Path) -> None:
     assert todo(tmp_path, "a", "b") == ["a", "b"]
 
 
-@pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
 def test_complete_rows_of_an_interrupted_run_are_kept(tmp_path: Path, output_format: str) -> None:
     leave(tmp_path, "run1", line("a") + line("b") + line("c")[:30])
     leave(tmp_path, "run2", line("b") + line("d", "error") + line("e"))

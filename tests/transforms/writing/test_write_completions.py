@@ -275,7 +275,7 @@ def test_panes_that_accumulate_are_refused(tmp_path: Path) -> None:
     [
         {"output": ""},
         {"output": "a*"},
-        {"output": "a", "output_format": "csv"},
+        {"output": "a", "output_format": "tsv"},
         {"output": "a", "num_shards": 0},
     ],
 )
