@@ -1,6 +1,7 @@
 """The millrace distribution. Beam stages it to workers with `--setup_file ./setup.py`."""
 
 import shutil
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -9,6 +10,10 @@ HERE = Path(__file__).parent
 if not (HERE / "millrace" / "transforms").is_dir():
     raise SystemExit("millrace/ lacks its links, which zip archives drop: use git clone or a .tar.gz")
 shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)  # setuptools would add what an earlier build has left there
+
+# An editable install puts src/ on the path. From "." setuptools would add a finder, which loses to a folder named
+# millrace beside a program: a checkout has that name.
+SOURCES = "src" if "editable_wheel" in sys.argv else "."
 
 CLIENT = [
     "apache-beam[gcp]>=2.77,<3",
@@ -61,7 +66,8 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.11",
-    packages=find_packages(include=["millrace*"]),
+    packages=find_packages(SOURCES, include=["millrace*"]),
+    package_dir={"": SOURCES},
     package_data={
         "millrace": ["py.typed"],
         "millrace.model_manager.store": ["embedded/**/*"],

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from millrace.model_manager.wire.engine_extra import ENGINE_PACKAGES
-from tests.pipelines.clean_environments import built_wheel, clean_environment, install
+from tests.pipelines.clean_environments import built_wheel, clean_environment, copied, install
 
 LACKS = rf"the engine runs on {', '.join(ENGINE_PACKAGES)}, which \S+ lacks: pip install 'beam-millrace\[engine\]'"
 IMPORTS_ALL = """
@@ -118,3 +118,11 @@ def test_an_engine_that_starts_without_torch_says_what_to_install(client: Path, 
     ended = ran(tmp_path, client, "-c", OPENS_AN_ENGINE)
     assert re.search(rf"\.ModelLoadFailed: {LACKS}$", ended.stderr, re.MULTILINE)
     ran(tmp_path, client.with_name("millrace"), "stop")
+
+
+def test_an_editable_install_is_found_beside_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / "millrace").mkdir()
+    python = clean_environment(tmp_path / "venv")
+    install(python, "--editable", copied(tmp_path))
+    ended = ran(tmp_path, python, "-c", "import millrace; print(millrace.ModelConfig.__module__)")
+    assert ended.stdout == "millrace.model_manager.wire.config\n", ended.stderr

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_PACKAGE = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "millrace")
+_PACKAGE = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "millrace", "src")
 
 
 def clean_environment(folder: Path, without: Collection[str] = ()) -> Path:
@@ -26,15 +26,20 @@ def clean_environment(folder: Path, without: Collection[str] = ()) -> Path:
     return python
 
 
-def install(python: Path, archive: Path) -> None:
-    pip(python, "install", "--no-deps", "--no-build-isolation", "--ignore-installed", str(archive))
+def install(python: Path, *what: str | Path) -> None:
+    pip(python, "install", "--no-deps", "--no-build-isolation", "--ignore-installed", *map(str, what))
 
 
-def built_wheel(folder: Path) -> Path:
-    """A wheel, made of a copy of the package: other tests build in the checkout at the same time."""
+def copied(folder: Path) -> Path:
+    """A copy of the package to build in: other tests build in the checkout at the same time."""
     copy = folder / "copy"
     copy.mkdir()
     subprocess.run(["cp", "-rL", *(str(ROOT / name) for name in _PACKAGE), str(copy)], check=True)
+    return copy
+
+
+def built_wheel(folder: Path) -> Path:
+    copy = copied(folder)
     command = [sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", str(folder)]
     subprocess.run(command, cwd=copy, check=True, capture_output=True, text=True)
     (wheel,) = folder.glob("beam_millrace-*.whl")
