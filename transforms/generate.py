@@ -92,6 +92,7 @@ def completion_of(prompt: Prompt, generation: Generation, model: str, revision: 
         prompt_logprobs=generation.prompt_logprobs,
         forced=generation.forced,
         columns=prompt.columns,
+        endpoint=prompt.endpoint,
     )
 
 

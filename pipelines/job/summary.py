@@ -224,10 +224,13 @@ def _dead_letters(outcome: Outcome) -> str:
     if outcome.letters_to:
         return f"{counted(outcome.dead_letters, 'row')} in {outcome.letters_to}"
     first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
-    return (
-        f"{counted(outcome.dead_letters, 'row')} in {places(outcome.dead_letter_files)}, "
-        f"the first: {first['error']}: {first['reason']}"
-    )
+    return f"{counted(outcome.dead_letters, 'row')} in {places(outcome.dead_letter_files)}, the first: {_why(first)}"
+
+
+def _why(letter: dict[str, Any]) -> str:
+    """The error's class and sentence, also of a row in OpenAI's batch format."""
+    error = letter["error"]
+    return f"{error['code']}: {error['message']}" if isinstance(error, dict) else f"{error}: {letter['reason']}"
 
 
 def _examples(files: list[str]) -> list[str]:
@@ -241,6 +244,9 @@ def _shown(row: dict[str, Any]) -> str | None:
     if "probabilities" in row:
         likeliest = max(dict(row["probabilities"]).values(), default=0.0)
         return f"{', '.join(row['labels']) or 'none'} ({likeliest:.2f})"
+    if "response" in row and "custom_id" in row:
+        first = row["response"]["body"]["choices"][0]
+        return str(first["text"] if "text" in first else first["message"]["content"])
     return row.get("text")
 
 

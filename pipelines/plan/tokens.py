@@ -125,7 +125,7 @@ def mean_generated(patterns: Sequence[str]) -> Fraction:
         with open_input(file.path) as stream:
             for line in stream:
                 rows += 1
-                tokens += msgspec.json.decode(line, type=_Completed).usage.completion_tokens
+                tokens += msgspec.json.decode(line, type=_Completed).completion_tokens
     if not rows:
         raise ConfigError("--trial: holds no completion")
     return Fraction(tokens, rows)
@@ -135,8 +135,23 @@ class _CompletedUsage(msgspec.Struct):
     completion_tokens: int
 
 
-class _Completed(msgspec.Struct):
+class _Body(msgspec.Struct):
     usage: _CompletedUsage
+
+
+class _Response(msgspec.Struct):
+    body: _Body
+
+
+class _Completed(msgspec.Struct):
+    usage: _CompletedUsage | None = None
+    response: _Response | None = None
+    """Of a row in OpenAI's batch format."""
+
+    @property
+    def completion_tokens(self) -> int:
+        found = self.response.body.usage if self.response else self.usage
+        return found.completion_tokens if found else 0
 
 
 _ANY_MODEL = ModelInfo("", "", "", "", "", _UNLIMITED, _UNLIMITED, 0, 0, 0, [], 0.0)

@@ -46,6 +46,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON values that ride along to the completion untouched."""
     source: str = ""
     """Where it was read: file and position (reading/positions.py)."""
+    endpoint: str = ""
+    """OpenAI's endpoint, if the row came in OpenAI's batch format."""
     original: str | None = None
     """The row as JSON, where it was read as JSON or from a table; goes to the dead letters unchanged."""
 
@@ -153,6 +155,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """With `n` over 1 all answers, the first among them."""
     columns: dict[str, Any] = {}
     """The prompt's further columns."""
+    endpoint: str = ""
+    """As a Prompt's."""
     error: ErrorInfo | None = None
     """Why the prompt has no answer."""
 
@@ -176,6 +180,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As a Completion's."""
     answer: str = ""
     """The model's answer, if it was refused or cut short."""
+    endpoint: str = ""
+    """As a Prompt's."""
 
     @classmethod
     def of(cls, prompt: Prompt, error: ErrorInfo, model: str = "", revision: str = "", answer: str = "") -> Self:
@@ -186,6 +192,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             reason=error.message,
             row=prompt.row(),
             source=prompt.source,
+            endpoint=prompt.endpoint,
             model=model,
             revision=revision,
             answer=answer,

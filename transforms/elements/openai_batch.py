@@ -17,7 +17,8 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.json_text import from_text
 from millrace.model_manager.wire.sampling import SamplingParams, nearest_parameter
 
-_URLS = ("/v1/chat/completions", "/v1/completions")
+CHAT_URL = "/v1/chat/completions"
+_URLS = (CHAT_URL, "/v1/completions")
 _OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs")
 """Parameters that this format has in another form, or not at all."""
 _PARAMETERS = tuple(name for name in SamplingParams.__struct_fields__ if name not in _OTHERWISE)
@@ -28,6 +29,8 @@ _CONTENT = ("messages", "prompt")
 _RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
 )
+OF_THE_REQUEST = _RIDE_ALONG | {"method", "url"}
+"""Columns of a plain row that the request had for the service."""
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "stream": (False,),
@@ -44,6 +47,11 @@ def is_batch_row(row: dict[str, Any], prompt_column: str | None = None) -> bool:
     """Whether the row is of this format: its body is an object, and no prompt stands beside it."""
     beside = any(row.get(name) is not None for name in (prompt_column, *_CONTENT) if name)
     return isinstance(row.get("body"), dict) and ("custom_id" in row or "url" in row) and not beside
+
+
+def endpoint_of(row: dict[str, Any]) -> str:
+    """The endpoint that a row of this format names, or else means."""
+    return str(row.get("url") or _URLS["messages" not in row["body"]])
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -92,12 +92,20 @@ def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None 
     if not isinstance(row, dict):
         raise InvalidRequest(f"a row is an object or a string, not {_json_type(row)}")
     rest = dict(row)
-    if shape.template is None and not shape.documents and openai_batch.is_batch_row(row, shape.prompt_column):
+    if endpoint := batch_endpoint(row, shape):
         rest, shape = openai_batch.plain_row(row), msgspec.structs.replace(shape, prompt_column=None)
     identity = take_id(rest, shape) or position
     content = _take_content(rest, shape) if shape.template is None else {"text": filled(shape.template, row)}
     params = take_params(rest) if shape.row_params else {}
-    return Prompt(id=identity, params=params, columns=rest, source=position, original=original, **content)
+    return Prompt(
+        id=identity, params=params, columns=rest, source=position, endpoint=endpoint, original=original, **content
+    )
+
+
+def batch_endpoint(row: Any, shape: RowShape) -> str:
+    """OpenAI's endpoint of a row in its batch format; empty for other rows."""
+    may_be = isinstance(row, dict) and shape.template is None and not shape.documents
+    return openai_batch.endpoint_of(row) if may_be and openai_batch.is_batch_row(row, shape.prompt_column) else ""
 
 
 def text_prompt(text: str, shape: RowShape, *, position: str, original: str | None = None) -> Prompt:

@@ -22,6 +22,7 @@ from ..elements.prompt_rows import (
     NESTED_PARAMS,
     SAMPLING_NAMES,
     RowShape,
+    batch_endpoint,
     check_types,
     given_id,
     parse_row,
@@ -156,7 +157,8 @@ def _prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | 
         return parse_row(row, shape, position=position, original=original)
     except RequestError as error:
         shown = (original or "")[:_SHOWN] if too_deep(row) else row
-        return _letter(error, position, shown, given_id(row, shape))
+        letter = _letter(error, position, shown, given_id(row, shape))
+        return msgspec.structs.replace(letter, endpoint=batch_endpoint(shown, shape))
 
 
 def _letter(error: RequestError, position: str, row: Any, identity: str = "") -> DeadLetter:

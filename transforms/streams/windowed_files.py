@@ -107,7 +107,9 @@ class WriteWindowedFiles(beam.PTransform):
             accumulation_mode=AccumulationMode.DISCARDING,
             allowed_lateness=Duration.of(self._lateness),
         )
-        lines = beam.Map(_keyed_line, kind, self._num_shards).with_output_types(tuple[tuple[str, int], bytes])
+        lines = beam.Map(_keyed_line, kind, self._num_shards, self._format == "jsonl").with_output_types(
+            tuple[tuple[str, int], bytes]
+        )
         return rows | f"Windows of {name}" >> windows | f"Lines of {name}" >> lines
 
     def _label(self) -> str:
@@ -124,9 +126,11 @@ class WriteWindowedFiles(beam.PTransform):
         }
 
 
-def _keyed_line(row: Completion | Result | DeadLetter, kind: Kind, num_shards: int) -> tuple[tuple[str, int], bytes]:
+def _keyed_line(
+    row: Completion | Result | DeadLetter, kind: Kind, num_shards: int, openai: bool
+) -> tuple[tuple[str, int], bytes]:
     """A row's shard follows from its id, so that an attempt that is repeated puts it there again."""
-    return (kind, zlib.crc32(row.id.encode("utf-8", "surrogatepass")) % num_shards), json_line(row)
+    return (kind, zlib.crc32(row.id.encode("utf-8", "surrogatepass")) % num_shards), json_line(row, openai=openai)
 
 
 class _Build(beam.DoFn):

@@ -12,7 +12,8 @@ fields of its type, `confidence`, `confidences` and `spans`, and Classify `label
 without a finish reason. docs/reference/rows.md has every field. The prompt's further columns stand under `columns`, so
 none collides with ours. Timings are in seconds: the first three from the manager's receipt of the request, latency
 from submission to result as the worker saw it. In Parquet the schemas are fixed, or follow from the user's type, and
-`columns` is a string of JSON. CSV has the same columns.
+`columns` is a string of JSON. CSV has the same columns. JSON lines of rows that came in OpenAI's batch format have that
+format (openai_rows.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyarrow.parquet as pq
 from ..elements.completions import Choice, Completion, DeadLetter
 from ..elements.task_results import Classified, Embedded, Extracted, Result, Scored
 from .csv_rows import write_csv
+from .openai_rows import completion_row, error_row
 from .typed_rows import arrow_row, extracted_fields
 
 _TOP_LOGPROB = [("token", pa.string()), ("token_id", pa.int64()), ("logprob", pa.float64())]
@@ -101,12 +103,14 @@ CLASSIFIED_SCHEMA = pa.schema(
 _ROWS_A_GROUP = 10_000
 
 
-def json_line(element: Completion | Result | DeadLetter) -> bytes:
-    """One line, with its end."""
-    return msgspec.json.encode(_row(element)) + b"\n"
+def json_line(element: Completion | Result | DeadLetter, *, openai: bool = True) -> bytes:
+    """One line, with its end; `openai`: what came in OpenAI's batch format goes in it too."""
+    return msgspec.json.encode(_row(element, openai=openai)) + b"\n"
 
 
-def _row(element: Completion | Result | DeadLetter) -> dict[str, Any]:
+def _row(element: Completion | Result | DeadLetter, *, openai: bool) -> dict[str, Any]:
+    if openai and not isinstance(element, Result) and element.endpoint:
+        return completion_row(element) if isinstance(element, Completion) else error_row(element)
     if isinstance(element, Completion):
         return _completion_row(element)
     return _dead_letter_row(element) if isinstance(element, DeadLetter) else _task_row(element)

@@ -40,8 +40,9 @@ class Shard(msgspec.Struct, frozen=True):
 class WriteShards(beam.DoFn):
     """Elements of a kind → the temporary shards that hold them, one for each bundle and window."""
 
-    def __init__(self, files: OutputFiles, run: str, kind: Kind, *, refuses: bool = False) -> None:
-        """`refuses`: output that came since the graph was built is an error."""
+    def __init__(self, files: OutputFiles, run: str, kind: Kind, *, openai: bool, refuses: bool = False) -> None:
+        """`openai`: as json_line takes it. `refuses`: output that came since the graph was built is an error."""
+        self._openai = openai
         self._files = files
         self._refuses = refuses
         self._run = run
@@ -61,7 +62,7 @@ class WriteShards(beam.DoFn):
             self._make_room()
             path = self._files.temporary_shard(self._run, self._kind, uuid.uuid4().hex)
             self._open[window] = _OpenShard(path)
-        self._open[window].append(json_line(element))
+        self._open[window].append(json_line(element, openai=self._openai))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         while self._open:

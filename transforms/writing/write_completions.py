@@ -71,7 +71,9 @@ class WriteCompletions(beam.PTransform):
         shards = [
             rows
             | f"Write {kind} {number}"
-            >> beam.ParDo(WriteShards(self.files, run, kind, refuses=refuses)).with_output_types(Shard)
+            >> beam.ParDo(
+                WriteShards(self.files, run, kind, openai=self._format == "jsonl", refuses=refuses)
+            ).with_output_types(Shard)
             for number, (kind, rows) in enumerate(kinds)
         ]
         written = self._finalize(shards)
