@@ -10,6 +10,7 @@
 #   make check   before a commit: lint, and the fast tests that mirror what has changed since the last one
 #   make format  style, mended
 #   make docs    the documentation as a site, in out/site; a broken link fails
+#   make errors  the page of errors, from what commands print
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
@@ -28,7 +29,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners truth lint format docs figures clean
+.PHONY: help check demo test test-slow test-runners truth lint format docs errors figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +69,9 @@ format: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+
+errors: $(READY)
+	$(VENV)/bin/python -m tests.docs.error_cases
 
 figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.engine --shape all --workload all --dtype all --results $(RESULTS)/engine.json --keep_since $(SINCE)

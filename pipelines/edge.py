@@ -28,6 +28,8 @@ from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceE
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
 
 
+_SETTING = re.compile(r"^([a-z_]+)=('?)([^':]*)\2: ")
+"""How an error names a setting, `max_tokens=0: `; a command names its flag, `--max_tokens 0: `."""
 _WHERE = re.compile(r" \[while running '[^']*'\]")
 
 
@@ -87,7 +89,7 @@ def _is_stdout_closed() -> bool:
 def _sentence_and_status(error: Exception) -> tuple[str, int]:
     ours = unwrapped(error)
     if isinstance(ours, ConfigError | ModelError):
-        return str(ours), 2
+        return _SETTING.sub(r"--\1 \3: ", str(ours)), 2
     if ours is not None:
         return f"the job failed: {ours}", 1
     kind, message = _last_of_trace(error)

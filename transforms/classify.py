@@ -161,7 +161,7 @@ def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[
     if not all(label.strip() for label in given):
         raise ConfigError(f"labels={labels!r}: takes no empty ones")
     if len(given) == 1 and not multiple:
-        raise ConfigError(f"labels={labels!r}: takes two or more; with multiple=True one is enough")
+        raise ConfigError(f"labels={labels!r}: takes two or more; with `multiple` one is enough")
     return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(given, "")
 
 

@@ -23,6 +23,7 @@ _NAMES: dict[type[types.Type], tuple[str, str]] = {
     types.FloatType: ("a number", "numbers"),
     types.StrType: ("a string", "strings"),
     types.BoolType: ("true or false", "booleans"),
+    types.DateType: ("a date", "dates"),
     types.AnyType: ("a value", "values"),
 }
 

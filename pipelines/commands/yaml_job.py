@@ -7,7 +7,6 @@ The same file runs with `python -m apache_beam.yaml.main` if it includes yaml_pr
 from __future__ import annotations
 
 import glob
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from millrace.transforms.runners import runner_of
 
 from ..edge import at_the_edge
 from ..flags.beam import beam_options, check_runner
+from ..flags.from_settings import json_object
 from ..flags.parser import FlagParser
 from ..job.logs import logs_at, tell
 from ..job.summary import Outcome, count_lines, outcome_of, places, span
@@ -56,7 +56,7 @@ def _run(arguments: Sequence[str]) -> int:
         "file", metavar="FILE", help="The pipeline; a local path or one of another file system of Beam's."
     )
     parser.add_argument(
-        "--jinja_variables", type=json.loads, default={}, metavar="JSON", help="An object of variables."
+        "--jinja_variables", type=json_object, default={}, metavar="JSON", help="An object of variables."
     )
     parser.add_argument("--verbose", action="store_true", help="Log what happens, and show where an error arose.")
     flags, rest = parser.parse_known_args(list(arguments))

@@ -129,7 +129,7 @@ def _check_gpus(model: ModelConfig, gpu: GpuRequest, weights: int | None) -> Non
 
 def _cpu_pool(beam: PipelineOptions, model: ModelConfig, weights_gb: float) -> str:
     if model.device == "cuda":
-        raise ConfigError("--device cuda: takes --gpu, for example --gpu l4")
+        raise ConfigError("--device cuda needs --gpu, for example --gpu l4")
     worker, memory = beam.view_as(WorkerOptions), memory_needed(weights_gb, on_gpu=False)
     if worker.machine_type:
         return str(worker.machine_type)

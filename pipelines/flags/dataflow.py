@@ -36,6 +36,6 @@ def check_dataflow(known: argparse.Namespace, options: PipelineOptions) -> None:
     if runner_of(options) is DATAFLOW:
         return
     if known.gpu != "none":
-        raise ConfigError("--gpu: takes --runner DataflowRunner; elsewhere --device cuda uses the GPUs that are there")
+        raise ConfigError("--gpu needs --runner DataflowRunner; elsewhere --device cuda uses the GPUs that are there")
     if known.dry_run:
-        raise ConfigError("--dry_run: takes --runner DataflowRunner")
+        raise ConfigError("--dry_run needs --runner DataflowRunner")

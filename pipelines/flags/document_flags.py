@@ -34,6 +34,8 @@ from .named_files import read_text
 
 _OF_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OURS = "millrace"
+_NAMED = re.compile(r"^(labels|threshold|template)(=[^:]*)?: ")
+"""How an error begins that names the setting; the flag is named before it."""
 _DOCUMENT, _ANSWER = ("text", "document", "prompt"), "answer"
 
 
@@ -126,7 +128,7 @@ def _told(flag: str, check: Callable[[], Any]) -> Any:
     try:
         return check()
     except ConfigError as error:
-        raise ConfigError(f"{flag}: {error}") from None
+        raise ConfigError(f"{flag}: {_NAMED.sub('', str(error))}") from None
     except (UnicodeError, RecursionError) as error:  # of a prompt with half a character, of examples that are too deep
         raise ConfigError(f"{flag}: {type(error).__name__}: {error}") from None
 
@@ -205,7 +207,7 @@ def _template_of(path: str) -> Template:
     try:
         return checked_template(json.loads(text) if path.endswith(".json") else text)
     except (ConfigError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"--template {path}: {error}") from None
+        raise ConfigError(f"--template {path}: {_NAMED.sub('', str(error))}") from None
 
 
 def _json(text: str, where: str) -> Any:

@@ -48,17 +48,18 @@ def _reader(field: types.Field) -> dict[str, Any]:
     if isinstance(kind, types.LiteralType):
         return {"choices": list(kind.values)}
     if isinstance(kind, types.DictType | types.StructType):
-        return {"type": _json_object, "metavar": "JSON"}
+        return {"type": json_object, "metavar": "JSON"}
     if isinstance(kind, types.VarTupleType):
         return {"nargs": "+", "type": _PLAIN[type(kind.item_type)], "metavar": field.name.upper()}
     return {"type": _PLAIN[type(kind)], "metavar": "N" if _PLAIN[type(kind)] is not str else field.name.upper()}
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
+    """For argparse: an object of JSON."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
-        raise argparse.ArgumentTypeError(f"invalid JSON object: {text!r}") from None
+        raise argparse.ArgumentTypeError(f"takes a JSON object, got {text!r}") from None
 
 
 def _without_none(kind: types.Type) -> types.Type:

@@ -125,7 +125,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     if not known.input:
         raise ConfigError("--input is missing: takes one or more files or globs, or a stream")
     if known.overwrite and known.resume:
-        raise ConfigError("--overwrite and --resume exclude each other")
+        raise ConfigError("--overwrite and --resume exclude each other: leave one out")
     check_dataflow(known, beam)
     return JobOptions(
         input=[_address("--input", each, beam) for given in known.input for each in given],

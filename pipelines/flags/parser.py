@@ -1,15 +1,39 @@
-"""argparse, with one sentence for what is wrong."""
+"""argparse, with one sentence for what is wrong: the flag, what it got, and what it takes."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable
 from typing import NoReturn
 
 from millrace.model_manager.wire.errors import ConfigError
+
+_KINDS = {"int": "an integer", "float": "a number"}
+_SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", lambda found: _takes(found, found[3])),
+    (r"argument (\S+): invalid (\w+) value: '(.*)'", lambda found: f"{found[1]} {found[3]}: takes {_kind(found[2])}"),
+    (r"argument (\S+): expected .*", lambda found: f"{found[1]}: takes a value, got none"),
+    (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
+    (r"the following arguments are required: (.*)", lambda found: f"{found[1]} is missing: --help says what it is"),
+    (r"unrecognized arguments: (\S+).*", lambda found: f"unknown flag {found[1]}: --help lists all"),
+)
+"""What argparse says, and what is said in its place."""
 
 
 class FlagParser(argparse.ArgumentParser):
     """Raises ConfigError where argparse prints its usage and exits."""
 
     def error(self, message: str) -> NoReturn:
+        for pattern, sentence in _SENTENCES:
+            if found := re.fullmatch(pattern, message, re.DOTALL):
+                raise ConfigError(sentence(found))
         raise ConfigError(message)
+
+
+def _takes(found: re.Match[str], choices: str) -> str:
+    return f"{found[1]} {found[2]}: takes {choices.replace(chr(39), '')}"
+
+
+def _kind(name: str) -> str:
+    return _KINDS.get(name, name)

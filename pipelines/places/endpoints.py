@@ -144,8 +144,8 @@ def check_checkpoints(options: JobOptions) -> None:
     """Raises ConfigError for a job on Flink whose broker would wait for checkpoints in vain."""
     if options.source.is_broker and not has_checkpoints(options.beam):
         raise ConfigError(
-            "--checkpointing_interval: is missing: Flink has a message acknowledged with a checkpoint, and by default "
-            "makes none; takes milliseconds, such as 10000"
+            "--checkpointing_interval is missing: Flink acknowledges messages with each checkpoint, and makes none by "
+            "default; takes milliseconds, such as 10000"
         )
 
 

@@ -102,7 +102,7 @@ def _counted(flags: argparse.Namespace, params: SamplingParams) -> TokenCounts:
 def _generated_per_row(flags: argparse.Namespace, counted: TokenCounts) -> tuple[Fraction, str]:
     """Tokens generated for a row that is a prompt, and the source of that number."""
     if flags.output_tokens is not None and flags.trial:
-        raise ConfigError("--output_tokens and --trial exclude each other")
+        raise ConfigError("--output_tokens and --trial exclude each other: leave one out")
     if flags.output_tokens is not None:
         return exactly(flags.output_tokens), "what --output_tokens says"
     if flags.trial:

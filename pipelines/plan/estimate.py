@@ -80,10 +80,16 @@ def for_deadline(hours_of_one: Fraction, deadline: Fraction, terms: Terms) -> Es
     """The fewest workers that are done in `deadline` hours; raises ConfigError where none are."""
     left = deadline - terms.startup
     if left <= 0:
-        raise ConfigError(f"--deadline: is over before a worker has started, which takes {float(terms.startup):.2f} h")
+        raise ConfigError(
+            f"--deadline: {float(deadline):.2f} h are over before a worker has started, which takes"
+            f" {float(terms.startup):.2f} h; allow more, or lower --startup_minutes"
+        )
     workers = max(math.ceil(hours_of_one / left), 1)
     if workers > _MOST_WORKERS:
-        raise ConfigError(f"--deadline: takes {workers:,} workers; more than {_MOST_WORKERS:,} are not reckoned with")
+        raise ConfigError(
+            f"--deadline: {float(deadline):.2f} h take {workers:,} workers, and a plan has at most {_MOST_WORKERS:,};"
+            " allow more"
+        )
     return with_workers(hours_of_one, workers, terms)
 
 

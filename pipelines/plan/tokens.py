@@ -82,7 +82,9 @@ def count_tokens(
     for row in islice(_rows(ranges, shape, stride), None if whole else sample):
         tally.add(row)
     if not tally.prompts:
-        raise ConfigError("--input: holds no row that is a prompt")
+        raise ConfigError(
+            "--input: no row is a prompt; takes the rows of `millrace run`, whose dead letters say what is wrong"
+        )
     if whole:
         rows = RowCount(len(tally.prompts) + tally.unreadable, exact=True)
     return tally.counted(rows, whole=whole)
@@ -125,9 +127,12 @@ def mean_generated(patterns: Sequence[str]) -> Fraction:
         with open_input(file.path) as stream:
             for line in stream:
                 rows += 1
-                tokens += msgspec.json.decode(line, type=_Completed).completion_tokens
+                try:
+                    tokens += msgspec.json.decode(line, type=_Completed).completion_tokens
+                except msgspec.MsgspecError as error:
+                    raise ConfigError(f"--trial {file.path}: takes completions of `millrace run`: {error}") from None
     if not rows:
-        raise ConfigError("--trial: holds no completion")
+        raise ConfigError(f"--trial {' '.join(patterns)}: holds no completion; takes the output of `millrace run`")
     return Fraction(tokens, rows)
 
 

@@ -38,7 +38,7 @@ class Position(NamedTuple):
         """From `<path>@<byte>` or `<path>#<row>`; raises ConfigError for anything else."""
         found = _POSITION.fullmatch(text)
         if found is None:
-            raise ConfigError(f"position={text!r}: takes <path>{LINE_MARK}<byte> or <path>{ROW_MARK}<row>")
+            raise ConfigError(f"{text}: takes <path>{LINE_MARK}<byte> or <path>{ROW_MARK}<row>")
         return cls(found[1], found[2], int(found[3]))
 
     def __str__(self) -> str:
@@ -49,18 +49,20 @@ def find_row(position: Position, shape: RowShape, named_format: str | None = Non
     """The row, as it is read there; ConfigError where none is."""
     form = input_format(position.path, named_format)
     if form == "file":
-        raise ConfigError(f"position={str(position)!r}: a file that is read whole is one row")
+        raise ConfigError(f"{position}: a file that is read whole is one row; takes jsonl, text, csv or parquet")
     if (position.mark == LINE_MARK) != (form in ("jsonl", "text")):
         takes = f"{ROW_MARK}<row>" if position.mark == LINE_MARK else f"{LINE_MARK}<byte>"
-        raise ConfigError(f"position={str(position)!r}: takes <path>{takes} for {form}")
+        raise ConfigError(f"{position}: takes <path>{takes} for {form}")
     try:
         for part in _ranges(position, form):
             for row in read_range(part, shape):
                 if row.source == str(position):
                     return row
+    except FileNotFoundError:
+        raise ConfigError(f"{position}: there is no file {position.path}") from None
     except (OSError, BeamIOError) as error:
         raise ConfigError(f"{position.path}: {error}") from None
-    raise ConfigError(f"no row begins at {position}")
+    raise ConfigError(f"no row begins at {position}: takes what an id or a dead letter names")
 
 
 def _ranges(position: Position, form: InputFormat) -> Iterator[FileRange]:

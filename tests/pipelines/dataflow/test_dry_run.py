@@ -76,8 +76,8 @@ def test_a_dry_run_does_not_ask_how_large_a_remote_model_is(capsys: pytest.Captu
         ([*JOB, *CLOUD, "--gpu", "k80"], "--gpu k80: takes none, l4"),
         ([*JOB, *CLOUD, "--template_location=gs://a-bucket/t", "--overwrite"], "leave --overwrite out"),
         (["--input", "kafka:b:1/t", *JOB[2:], *CLOUD, "--template_location=gs://a-bucket/t"], "use the Flex Template"),
-        ([*PLACES, "--gpu", "l4"], "--gpu: takes --runner DataflowRunner"),
-        ([*PLACES, "--dry_run"], "--dry_run: takes --runner DataflowRunner"),
+        ([*PLACES, "--gpu", "l4"], "--gpu needs --runner DataflowRunner"),
+        ([*PLACES, "--dry_run"], "--dry_run needs --runner DataflowRunner"),
     ],
 )
 def test_what_is_missing_or_cannot_be_is_one_sentence_before_anything_is_built(

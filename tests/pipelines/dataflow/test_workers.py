@@ -88,7 +88,7 @@ def test_gpus_for_all_workers_need_no_hints() -> None:
     [
         (["--flexrs_goal=COST_OPTIMIZED"], "l4", ModelConfig(), "--flexrs_goal has no pools"),
         ([], "l4", ModelConfig(device="cpu"), "--device cpu would not use it"),
-        ([], "none", ModelConfig(device="cuda"), "--device cuda: takes --gpu"),
+        ([], "none", ModelConfig(device="cuda"), "--device cuda needs --gpu"),
         ([], "l4:2", ModelConfig(tensor_parallel=4), "the engines take 4 GPUs"),
         ([], "l4:4", ModelConfig(tensor_parallel=2, num_engines=3), "the engines take 6 GPUs"),
         (["--machine_type=g2-standard-24"], "l4", ModelConfig(), "has 2 GPUs, and --gpu asks for 1"),

@@ -77,7 +77,7 @@ def test_a_brokers_job_without_checkpoints_is_refused_where_the_job_server_is_fl
     with job_service(*FLINKS) as endpoint:
         there = [*PORTABLE, f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
         assert dispatch(["run", *of_a_topic(tmp_path), *there]) == 2
-        assert "--checkpointing_interval: is missing" in capsys.readouterr().err
+        assert "--checkpointing_interval is missing" in capsys.readouterr().err
         assert dispatch(["run", *files(tmp_path), *there]) == 1, "files need none"
         assert "takes no job" in capsys.readouterr().err
 

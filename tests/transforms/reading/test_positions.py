@@ -50,5 +50,5 @@ def test_where_no_row_begins_none_is_found(tmp_path: Path, position: str) -> Non
 
 @pytest.mark.parametrize("position", ["a.jsonl", "a.jsonl:3", "@3", "a.jsonl#3", "e.parquet@3", "a.jsonl@x"])
 def test_a_position_takes_its_formats_mark_and_a_number(position: str) -> None:
-    with pytest.raises(ConfigError, match=r"position=.*: takes <path>"):
+    with pytest.raises(ConfigError, match=r": takes <path>"):
         found(position)

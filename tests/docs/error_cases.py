@@ -1,0 +1,236 @@
+"""docs/reference/errors.md: what commands print for bad input. Each command of the list is run, in a folder of files.
+
+`python -m tests.docs.error_cases` writes the page; a test runs the commands again and compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from millrace.pipelines.cli import dispatch
+
+PAGE = Path(__file__).parents[2] / "docs/reference/errors.md"
+BEGINS, ENDS = "<!-- the commands' errors: `make errors` writes them -->", "<!-- end -->"
+
+FILES = {
+    "rows.jsonl": '{"id": "a", "prompt": "Hello"}\n',
+    "rows.csv": "id,question\n1,Hello\n",
+    "bad.jsonl": "{not JSON\n",
+    "doc.txt": "A document.\n",
+    "list.json": "[1, 2]",
+    "broken.json": "{",
+    "schema.json": '{"type": "object", "properties": {"number": {"type": "string"}}, "required": ["number"]}',
+    "no_grammar.json": '{"type": "object", "properties": {"number": {"not": {"type": "string"}}}}',
+    "types.py": "from typing import NamedTuple\n\n\nclass Invoice(NamedTuple):\n    number: str\n",
+    "template.txt": "Extract these fields: {fields}",
+    "examples.jsonl": '{"text": "A document."}\n',
+    "prices.toml": "vcpu = -1\n",
+    "figures.json": "[]",
+    "pipeline.yaml": "pipeline:\n  transforms:\n    - type: Generat\n",
+    "no_pipeline.yaml": "transforms: []\n",
+    "out/there-00000-of-00001.jsonl": "{}\n",
+    "empty/config.json": "{}",
+}
+
+CASES: dict[str, list[str]] = {
+    "The command line": [
+        "rnu",
+        "run",
+        "run --input rows.jsonl --max_token 5",
+        "run --input rows.jsonl --Max-Tokens 5",
+        "run --input rows.jsonl --schema schema.json",
+        "run rows.jsonl",
+        "run --input rows.jsonl --frobnicate",
+        "run --input rows.jsonl --overwrite --resume",
+        "run --input rows.jsonl --chat maybe",
+        "run --input rows.jsonl --temperature warm",
+        "run --input rows.jsonl --batch_size 8",
+    ],
+    "Input": [
+        "run --input absent.jsonl",
+        "run --input 'absent/*.jsonl'",
+        "run --input empty",
+        "run --input rows.jsonl --input_format xml",
+        "run --input rows.csv --prompt_column questoin",
+        "run --input kafka:localhost",
+        "run --input pubsub:topic",
+        "run --input watch:in/*.jsonl kafka:localhost:1/topic",
+        "run --input s3://bucket/rows.jsonl",
+        "run --input ftp://host/rows.jsonl",
+    ],
+    "Output": [
+        "run --input rows.jsonl --output out/there",
+        "run --input rows.jsonl --output 'out/*'",
+        "run --input rows.jsonl --output_format xml",
+        "run --input rows.jsonl --num_shards 0",
+        "run --input rows.jsonl --window 60",
+        "run --input rows.jsonl --lateness 60",
+        "run --input 'watch:in/*.jsonl' --output out/rows --overwrite",
+        "run --input 'watch:in/*.jsonl' --output out/rows --window 0",
+        "run --input 'watch:in/*.jsonl' --output out/rows --lateness -1",
+        "run --input 'watch:out/*.jsonl' --output out/rows",
+        "run --input kafka:localhost:1/topic --output kafka:localhost:1/topic",
+        "run --input kafka:localhost:1/in --output kafka:localhost:1/out --window 60",
+        "run --input rows.jsonl --output watch:out",
+        "run --input rows.jsonl --output pubsub:projects/project/subscriptions/answers",
+    ],
+    "The model": [
+        "run --input rows.jsonl --model absent/",
+        "run --input rows.jsonl --model ./empty",
+        "run --input rows.jsonl --model a/b/c",
+        "run --input rows.jsonl --dtype int4",
+        "run --input rows.jsonl --quantization int3",
+        "run --input rows.jsonl --max_model_len 0",
+        "run --input rows.jsonl --max_num_seqs 0",
+        "run --input rows.jsonl --device tpu",
+        "run --input rows.jsonl --kv_cache_gb -1",
+        "run --input rows.jsonl --tensor_parallel 0",
+        "run --input rows.jsonl --backend tgi",
+        "run --input rows.jsonl --model_updates model.txt",
+        "run --input rows.jsonl --model_updates watch:model.txt --model_updates_every 0",
+        "run --input rows.jsonl --adapter mine",
+        "run --input rows.jsonl --max_loras -1",
+    ],
+    "Sampling": [
+        "run --input rows.jsonl --max_tokens 0",
+        "run --input rows.jsonl --temperature -1",
+        "run --input rows.jsonl --top_p 2",
+        "run --input rows.jsonl --top_k -2",
+        "run --input rows.jsonl --n 0",
+        "run --input rows.jsonl --stop ''",
+        "run --input rows.jsonl --logit_bias 5",
+        "run --input rows.jsonl --min_tokens 10 --max_tokens 5",
+        "run --input rows.jsonl --constraint absent.json",
+        "run --input rows.jsonl --constraint list.json",
+        'run --input rows.jsonl --constraint \'{"regex": "("}\'',
+        'run --input rows.jsonl --constraint \'{"regexp": "a"}\'',
+        "run --input rows.jsonl --constraint no_grammar.json",
+    ],
+    "score, embed, extract, classify": [
+        "embed --input rows.jsonl --pooling max",
+        "embed --input rows.jsonl --max_tokens 5",
+        "extract --input doc.txt",
+        "extract --input doc.txt --schema absent.json",
+        "extract --input doc.txt --schema broken.json",
+        "extract --input doc.txt --schema list.json",
+        "extract --input doc.txt --schema no_grammar.json",
+        "extract --input doc.txt --schema types.py:Invoice",
+        "extract --input doc.txt --schema my_types:Invoice",
+        "extract --input doc.txt --schema json:JSONDecodr",
+        "extract --input doc.txt --schema schema.json --examples examples.jsonl",
+        "extract --input doc.txt --schema schema.json --template template.txt",
+        "extract --input doc.txt --schema schema.json --prompt_column text",
+        "classify --input doc.txt",
+        "classify --input doc.txt --labels praise",
+        "classify --input doc.txt --labels praise,praise",
+        "classify --input doc.txt --labels praise,complaint --threshold 0.5",
+        "classify --input doc.txt --labels praise,complaint --multiple --threshold 2",
+        "classify --input doc.txt --labels list.json",
+    ],
+    "Runners": [
+        "run --input rows.jsonl --runner FlikRunner",
+        "run --input rows.jsonl --runner my.Runner",
+        "run --input rows.jsonl --dry_run",
+        "run --input rows.jsonl --gpu l4",
+        "run --input 'watch:in/*.jsonl' --output out/rows --runner DirectRunner",
+        "run --input kafka:localhost:1/in --output out/rows --runner FlinkRunner",
+        "run --input kafka:localhost:1/in --output out/rows --stateful",
+        "run --input rows.jsonl --runner DataflowRunner",
+        "run --input rows.jsonl --runner DataflowRunner --project p --region r --temp_location tmp",
+        "run --input rows.jsonl --runner DataflowRunner --project p --region r --temp_location gs://b/tmp",
+        "run --input gs://b/in --output gs://b/out --model ./empty --runner DataflowRunner --project p --region r"
+        " --temp_location gs://b/tmp --dry_run",
+        "run --input gs://b/in --output gs://b/out --gpu k80 --runner DataflowRunner --project p --region r"
+        " --temp_location gs://b/tmp --dry_run",
+        "run --input gs://b/in --output gs://b/out --device cuda --runner DataflowRunner --project p --region r"
+        " --temp_location gs://b/tmp --dry_run",
+    ],
+    "plan": [
+        "plan",
+        "plan --input rows.jsonl",
+        "plan --input rows.jsonl --tokens_per_second 0",
+        "plan --input rows.jsonl --tokens_per_second 100 --workers 1 --deadline 1h",
+        "plan --input rows.jsonl --tokens_per_second 100 --deadline soon",
+        "plan --input rows.jsonl --tokens_per_second 100 --deadline 1m",
+        "plan --input rows.jsonl --tokens_per_second 100 --prices absent.toml",
+        "plan --input rows.jsonl --tokens_per_second 100 --prices prices.toml",
+        "plan --input rows.jsonl --results figures.json",
+        "plan --input rows.jsonl --results figures.json --where engine",
+        "plan --input rows.jsonl --tokens_per_second 100 --trial rows.jsonl --output_tokens 5",
+        "plan --input rows.jsonl --tokens_per_second 100 --trial rows.jsonl",
+        "plan --input bad.jsonl --tokens_per_second 100",
+    ],
+    "yaml, expansion, show, ps, stop, worker-pool": [
+        "yaml",
+        "yaml absent.yaml",
+        "yaml no_pipeline.yaml",
+        "yaml pipeline.yaml",
+        "yaml pipeline.yaml --jinja_variables x",
+        "expansion --port http",
+        "expansion --host 0.0.0.0 --port 0",
+        "show",
+        "show rows.jsonl",
+        "show rows.jsonl@7",
+        "show rows.jsonl#1",
+        "show rows.csv@0",
+        "show rows.csv#9",
+        "show absent.jsonl@0",
+        "ps --jsn",
+        "stop --force",
+        "worker-pool --port 1",
+    ],
+}
+
+
+def printed() -> dict[str, list[tuple[str, str]]]:
+    """What each command prints on stderr, by the groups of `CASES`."""
+    with _folder():
+        return {title: [(case, _run(case)) for case in cases] for title, cases in CASES.items()}
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, text in FILES.items():
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_text(text, encoding="utf-8")
+        yield
+
+
+def _run(case: str) -> str:
+    """The sentence of a command that ends with status 2."""
+    out = io.StringIO()
+    with contextlib.redirect_stderr(out):
+        status = dispatch(shlex.split(case))
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("millrace: ")]
+    assert (status, len(lines)) == (2, 1), f"millrace {case}: status {status}: {out.getvalue()}"
+    return lines[0].removeprefix("millrace: ").replace(str(Path.cwd()), "…")
+
+
+def tables() -> str:
+    """The part of the page between the two marks."""
+    parts = []
+    for title, rows in printed().items():
+        blocks = (f"$ {_wrapped(f'millrace {case}')}\n  {_wrapped(sentence)}" for case, sentence in rows)
+        parts += [f"### {title}", "", "```text", *blocks, "```", ""]
+    return "\n".join(parts)
+
+
+def _wrapped(text: str) -> str:
+    return "\n    ".join(textwrap.wrap(text, 95, break_long_words=False, break_on_hyphens=False))
+
+
+def main() -> None:
+    """Write the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGINS)
+    PAGE.write_text(f"{before}{BEGINS}\n\n{tables()}\n{ENDS}{rest.partition(ENDS)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
