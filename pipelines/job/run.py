@@ -19,7 +19,7 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import StandardOptions
+from apache_beam.options.pipeline_options import PortableOptions, StandardOptions
 from apache_beam.runners.portability.portable_runner import PipelineResult as PortableResult
 from apache_beam.runners.runner import PipelineState
 from rich.console import Console
@@ -56,6 +56,7 @@ from ..runners.named_runner import FnApiRunner, named_runner
 from ..runners.prism import OwnPrism
 from .logs import logs_at, tell
 from .progress import Speed, shown_progress
+from .remote_job import followed, job_id
 from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print_summary
 
 _LOOK_SECONDS = 0.2
@@ -84,7 +85,7 @@ def run_job(options: JobOptions, build: Build) -> int:
             if options.is_stream:
                 return _run_stream(options, build, console)
             if not options.runner.is_local:
-                return _run_elsewhere(options, build)
+                return _run_elsewhere(options, build, console)
             resolve(options.model.model, options.model.revision)
             if options.if_exists == "overwrite":
                 _check_model(options)
@@ -122,20 +123,22 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console) ->
     return outcome.status
 
 
-def _run_elsewhere(options: JobOptions, build: Build) -> int:
-    """A remote runner shows the job in its own way; here, how it ended, and what its job server counted."""
+def _run_elsewhere(options: JobOptions, build: Build, console: Console) -> int:
+    """Tells the job's id, its states, how it ended, and what its job server counted."""
     with interruptible(lambda: "nothing was submitted", also=(signal.SIGTERM,)), named_runner(options.beam) as runner:
-        return _await_elsewhere(_built(runner, options, build), options)
+        return _await_elsewhere(_built(runner, options, build), options, console)
 
 
-def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions) -> int:
+def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Console) -> int:
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
     result = None
-    ends = interruptible(lambda: _what_goes_on(options, files, known=result is not None), also=(signal.SIGTERM,))
+    to_cancel = _how_to_cancel(options)
+    ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=(signal.SIGTERM,))
     with ends, hint_at_workers(options.beam):
         result = pipeline.run()
-        state = result.wait_until_finish()
+        with _followed(result, options, console, to_cancel):
+            state = result.wait_until_finish()
     print(f"the job's state: {state}")
     if options.is_stream:
         clear_temporary(options, may_go_on=True)
@@ -148,13 +151,32 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions) -> int:
     return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
 
 
-def _what_goes_on(options: JobOptions, files: OutputFiles | None, *, known: bool) -> str:
-    """Nothing of a job on Prism, which ends with this process. `known`: whether the runner has said that it has it."""
-    if options.runner is PRISM:
+def _followed(
+    result: Any, options: JobOptions, console: Console, to_cancel: str
+) -> contextlib.AbstractContextManager[None]:
+    """The id first. A job on Prism ends with this process, so its id is not shown."""
+    if options.quiet or options.runner is PRISM or not isinstance(result, PortableResult):
+        return contextlib.nullcontext()
+    endpoint = options.beam.view_as(PortableOptions).job_endpoint
+    where = f"the job server at {endpoint}" if endpoint else options.runner.name
+    tell(console, f"job {job_id(result)}: submitted to {where}; {to_cancel}")
+    return followed(result, functools.partial(tell, console))
+
+
+def _how_to_cancel(options: JobOptions) -> str:
+    if runs_on_flink(options.beam):
+        return "watch and cancel it on Flink's page, or with `curl -X PATCH http://HOST:8081/jobs/ID` (docs: Flink)"
+    return "cancel it at its runner"
+
+
+def _what_goes_on(options: JobOptions, files: OutputFiles | None, result: Any, to_cancel: str) -> str:
+    """`result`: None until the runner has said that it has the job."""
+    if options.runner is PRISM:  # its job ends with this process
         return _what_is_kept(files)
-    if not known:
+    if result is None:
         return "the job was being submitted: if its runner has it, cancel it there"
-    return "the job is its runner's, and may go on there: cancel it there"
+    name = f"job {job_id(result)}" if isinstance(result, PortableResult) else "the job"
+    return f"detached: {name} may still run; {to_cancel}"
 
 
 def _what_is_kept(files: OutputFiles | None) -> str:
@@ -170,7 +192,7 @@ def _what_is_kept(files: OutputFiles | None) -> str:
 
 def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
     if options.runner is not PRISM:
-        return _run_elsewhere(options, build)
+        return _run_elsewhere(options, build, console)
     resolve(options.model.model, options.model.revision)
     return _run_on_prism(options, build, console)
 

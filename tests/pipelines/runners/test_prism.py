@@ -43,7 +43,16 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
             assert main([*job, *elsewhere]) == 0
     (written,) = tmp_path.glob("c-*.jsonl")
     assert json.loads(written.read_text())["usage"]["completion_tokens"] == 12
-    assert "the job's state: DONE" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "the job's state: DONE" in shown.out
+    told = [line for line in shown.err.splitlines() if line.startswith("job ")]
+    if is_own:
+        assert told == []
+        return
+    first, *states = told
+    identity = first.removeprefix("job ").partition(":")[0]
+    assert first == f"job {identity}: submitted to the job server at {endpoint}; cancel it at its runner"
+    assert f"job {identity}: RUNNING" in states
 
 
 @pytest.mark.runners
