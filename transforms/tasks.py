@@ -30,7 +30,7 @@ class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """System message of each chat, unless the row's messages have one. Needs a model with a chat template."""
     stateful: bool = False
     """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
-    Prism (docs/how-to/streams.md)."""
+    Prism (docs: Streams)."""
 
 
 class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Give each row's id, value, confidence, spans and more, instead of the value alone."""
     stateful: bool = False
     """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
-    Prism (docs/how-to/streams.md)."""
+    Prism (docs: Streams)."""
 
 
 class ClassifySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,6 @@ from ..places.endpoints import check
 from .package import find_package
 from .workers import Row, arrange_workers, is_streaming, table
 
-_REGION = "CLOUDSDK_COMPUTE_REGION"
 _TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"
 """Set in the container that a Flex Template is launched in."""
 _ENDED_BADLY = (PipelineState.FAILED, PipelineState.CANCELLED)
@@ -62,7 +61,6 @@ def run_on_dataflow(options: JobOptions, build: Build, show: Callable[[str], Non
 def check_flags(options: JobOptions) -> None:
     """Raises ConfigError for what Dataflow needs and was not given, or was given and workers cannot reach."""
     cloud = options.beam.view_as(GoogleCloudOptions)
-    cloud.region = cloud.region or os.environ.get(_REGION)
     given = {"project": "PROJECT", "region": "us-central1", "temp_location": "gs://bucket/folder"}
     if missing := [name for name in given if not getattr(cloud, name)]:
         flags = " ".join(f"--{name} {given[name]}" for name in missing)

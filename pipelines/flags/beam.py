@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+    _BeamArgumentParser,
+)
 
 from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
 from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
-from millrace.transforms.runners import FLINK, TRIED, FlinkOptions, known
+from millrace.transforms.runners import DATAFLOW, FLINK, TRIED, FlinkOptions, known, runner_of
 
 from .parser import FlagParser
 
 _PORTABLE = "--job_endpoint"
 """With a job server, which Beam starts for Flink itself, there may be options that only it knows."""
+_REGION = "CLOUDSDK_COMPUTE_REGION"
 
 
 class _BeamFlagParser(_BeamArgumentParser, FlagParser):
@@ -68,6 +75,18 @@ def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOpti
     options = PipelineOptions(flags)
     check_runner(options)
     return options
+
+
+def complete(options: PipelineOptions, *, is_stream: bool) -> None:
+    """Set what follows from the command's own flags and from the environment, before the job's settings are made.
+
+    Beam's options are a view that all share, so nothing changes them later.
+    """
+    if is_stream:
+        options.view_as(StandardOptions).streaming = True
+    if runner_of(options) is DATAFLOW:
+        cloud = options.view_as(GoogleCloudOptions)
+        cloud.region = cloud.region or os.environ.get(_REGION)
 
 
 def _names_job_server(flag: str) -> bool:

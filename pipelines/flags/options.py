@@ -24,7 +24,7 @@ from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists
 
 from ..machines import GpuRequest
-from .beam import beam_options
+from .beam import beam_options, complete
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
 from .from_settings import add_settings, given
@@ -127,8 +127,10 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     if known.overwrite and known.resume:
         raise ConfigError("--overwrite and --resume exclude each other: leave one out")
     check_dataflow(known, beam)
+    inputs = [_address("--input", each, beam) for given in known.input for each in given]
+    complete(beam, is_stream=any(address.is_stream for address in inputs))
     return JobOptions(
-        input=[_address("--input", each, beam) for given in known.input for each in given],
+        input=inputs,
         input_format=known.input_format,
         prompt_column=known.text_column if task.documents else known.prompt_column,
         id_column=known.id_column,
@@ -247,14 +249,14 @@ def _add_updates(group: Any) -> None:
     group.add_argument(
         "--model_updates",
         metavar="watch:FILE",
-        help="A file, local or gs://, that names the model from then on, by its name or a JSON object of settings.",
+        help="A file, local or gs://, that names the model while the job runs: its name, or a JSON object of settings.",
     )
     group.add_argument(
         "--model_updates_every",
         type=float,
         default=WatchedFile.every,
         metavar="SECONDS",
-        help=f"How often each worker process looks at it. Default: {WatchedFile.every:g}.",
+        help=f"How often each worker process looks at that file. Default: {WatchedFile.every:g}.",
     )
 
 
@@ -275,10 +277,18 @@ def _add_input(group: Any, *, documents: bool) -> None:
         f"other file whole. Default: {'documents' if documents else 'by the extension'}; of messages, jsonl.",
     )
     if documents:
-        group.add_argument("--text_column", metavar="NAME", help="Of documents. Default: text, document or prompt.")
+        group.add_argument(
+            "--text_column", metavar="NAME", help="Column that holds the document. Default: text, document or prompt."
+        )
     else:
-        group.add_argument("--prompt_column", metavar="NAME", help="Of prompts. Default: prompt, else messages.")
-    group.add_argument("--id_column", metavar="NAME", help="Default: id, else custom_id, else the row's position.")
+        group.add_argument(
+            "--prompt_column", metavar="NAME", help="Column that holds the prompt. Default: prompt, else messages."
+        )
+    group.add_argument(
+        "--id_column",
+        metavar="NAME",
+        help="Column that holds the row's id. Default: id, else custom_id, else the row's position.",
+    )
     group.add_argument(
         "--row_params",
         action=argparse.BooleanOptionalAction,
@@ -298,36 +308,45 @@ def _add_output(group: Any, default: str) -> None:
         "--output",
         default=default,
         metavar="PLACE",
-        help="The beginning of the files' paths, or pubsub:projects/P/topics/T, or kafka:HOST:PORT/TOPIC. "
+        help="The beginning of the files' paths, whose ending .jsonl, .parquet or .csv names the format. Or a topic: "
+        "pubsub:projects/P/topics/T, kafka:HOST:PORT/TOPIC. "
         f"Default: {default}.",
     )
-    group.add_argument("--dead_letters", metavar="PLACE", help="Likewise. Default: where the results go.")
-    group.add_argument("--output_format", choices=list(get_args(OutputFormat)), help="Default: jsonl.")
+    group.add_argument(
+        "--dead_letters",
+        metavar="PLACE",
+        help="Place for the rows that failed, named like --output. Default: beside the results.",
+    )
+    group.add_argument(
+        "--output_format",
+        choices=list(get_args(OutputFormat)),
+        help="Format of the results' files. Default: by the ending of --output, else jsonl.",
+    )
     group.add_argument(
         "--num_shards",
         type=int,
         metavar="N",
-        help="Most files to write, of a stream for each window. Default: as many as 256 MiB each need; of a stream, 1.",
+        help="Most files to write; for a stream, in each window. Default: one for each 256 MiB; for a stream, 1.",
     )
     group.add_argument(
         "--window",
         type=float,
         metavar="SECONDS",
-        help="The time that a stream's files are about. Default: 60. On Prism, of a broker's messages, kill -9 or a "
-        "failed job loses as much (docs: Streams).",
+        help="Time that one set of a stream's files covers. Default: 60. On Prism, kill -9 or a failed job loses up to "
+        "one window of a broker's messages (docs: Streams).",
     )
     group.add_argument(
         "--lateness",
         type=float,
         metavar="SECONDS",
-        help="For so long after the end of a window of a stream its rows are still written, to further files; what "
-        "comes later is dropped. Default: 86400, a day.",
+        help="Time after the end of a stream's window in which late rows are still written, to further files; later "
+        "rows are dropped. Default: 86400, a day.",
     )
     group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
     group.add_argument(
         "--resume",
         action="store_true",
-        help="Keep output that is there, and complete only the prompts it lacks; of a stream, add to it.",
+        help="Keep output that is there, and complete only the prompts it lacks; for a stream, add to it.",
     )
 
 
@@ -335,4 +354,6 @@ def _add_run(group: Any) -> None:
     group.add_argument("--fail_fast", action="store_true", help="End the job at the first bad row or failed request.")
     group.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
     group.add_argument("--verbose", action="store_true", help="Log what happens, and show whole stack traces.")
-    group.add_argument("--log_level", choices=_LOG_LEVELS, default="warning", help="Default: warning.")
+    group.add_argument(
+        "--log_level", choices=_LOG_LEVELS, default="warning", help="Least severe messages to log. Default: warning."
+    )

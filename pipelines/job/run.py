@@ -19,7 +19,7 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PortableOptions, StandardOptions
+from apache_beam.options.pipeline_options import PortableOptions
 from apache_beam.runners.portability.portable_runner import PipelineResult as PortableResult
 from apache_beam.runners.runner import PipelineState
 from rich.console import Console
@@ -69,8 +69,6 @@ Build = Callable[[beam.Pipeline, JobOptions], Any]
 
 def run_job(options: JobOptions, build: Build) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
-    if options.is_stream:
-        options.beam.view_as(StandardOptions).streaming = True
     with logs_at(options.log_level) as console:
         if options.runner is DATAFLOW:
             return run_on_dataflow(options, build, functools.partial(tell, console))
