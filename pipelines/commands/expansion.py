@@ -69,9 +69,11 @@ def _serve(arguments: Sequence[str]) -> int:
         " by default this process runs them.",
         allow_abbrev=False,
     )
-    parser.add_argument("--port", type=int, default=8097, help="0 takes a free one. Default: 8097.")
+    parser.add_argument("--port", type=int, default=8097, help="Port to listen on; 0 takes a free one. Default: 8097.")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="Who can reach it; it asks nobody who they are. Default: 127.0.0.1."
+        "--host",
+        default="127.0.0.1",
+        help="Address to listen on. The service has no authentication; do not expose it. Default: 127.0.0.1.",
     )
     parser.add_argument("--verbose", action="store_true", help="Log what is asked for.")
     flags, rest = parser.parse_known_args(list(arguments))

@@ -88,7 +88,12 @@ def _estimates(flags: argparse.Namespace, hours: Fraction, terms: Terms) -> list
 
 
 def _counted(flags: argparse.Namespace, params: SamplingParams) -> TokenCounts:
-    shape = RowShape(prompt_column=flags.prompt_column, id_column=flags.id_column, row_params=flags.row_params)
+    shape = RowShape(
+        prompt_column=flags.prompt_column,
+        id_column=flags.id_column,
+        row_params=flags.row_params,
+        template=flags.template,
+    )
     return count_tokens(
         [pattern for patterns in flags.input for pattern in patterns],
         load_encoding(flags.model, flags.revision, CHAT[flags.chat]),

@@ -33,13 +33,24 @@ def plan_parser() -> FlagParser:
 
 def _add_input(group: Any) -> None:
     group.add_argument("--input", nargs="+", action="append", metavar="GLOB", help="Files of prompts.")
-    group.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the extension.")
-    group.add_argument("--prompt_column", metavar="NAME", help="Default: prompt, else messages.")
-    group.add_argument("--id_column", metavar="NAME", help="Default: id, else custom_id.")
-    group.add_argument("--no-row_params", dest="row_params", action="store_false", help="Rows have no parameters.")
-    group.add_argument("--model", default=EMBEDDED_MODEL, help="Its tokenizer counts; no weights are fetched.")
-    group.add_argument("--revision", help="Of a hub name.")
-    group.add_argument("--chat", choices=list(CHAT), default="auto", help="Is text a user's turn? Default: auto.")
+    group.add_argument(
+        "--input_format", choices=list(get_args(NamedFormat)), help="Format of the files. Default: by the extension."
+    )
+    group.add_argument(
+        "--prompt_column", metavar="NAME", help="Column that holds the prompt. Default: prompt, else messages."
+    )
+    group.add_argument("--template", help="Make each prompt of the row's columns, as for millrace run.")
+    group.add_argument(
+        "--id_column", metavar="NAME", help="Column that holds the row's id. Default: id, else custom_id."
+    )
+    group.add_argument(
+        "--no-row_params", dest="row_params", action="store_false", help="Take no sampling parameters from columns."
+    )
+    group.add_argument("--model", default=EMBEDDED_MODEL, help="Model whose tokenizer counts; no weights are fetched.")
+    group.add_argument("--revision", help="Branch, tag or commit of a hub name.")
+    group.add_argument(
+        "--chat", choices=list(CHAT), default="auto", help="Whether text goes through the chat template. Default: auto."
+    )
     group.add_argument(
         "--sample",
         type=int,
@@ -51,7 +62,11 @@ def _add_input(group: Any) -> None:
 
 def _add_output(group: Any) -> None:
     group.add_argument(
-        "--max_tokens", type=int, default=SamplingParams().max_tokens, metavar="N", help="As for the job. Default: 128."
+        "--max_tokens",
+        type=int,
+        default=SamplingParams().max_tokens,
+        metavar="N",
+        help="Most tokens to generate for a row. Default: 128.",
     )
     group.add_argument(
         "--output_tokens", type=float, metavar="MEAN", help="Tokens that a row comes to. Default: the most it may."
@@ -74,22 +89,31 @@ def _add_speed(group: Any) -> None:
         metavar="N",
         help="What one worker reads in a second, where that comes on top (or where nothing is generated).",
     )
-    group.add_argument("--results", type=Path, metavar="FILE", help="Take it from figures of our benchmarks.")
     group.add_argument(
-        "--where", default="", metavar="K=V,…", help="Which, by shape, workload, dtype, engine: dtype=int8,shape=…"
+        "--results", type=Path, metavar="FILE", help="Take the speed from a file of millrace's benchmarks."
+    )
+    group.add_argument(
+        "--where",
+        default="",
+        metavar="K=V,…",
+        help="Which figure of --results, by shape, workload, dtype, engine: dtype=int8,shape=…",
     )
 
 
 def _add_machine(group: Any) -> None:
     add_gpu(group)
-    group.add_argument("--machine_type", metavar="NAME", help="Default: what a job with this model and GPU gets.")
-    group.add_argument("--disk_size_gb", type=int, metavar="N", help="Default: likewise.")
-    group.add_argument("--prices", type=Path, metavar="FILE", help="As deploy/dataflow/prices.example.toml.")
+    group.add_argument(
+        "--machine_type", metavar="NAME", help="Machine of a worker. Default: what a job with this model and GPU gets."
+    )
+    group.add_argument("--disk_size_gb", type=int, metavar="N", help="Disk of a worker. Default: what such a job gets.")
+    group.add_argument("--prices", type=Path, metavar="FILE", help="Prices in TOML (docs: Dataflow).")
 
 
 def _add_question(group: Any) -> None:
-    group.add_argument("--workers", type=int, metavar="N", help="How long do so many take?")
-    group.add_argument("--deadline", metavar="TIME", help="How many are done in 90m, 6h or 2d?")
+    group.add_argument("--workers", type=int, metavar="N", help="Tell how long this number of workers takes.")
+    group.add_argument(
+        "--deadline", metavar="TIME", help="Tell how many workers end in this time, such as 90m, 6h or 2d."
+    )
     group.add_argument(
         "--startup_minutes", type=float, default=10.0, metavar="N", help="Until a worker works; paid. Default: 10."
     )

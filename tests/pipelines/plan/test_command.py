@@ -40,6 +40,16 @@ def told(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     return shown
 
 
+def test_a_template_makes_the_prompts_that_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "hello", "number": 7}))
+    (tmp_path / "b.jsonl").write_text(json.dumps({"prompt": "Say hello to 7"}))
+    by_hand = planned(capsys, "--input", f"{tmp_path}/b.jsonl", "--tokens_per_second", "2")
+    template = ["--template", "Say {text} to {number}"]
+    made = planned(capsys, "--input", f"{tmp_path}/a.jsonl", "--tokens_per_second", "2", *template)
+    assert made["input"]["unreadable"] == 0
+    assert made["input"]["prompt_tokens"] == by_hand["input"]["prompt_tokens"] > 0
+
+
 def test_tokens_workers_hours_and_money_of_a_job(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prices.toml").write_text(PRICES)
     machine = ["--machine_type", "round", "--disk_size_gb", "50", "--prices", f"{tmp_path}/prices.toml"]
