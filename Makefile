@@ -9,6 +9,7 @@
 #   make lint    style, types and the import rule
 #   make check   before a commit: lint, and the fast tests that mirror what has changed since the last one
 #   make format  style, mended
+#   make notebooks  runs the notebooks, and stores them with their outputs
 #   make docs    the documentation as a site, in out/site; a broken link fails
 #   make errors  the page of errors, from what commands print
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
@@ -29,7 +30,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners truth lint format docs errors figures clean
+.PHONY: help check demo test test-slow test-runners truth lint format notebooks docs errors figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +67,9 @@ check: lint
 format: $(READY)
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
+
+notebooks: $(READY)
+	$(VENV)/bin/python -m tests.notebooks.store
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet

@@ -105,6 +105,8 @@ def test_a_process_that_ends_without_closing_its_client_just_ends(machine: Machi
 
 def test_a_forked_process_cannot_use_its_parents_client_nor_keep_its_connection(machine: Machine) -> None:
     script = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
 if (child := os.fork()) == 0:
     try:
         client.submit([1, 3], SamplingParams(), request_id='a')
