@@ -78,7 +78,10 @@ def test_every_command_has_it(command: str, flags: list[str], source: str, tmp_p
 
 @pytest.mark.parametrize(
     ("flags", "told"),
-    [(["--limit", "0"], "limit=0"), (["--input", "watch:x/*.jsonl", "--limit", "3"], "watch:x/*.jsonl is a stream")],
+    [
+        (["--limit", "0"], "--limit 0: takes"),
+        (["--input", "watch:x/*.jsonl", "--limit", "3"], "watch:x/*.jsonl is a stream"),
+    ],
 )
 @pytest.mark.usefixtures("runtime")
 def test_a_limit_that_means_nothing_is_refused(

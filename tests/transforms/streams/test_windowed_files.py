@@ -190,7 +190,7 @@ def test_no_other_runner_is_asked_for_what_it_refuses() -> None:
     [
         {"output": ""},
         {"output": "a*"},
-        {"output": "a", "output_format": "csv"},
+        {"output": "a", "output_format": "tsv"},
         {"output": "a", "num_shards": 0},
         {"output": "a", "window": 0},
         {"output": "a", "lateness": -1},
