@@ -110,7 +110,7 @@ def outputs(loaded: LoadedModel, config: ModelConfig, asked: Sequence[Asked], mo
 
 
 def perplexity(loaded: LoadedModel, asked: Sequence[Asked]) -> float:
-    """Of the answers, each token predicted from the prompt and the right tokens before it."""
+    """Perplexity of the answers: each token is predicted from the prompt and the right tokens before it."""
     surprise = [_surprise(loaded, one.prompt, one.answer) for one in asked if one.answer is not None]
     return math.exp(float(torch.cat(surprise).mean()))
 

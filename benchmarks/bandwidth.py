@@ -23,7 +23,7 @@ BYTES_PER_SECOND = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.04e12, "L40S": 0.
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model in bfloat16."""
+    """Bytes of a model in bfloat16."""
 
     weight_bytes: int
     """That a step reads: all but an embedding table of which only the step's rows are looked up."""
@@ -31,7 +31,7 @@ class Sizes:
 
 
 def _sizes(fields: dict[str, Any]) -> Sizes:
-    """Of a configuration; an embedding table that is the output layer too is read, another is not."""
+    """The sizes of a configuration. An embedding table counts only if it is the output layer too."""
     read = sum(math.prod(size) for size in shapes(fields).values())
     if not fields["tie_word_embeddings"]:
         read -= fields["vocab_size"] * fields["hidden_size"]

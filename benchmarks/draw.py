@@ -24,7 +24,7 @@ from benchmarks.timeline import Timeline, percentile
 
 ROOT = Path(__file__).parents[1]
 COLOURS = dict(zip(DTYPES, ("#0072B2", "#E69F00", "#009E73"), strict=True))
-"""Of Okabe and Ito's palette, which the colour-blind tell apart."""
+"""Colours of Okabe and Ito's palette, which the colour-blind tell apart."""
 DARK, LIGHT = "#333333", "#56B4E9"
 _IDLE = 1e-3
 """Seconds between two steps from which on the engine had nothing to do."""

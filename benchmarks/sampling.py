@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def spent_ms(arguments: argparse.Namespace, scale: float) -> dict[str, float]:
-    """Of each mix, on logits of that scale."""
+    """Milliseconds for each mix, on logits of that scale."""
     generator = torch.Generator().manual_seed(0)
     logits, sampler = torch.randn(ROWS, arguments.vocab, generator=generator) * scale, Sampler()
     rows = {name: rows_of(mix, arguments.vocab) for name, mix in MIXES.items()}

@@ -36,7 +36,7 @@ class Start:
     dtype: str
     first_token_s: float
     load_s: float
-    """Of it: loading, libraries imported in it too."""
+    """Part of it: loading, imports included."""
     peak_rss_mb: float
     memory: dict[str, float]
     """`weights_mb`, `kv_mb`, where the side knows them."""

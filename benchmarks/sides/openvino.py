@@ -41,7 +41,7 @@ class OpenVinoGenAi:
 
 
 def _precision(dtype: str) -> str:
-    """Of what is not quantized; raises Unsupported for bfloat16 that the processor does not have."""
+    """The type of what is not quantized; raises Unsupported for bfloat16 on a processor without it."""
     from openvino import Core
 
     has_bfloat16 = "BF16" in Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

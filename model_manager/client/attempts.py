@@ -13,7 +13,7 @@ _LONGEST_PAUSE = 2.0
 
 
 class Attempts:
-    """Of one session."""
+    """The attempts of one session."""
 
     def __init__(self) -> None:
         self.wanted = True

@@ -84,7 +84,7 @@ class EngineClient:
     def __init__(
         self, session: Session, tokenizer: Tokenizer, encoding: Encoding, adapters: Adapters, *, job: str = ""
     ) -> None:
-        """Of a session whose model is ready, which it closes in the end; `open` makes all of it."""
+        """Takes a session whose model is ready, and closes it in the end. Use `open`, which makes everything."""
         self.tokenizer = tokenizer
         self._session = session
         self._encoding = encoding

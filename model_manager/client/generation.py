@@ -45,16 +45,16 @@ class Generation:
     latency: float
     """Seconds from submit to here, as the client measured them."""
     logprobs: list[TokenLogprob] | None = None
-    """Of each of `token_ids`, where they were asked for."""
+    """One entry for each of `token_ids`, if the request asked for them."""
     choices: tuple[Generation, ...] = ()
     """For n > 1 all answers, this one first."""
     prompt_logprobs: list[TokenLogprob] | None = None
-    """Of the prompt's tokens but the first, where they were asked for."""
+    """One entry for each prompt token but the first, if the request asked for them."""
     forced: list[int] = field(default_factory=list)
     """Positions in `token_ids` whose token was the only one that the constraint allowed."""
     closed_at: int | None = None
-    """Of a constrained output that its budget cut: the offset in `text` (characters, from 0) where the ending begins
-    that is not the model's.
+    """For a constrained output that `max_tokens` cut: the offset in `text` (characters, from 0) where the added ending
+    begins. The model wrote what stands before it.
     """
 
 

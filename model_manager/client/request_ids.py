@@ -18,5 +18,5 @@ def callers_id(request_id: str) -> str:
 
 
 def sibling_id(family: str, index: int) -> str:
-    """Of request `index` of those for one prompt; the first has the caller's own id, which names the family."""
+    """The id of request `index` of a prompt's requests. The first has the caller's own id, which names the family."""
     return f"{family}{_SEPARATOR}{index}" if index else family

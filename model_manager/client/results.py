@@ -22,7 +22,7 @@ class Score:
     greedy: list[bool]
     """Whether each token is the likeliest in its place."""
     prompt_tokens: int
-    """Of context and continuation together."""
+    """Tokens of context and continuation together."""
     cached_tokens: int
     timings: Timings
     latency: float

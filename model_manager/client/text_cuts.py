@@ -18,14 +18,14 @@ from tokenizers import Tokenizer as Encoder
 _BEHIND = r"""| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 _BEFORE = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"""
 EXPRESSIONS = (_BEFORE + r"\p{N}{1,3}" + _BEHIND, _BEFORE + r"\p{N}" + _BEHIND)
-"""Of Llama 3 and of Qwen 2; GPT-2's is ByteLevel's own."""
+"""The expressions of Llama 3 and of Qwen 2; GPT-2's is built into ByteLevel."""
 _CUT = re.compile("[A-Za-z](?= [A-Za-z])")
 _SEARCHED = 4096
 """Characters at the end of a text in which a cut is looked for."""
 
 
 class TextCuts:
-    """Of one tokenizer."""
+    """Where texts may be cut for one tokenizer."""
 
     def __init__(self, encoder: Encoder) -> None:
         added = encoder.get_added_tokens_decoder().values()

@@ -95,7 +95,7 @@ class EnginePool:
 
     @property
     def state(self) -> State:
-        """Of the model: ready as soon as one engine is."""
+        """The model's state: ready as soon as one engine is."""
         states = {slot.state for slot in self.slots}
         order = (State.READY, State.RESTARTING, State.LOADING, State.FAILED)
         return next((state for state in order if state in states), State.IDLE)
@@ -146,7 +146,7 @@ class EnginePool:
             slot.info = None
 
     def stats(self) -> EngineStats:
-        """Of all engines together."""
+        """Sum over all engines."""
         names = [part.name for part in msgspec.structs.fields(EngineStats)]
         return EngineStats(**{name: sum(getattr(slot.stats, name) for slot in self.slots) for name in names})
 

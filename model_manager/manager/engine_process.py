@@ -87,7 +87,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     async def run(self, hear: Callable[[Report], None]) -> Death:

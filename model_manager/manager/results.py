@@ -12,7 +12,7 @@ from ..wire.messages import Output, Request
 _OVERHEAD = 512
 """Bytes that an entry takes beside its numbers, about."""
 _BYTES_PER_NUMBER = 16
-"""Of a token id in a Python list, about."""
+"""About the bytes of a token id in a Python list."""
 
 
 def fingerprint(request: Request) -> bytes:

@@ -47,7 +47,7 @@ class Supervisor:
         self._ending: set[asyncio.Task[None]] = set()
 
     def pids(self) -> dict[EngineName, int]:
-        """Of the engines."""
+        """Process ids of the engines."""
         return {name: engine.pid for name, engine in self._engines.items()}
 
     def start(self, name: EngineName, config: ModelConfig, folder: str, gpus: Sequence[str] = ()) -> None:

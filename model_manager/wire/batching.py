@@ -12,7 +12,7 @@ MOST_TOKENS = 2**20
 """In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
 MOST_ITEMS = 4096
 MOST_TOKENS_ALONE = 12 * 2**20
-"""Of one output: more would be over the transport's limit."""
+"""Most tokens of one output: more would exceed the transport's limit."""
 _BYTES_PER_TOKEN = 5
 
 T = TypeVar("T")

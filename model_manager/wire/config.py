@@ -33,7 +33,7 @@ SHARED_SETTINGS = (
     *("tensor_parallel", "prefix_caching", "speculation", "num_speculative_tokens", "draft_model"),
     *("max_loras", "max_lora_rank"),
 )
-"""Of a ModelConfig, those that its key leaves out: all who use a model share what the first one to ask for it asked."""
+"""Fields of ModelConfig that are not in its key: all users of a model share the values of the first one."""
 SETTINGS_ELSEWHERE = {
     "batch_size": "max_num_seqs",
     "max_batch_size": "max_num_seqs",
@@ -72,7 +72,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     revision: str | None = None
     """A hub branch, tag or commit; only for hub names. A client replaces it by the commit that it found."""
     dtype: Dtype = "auto"
-    """Of weights, activations and KV cache; auto takes the checkpoint's, as far as the processor computes it fast."""
+    """Type of weights, activations and KV cache; auto takes the checkpoint's if the processor computes it fast."""
     quantization: Quantization = "none"
     """What the weights of linear layers are rounded to at load (docs: Quantization has the cost)."""
     kv_cache_dtype: KvCacheDtype = "auto"

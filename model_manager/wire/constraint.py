@@ -16,7 +16,7 @@ from .errors import InvalidRequest
 from .json_text import from_text
 
 MOST_CHARACTERS = 2**21
-"""Of a grammar: a span of 100,000 characters is such a text. A schema's strings together have at most so many too."""
+"""Most characters of a grammar, and of a schema's strings together. A span of 100,000 characters needs that many."""
 MOST_REGEX_CHARACTERS = 2**16
 MOST_CHOICES = 10_000
 MOST_SCHEMA_VALUES = 100_000
@@ -89,8 +89,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def parse(cls, given: Mapping[str, Any] | str) -> Self:
-        """Of a row: an object, or a text that is its JSON, as tables have it. An unknown kind, or a value of another
-        type, raises InvalidRequest.
+        """A row's constraint: an object, or its JSON as text, as tables have it. Raises InvalidRequest for an unknown
+        kind or a value of another type.
         """
         fields = fields_of(given)
         if is_schema(fields):

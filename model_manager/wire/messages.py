@@ -61,7 +61,7 @@ class Adapter(msgspec.Struct, frozen=True):
     folder: str
     """Where its files are on this machine."""
     digest: str
-    """Of their content (store/adapters.py)."""
+    """Hash of the adapter's content (store/adapters.py)."""
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,11 +82,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the first of several requests for answers to one prompt (n > 1); empty for a lone one."""
     task: Task = "generate"
     score_from: int = 0
-    """Of a score: the index of the prompt's first token that is scored, at least 1."""
+    """For a score: the index of the first token that is scored, at least 1."""
     pooling: Pooling = "last"
-    """Of an embedding."""
+    """For an embedding: which states make the vector."""
     normalize: bool = True
-    """Of an embedding: to length 1."""
+    """For an embedding: scale the vector to length 1."""
     adapter: Adapter | None = None
     """What `params.adapter` names."""
 
@@ -123,18 +123,18 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched; None for end-of-sequence and for length."""
     prompt_logprobs: Logprobs | None = None
-    """Of a score: of its scored tokens. Of a generation that asked for them: of the prompt's tokens but the first."""
+    """For a score: its scored tokens. For a generation that asked for them: the prompt's tokens but the first."""
     embedding: bytes | None = None
-    """Of an embedding: float32, little endian."""
+    """For an embedding: float32, little endian."""
     logprobs: Logprobs | None = None
-    """Of each of `token_ids`, where they were asked for."""
+    """One entry for each of `token_ids`, if the request asked for them."""
     complete: bool = False
-    """Of an output with a constraint: no token stopped it, and the last of `token_ids` is text as others are."""
+    """For a constrained output: no stop token ended it, so the last of `token_ids` is text like the others."""
     forced: list[int] = []
     """Positions in `token_ids` of tokens that the constraint forced: no other was allowed there."""
     num_own_tokens: int | None = None
-    """Of an output with a constraint that its budget cut: how many of `token_ids` are the model's. The others are a
-    short ending in place of what it said there.
+    """For a constrained output that `max_tokens` cut: how many of `token_ids` are the model's. The others are a short
+    ending that replaces what the model said there.
     """
 
 
@@ -309,7 +309,7 @@ class StepReport(Message, frozen=True, omit_defaults=True):
     """Tokens generated since the last report, by request: what a successor needs to go on."""
     stats: EngineStats | None = None
     logprobs: dict[str, Logprobs] = {}
-    """Of the tokens in `progress`, for requests that ask for them."""
+    """Log-probabilities of the tokens in `progress`, for requests that ask for them."""
 
 
 class Heartbeat(Message, frozen=True):

@@ -63,7 +63,7 @@ class Column:
     """The sampler has this parameter as a column of its rows."""
 
     dtype: str
-    """Of numpy."""
+    """Name of a numpy type."""
 
 
 _ONE_OR_MORE = Takes("at least 1", lambda count: count >= 1)

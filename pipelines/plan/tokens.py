@@ -151,7 +151,7 @@ class _Response(msgspec.Struct):
 class _Completed(msgspec.Struct):
     usage: _CompletedUsage | None = None
     response: _Response | None = None
-    """Of a row in OpenAI's batch format."""
+    """For a row in OpenAI's batch format."""
 
     @property
     def completion_tokens(self) -> int:

@@ -103,7 +103,7 @@ def test_the_error_of_a_threshold_tells_one_failed_prompt() -> None:
 @BOTH
 @pytest.mark.parametrize("threshold_windowing", [None, FixedWindows(100)], ids=["windows of its own", "given windows"])
 def test_a_threshold_counts_in_each_window(step: Any, threshold_windowing: Any) -> None:
-    """Of 10 prompts 1 fails; of the 2 in its own window, half."""
+    """1 of 10 prompts fails, and 1 of the 2 prompts in its own window."""
     job = beam.Pipeline(runner="FnApiRunner")
     rows = [TimestampedValue(text, place * 5) for place, text in enumerate(prompts(9, 1))]
     handled = step(threshold=0.2, threshold_windowing=threshold_windowing)

@@ -129,8 +129,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched."""
     closed_at: int | None = None
-    """Of a constrained output that its budget cut: the offset in `text` (characters, from 0) where the ending begins
-    that is not the model's.
+    """For a constrained output that `max_tokens` cut: the offset in `text` (characters, from 0) where the added ending
+    begins. The model wrote what stands before it.
     """
     usage: Usage = Usage()
     """Tokens of the request."""
@@ -200,7 +200,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StructCoder(beam.coders.Coder):
-    """Of a Struct: JSON with sorted keys, no pickle. Equal values have equal bytes, so they may also be keys."""
+    """Codes a Struct as JSON with sorted keys, without pickle. Equal values have equal bytes, so they may be keys."""
 
     def __init__(self, struct: type[msgspec.Struct]) -> None:
         self._struct = struct

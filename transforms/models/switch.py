@@ -31,7 +31,7 @@ class ModelChange:
 
     model: str
     error: str = ""
-    """Of wire/errors.py the class that says why it was not made, or "other"; empty if it was."""
+    """The class in wire/errors.py of the failure, or "other"; empty if the model changed."""
 
 
 class ServedModel(RefCounted):
@@ -61,7 +61,7 @@ class ServedModel(RefCounted):
 
 
 class ModelSwitch(RefCounted):
-    """Of one transform in one process; thread-safe. Who enters may want models from here: nothing is opened yet."""
+    """Which model one transform uses in one process. Thread-safe; opens nothing until a user enters."""
 
     def __init__(self, options: ClientOptions, opener: Opener, watched: WatchedFile | None = None) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ModelSwitch(RefCounted):
         self._current: ServedModel | None = None
         self._wanted = options.model
         self._opening: threading.Event | None = None
-        """Of the model that is being opened; set when that is not wanted any more."""
+        """Set when the model that is being opened is no longer wanted."""
         self._seen: tuple[Any, Any] | None = None
         self._changes: list[ModelChange] = []
 

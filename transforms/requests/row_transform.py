@@ -26,7 +26,7 @@ class RowTransform(ModelTransform):
     @property
     @abstractmethod
     def row_type(self) -> Any:
-        """Of the rows."""
+        """The type of the rows."""
 
     @property
     @abstractmethod

@@ -116,7 +116,7 @@ class StatefulRequestDoFn(AsyncRequestDoFn):
         self._coder = coder
         self._shared_outstanding = Shared()
         self._key = ""
-        """Of the element that is looked at."""
+        """Key of the current element."""
 
     def setup(self) -> None:
         super().setup()

@@ -58,7 +58,7 @@ class UpdatedRequestDoFn(AsyncRequestDoFn):
 
 
 def _latest(updates: Any) -> Any:
-    """Of those in the window; where several have one timestamp, whichever all workers would choose."""
+    """The latest update in the window. Among equal timestamps, all workers choose the same one."""
     if not isinstance(updates, list):
         return updates
     latest = max(updates, key=lambda dated: (dated.seconds, repr(dated.update)), default=None)

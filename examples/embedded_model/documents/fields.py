@@ -123,7 +123,7 @@ class Asked:
     record: Record
     facts: dict[str, str]
     within: dict[str, str]
-    """Of the keys of lines."""
+    """Which fact is under which key of a line."""
 
 
 def drawn(rng: random.Random, fields: dict[str, Field], facts: dict[str, Any]) -> Asked:

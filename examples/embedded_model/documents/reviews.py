@@ -66,7 +66,7 @@ def _says_too_much(opinion: str) -> bool:
 
 
 def _opinion(rng: random.Random, split: Split, domain: Domain, good: bool) -> str:
-    """Of any form at each draw: of one form and one thing there may be none on a side of the split."""
+    """An opinion; each draw may have another form, since one form may have no sentence on a side of the split."""
     while _says_too_much(found := draw(lambda: sentence(rng, domain, good), sentence_key, split)):
         pass
     return found
