@@ -48,11 +48,6 @@ def test_a_failed_prompt_fails_the_job_and_the_error_says_which_why_and_what_to_
         _ = p | beam.Create([row]) | transform("stand-in", open_client=PickyClient)
 
 
-def test_the_local_runner_that_beam_chooses_by_itself_tells_the_failed_prompt() -> None:
-    with pytest.raises(Exception, match=f"prompt p: NaN; {re.escape(REMEDY)}"), beam.Pipeline() as p:
-        _ = p | beam.Create([Prompt(id="p", text="nan")]) | generate(client=PickyClient)
-
-
 def test_who_asks_to_fail_fast_is_told_the_failed_prompt_alone() -> None:
     step = generate(client=PickyClient, fail_fast=True).with_exception_handling()
     with pytest.raises(NonFiniteLogits, match=r"prompt p: NaN( \[while|$)"), pipeline() as p:

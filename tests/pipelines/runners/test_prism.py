@@ -13,6 +13,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import generate as main
 from millrace.pipelines.runners.prism import OwnPrism
 from millrace.transforms import runners
+from millrace.transforms.models.stand_in import StandInClient
 from tests.servers.prism import prism, prism_server
 
 
@@ -66,3 +67,20 @@ def test_a_program_s_job_on_prism_outlasts_the_job_timeout(monkeypatch: pytest.M
     with beam.Pipeline(options=options) as pipeline:
         counts = pipeline | beam.Create(["x"]) | generate | beam.Map(lambda answer: answer.usage.completion_tokens)
         assert_that(counts, equal_to([12]))
+
+
+@pytest.mark.runners
+def test_the_runner_that_beam_chooses_tells_a_failed_prompt_and_runs_the_job_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without a name Beam takes Prism, and its local runner for a job that has failed at once."""
+    caplog.set_level("INFO", "apache_beam.runners.direct.direct_runner")
+    options = PipelineOptions([f"--prism_location={prism()}"])
+    with (
+        pytest.raises(Exception, match=r"prompt p: .*`\.with_exception_handling\(\)`"),
+        beam.Pipeline(options=options) as p,
+    ):
+        _ = p | beam.Create([{"id": "p", "prompt": ""}]) | Generate("m", open_client=StandInClient)
+    assert [each.message for each in caplog.records if "direct_runner" in each.name] == [
+        "Running pipeline with PrismRunner."
+    ]
