@@ -34,7 +34,7 @@ from benchmarks.workload import SHAPES, VOCAB, WORKLOADS, Item, make, write_chec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, Prompt
-from millrace.transforms.generate import Generate, completion_of
+from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions, Opener, open_engine_client
 from millrace.transforms.models.shared_client import Lease, SharedClient
 
@@ -75,7 +75,7 @@ class AnswerBatch(beam.DoFn):
         answers = [future.result() for future in futures]
         self._lease.finish(served)
         for prompt, answer in zip(batch, answers, strict=True):
-            yield completion_of(prompt, answer, served.name, served.revision)
+            yield Completion.of(prompt, answer, served.name, served.revision)
 
     def teardown(self) -> None:
         if self._lease is not None:

@@ -15,9 +15,9 @@ import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from .elements.answers import ContinuationResult
 from .elements.classification import Classification
 from .elements.completions import Prompt, content_id
 from .elements.task_results import Classified, spent
@@ -109,8 +109,9 @@ class _Classifying:
         content = self._prompts.of(document_of(prompt))
         return client.score(content, self._answers, params, request_id=request_id)
 
-    def element(self, prompt: Prompt, result: list[ContinuationResult], model: str, revision: str) -> Classified:
-        probabilities = self._probabilities([math.fsum(each.logprobs) for each in result])
+    def element(self, prompt: Prompt, result: list[Output], model: str, revision: str) -> Classified:
+        logprobs = [each.prompt_logprobs.logprobs for each in result if each.prompt_logprobs is not None]
+        probabilities = self._probabilities([math.fsum(each) for each in logprobs])
         likeliest = sorted(self._labels, key=lambda label: -probabilities[label])
         held = likeliest[:1]
         if self._threshold is not None:

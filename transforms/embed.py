@@ -10,10 +10,9 @@ from typing import Any, Unpack, get_args
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.messages import Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from .elements.answers import EmbeddingResult
 from .elements.completions import Prompt
 from .elements.prompt_rows import RowShape
 from .elements.task_results import Embedded, spent
@@ -63,10 +62,10 @@ class _Embedding:
             prompt.content, params, request_id=request_id, pooling=self._pooling, normalize=self._normalize
         )
 
-    def element(self, prompt: Prompt, result: EmbeddingResult, model: str, revision: str) -> Embedded:
+    def element(self, prompt: Prompt, result: Output, model: str, revision: str) -> Embedded:
         return Embedded(
             id=prompt.id,
-            embedding=[float(value) for value in result.vector],
+            embedding=result.vector,
             model=model,
             revision=revision,
             columns=prompt.columns,

@@ -16,11 +16,11 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from .elements.completions import Prompt, Usage, content_id
-from .elements.task_results import Extracted
+from .elements.completions import Prompt, content_id
+from .elements.task_results import Extracted, spent
 from .models.client import Client
 from .requests.model_transform import ModelSettings
 from .requests.row_transform import RowTransform
@@ -134,14 +134,14 @@ class _Extracting:
         asked = msgspec.structs.replace(params, constraint=Constraint(grammar=grammar), logprobs=params.logprobs or 0)
         return client.submit(self._prompts.of(document), asked, request_id=request_id)
 
-    def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Extracted:
+    def element(self, prompt: Prompt, result: Output, model: str, revision: str) -> Extracted:
         if result.finish_reason is FinishReason.LENGTH:
             raise AnswerRejected(_CUT_SHORT.format(len(result.token_ids)))
         reading = read(self._record, result.text, document_of(prompt))
         check_held(self._record, value_of(self._record, decoded(reading.json)))  # a class's own checks
-        tokens = result.logprobs
-        if tokens is None:
+        if result.logprobs is None:
             raise AnswerRejected("the answer has no log-probabilities, though they were asked for")
+        tokens = result.logprobs.tokens
         ranges = token_ranges(result.text, [each.token for each in tokens])
         confidence = Confidence(ranges, [each.logprob for each in tokens], result.forced)
         return Extracted(
@@ -151,12 +151,10 @@ class _Extracting:
             confidences={path: confidence.over(where) for path, where in reading.ranges.items() if path},
             spans=reading.spans,
             keys=self._keys,
-            usage=Usage(result.prompt_tokens, result.cached_tokens, len(result.token_ids)),
-            timings=result.timings,
-            latency=result.latency,
             model=model,
             revision=revision,
             columns=prompt.columns,
+            **spent([result]),
         )
 
 

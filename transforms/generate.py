@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from typing import Any, Unpack
 
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from .elements.answers import Generation, num_generated_tokens
-from .elements.completions import Choice, Completion, Prompt, Usage
+from .elements.completions import Completion, Prompt
 from .elements.prompt_rows import RowShape
 from .elements.prompt_template import with_system
 from .models.client import Client
@@ -68,41 +68,5 @@ class _Generating:
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
         return client.submit(with_system(prompt, self._system), params, request_id=request_id)
 
-    def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Completion:
-        return completion_of(prompt, result, model, revision)
-
-
-def completion_of(prompt: Prompt, generation: Generation, model: str, revision: str) -> Completion:
-    """What a request came to, as an element."""
-    usage = Usage(generation.prompt_tokens, generation.cached_tokens, num_generated_tokens(generation))
-    return Completion(
-        id=prompt.id,
-        text=generation.text,
-        finish_reason=generation.finish_reason,
-        stop_reason=generation.stop_reason,
-        closed_at=generation.closed_at,
-        usage=usage,
-        timings=generation.timings,
-        latency=generation.latency,
-        model=model,
-        revision=revision,
-        token_ids=list(generation.token_ids),
-        choices=[_choice(answer) for answer in generation.choices],
-        logprobs=generation.logprobs,
-        prompt_logprobs=generation.prompt_logprobs,
-        forced=generation.forced,
-        columns=prompt.columns,
-        endpoint=prompt.endpoint,
-    )
-
-
-def _choice(answer: Generation) -> Choice:
-    return Choice(
-        text=answer.text,
-        finish_reason=answer.finish_reason,
-        stop_reason=answer.stop_reason,
-        closed_at=answer.closed_at,
-        token_ids=list(answer.token_ids),
-        logprobs=answer.logprobs,
-        forced=answer.forced,
-    )
+    def element(self, prompt: Prompt, result: Output, model: str, revision: str) -> Completion:
+        return Completion.of(prompt, result, model, revision)

@@ -22,7 +22,6 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from .elements.completions import Completion, Prompt
 from .elements.near_misses import NearMisses
 from .elements.prompts import as_prompt, seeded, unusable_letter
-from .generate import completion_of
 from .models.client import Client, ClientOptions, Opener, open_engine_client
 
 
@@ -102,7 +101,7 @@ class ManagedModelHandler(ModelHandler):
     ) -> Completion:
         error = submitted if isinstance(submitted, RequestError) else submitted.exception()
         if prompt is not None and isinstance(submitted, Future) and error is None:
-            return completion_of(prompt, submitted.result(), self._model.model, revision)
+            return Completion.of(prompt, submitted.result(), self._model.model, revision)
         if not isinstance(error, RequestError):
             assert error is not None
             raise error

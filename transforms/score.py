@@ -12,9 +12,9 @@ import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from .elements.answers import ContinuationResult
 from .elements.completions import Prompt
 from .elements.prompt_rows import RowShape
 from .elements.prompt_template import with_system
@@ -68,7 +68,7 @@ class _Scoring:
             with_system(prompt, self._system), self._continuations(prompt), params, request_id=request_id
         )
 
-    def element(self, prompt: Prompt, result: list[ContinuationResult], model: str, revision: str) -> Scored:
+    def element(self, prompt: Prompt, result: list[Output], model: str, revision: str) -> Scored:
         scores = [_score(*pair) for pair in zip(self._continuations(prompt), result, strict=True)]
         columns = {name: value for name, value in prompt.columns.items() if name != self._column}
         return Scored(
@@ -91,12 +91,14 @@ class _Scoring:
         return found
 
 
-def _score(continuation: str | list[int], result: ContinuationResult) -> ContinuationScore:
+def _score(continuation: str | list[int], answer: Output) -> ContinuationScore:
+    found = answer.prompt_logprobs
+    assert found is not None, "a score has log-probabilities"
     return ContinuationScore(
         continuation=continuation,
-        logprob=sum(result.logprobs),
-        is_greedy=all(result.greedy),
-        num_tokens=len(result.token_ids),
-        token_ids=result.token_ids,
-        token_logprobs=result.logprobs,
+        logprob=sum(found.logprobs),
+        is_greedy=all(found.greedy),
+        num_tokens=len(found.token_ids),
+        token_ids=found.token_ids,
+        token_logprobs=found.logprobs,
     )

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import Future
-from dataclasses import replace
 
 import msgspec
 
-from ..wire.messages import Request
-from .generation import Generation
+from ..wire.messages import Output, Request
 from .joined import Send, submit_joined
 from .request_ids import sibling_id
 
 
-def submit_choices(send: Send, request: Request) -> Future[Generation]:
+def submit_choices(send: Send, request: Request) -> Future[Output]:
     """A future of the first answer with all `params.n` of them in `choices`; `send` may wait, and raise, as for one.
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
@@ -25,8 +23,8 @@ def submit_choices(send: Send, request: Request) -> Future[Generation]:
     return submit_joined(send, choice_requests(request), _with_choices)
 
 
-def _with_choices(answers: list[Generation]) -> Generation:
-    return replace(answers[0], choices=tuple(answers))
+def _with_choices(answers: list[Output]) -> Output:
+    return msgspec.structs.replace(answers[0], choices=tuple(answers))
 
 
 def choice_requests(request: Request) -> list[Request]:

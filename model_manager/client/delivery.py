@@ -8,9 +8,8 @@ from collections.abc import Iterable
 
 from ..wire.errors import MillraceError, RequestAborted, RequestError
 from ..wire.messages import Failure, FinishReason, Output
-from .generation import Decoder, partial_text
+from .generation import Decoder, answer_of, partial_text
 from .ledger import Pending, Waiter
-from .results import result_of
 
 
 def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
@@ -43,7 +42,7 @@ def _error(failure: Failure, pending: Pending, decoder: Decoder) -> MillraceErro
 
 def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder, now: float) -> None:
     try:
-        result = result_of(output, pending.request, decoder, now - waiter.since)
+        result = answer_of(output, pending.request, decoder, now - waiter.since)
     except Exception as error:  # a tokenizer's, about these tokens alone
         fail([waiter], error)
         return

@@ -18,7 +18,7 @@ from ..store import resolve
 from ..store.revisions import revision_of
 from ..wire.config import ManagerConfig, ModelConfig, runtime_dir
 from ..wire.errors import ConfigError, InvalidRequest, ModelError
-from ..wire.messages import Pooling, Request
+from ..wire.messages import Output, Pooling, Request
 from ..wire.runtime import RuntimeDir
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
@@ -27,10 +27,8 @@ from .adapter_lookup import Adapters
 from .choices import submit_choices
 from .election import MANAGER_COMMAND, Election
 from .encoding import Encoding, Prompt
-from .generation import Generation
 from .joined import submit_joined
 from .request_ids import callers_id, sibling_id
-from .results import Embedding, Score
 from .session import Session
 from .tokenizing import Tokenizer
 
@@ -116,8 +114,8 @@ class EngineClient:
 
     def submit(
         self, prompt: Prompt, params: SamplingParams, *, request_id: str, job: str | None = None
-    ) -> Future[Generation]:
-        """A future of the prompt's Generation; waits for a credit, and returns once the request is on its way.
+    ) -> Future[Output]:
+        """A future of the prompt's answer; waits for a credit, and returns once the request is on its way.
 
         The prompt is text, chat messages or token ids. The same id again, while it is outstanding, waits for the same
         answer. For n > 1 each answer takes a credit. Raises PromptTooLong or InvalidRequest at once; ModelError,
@@ -137,7 +135,7 @@ class EngineClient:
         params: SamplingParams = _NO_SAMPLING,
         *,
         request_id: str,
-    ) -> Future[list[Score]]:
+    ) -> Future[list[Output]]:
         """A future of the log-probabilities of each continuation of the prompt; otherwise as `submit`.
 
         Each takes a credit; their common beginning is computed once where the prefix cache is on. Of the parameters
@@ -172,7 +170,7 @@ class EngineClient:
         request_id: str,
         pooling: Pooling = "last",
         normalize: bool = True,
-    ) -> Future[Embedding]:
+    ) -> Future[Output]:
         """A future of the prompt's vector; otherwise as `score`."""
         ids = self._encoding.prompt(prompt, self.info)
         return self._session.send(

@@ -1,15 +1,16 @@
-"""What a generation came to, as text. Knows no socket and no model, only the tokenizer's `decode`."""
+"""What the client adds to an output: its text and the text of each token. Knows the tokenizer's `decode` alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from ..wire.common_beginning import common_beginning
 from ..wire.logprobs import Logprobs, TokenLogprob, TopLogprob
-from ..wire.messages import FinishReason, Output, Request, Timings
+from ..wire.messages import FinishReason, Output, Request
 from ..wire.sampling import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -27,53 +28,22 @@ class Decoder(Protocol):
         """The text of each token but special ones, joined, as a constraint takes an output."""
 
 
-@dataclass(frozen=True)
-class Generation:
-    """A finished request."""
-
-    text: str
-    """Without the stop string or stop token, and without special tokens."""
-    token_ids: list[int]
-    """All generated tokens, including the one that stopped it."""
-    finish_reason: FinishReason
-    stop_reason: str | int | None
-    """The stop string or stop token id; None for the end of sequence and for length."""
-    prompt_tokens: int
-    cached_tokens: int
-    """Prompt tokens whose KV cache was reused."""
-    timings: Timings
-    latency: float
-    """Seconds from submit to here, as the client measured them."""
-    logprobs: list[TokenLogprob] | None = None
-    """One entry for each of `token_ids`, if the request asked for them."""
-    choices: tuple[Generation, ...] = ()
-    """For n > 1 all answers, this one first."""
-    prompt_logprobs: list[TokenLogprob] | None = None
-    """One entry for each prompt token but the first, if the request asked for them."""
-    forced: list[int] = field(default_factory=list)
-    """Positions in `token_ids` whose token was the only one that the constraint allowed."""
-    closed_at: int | None = None
-    """For a constrained output that `max_tokens` cut: the offset in `text` (characters, from 0) where the added ending
-    begins. The model wrote what stands before it.
-    """
-
-
-def generation(output: Output, request: Request, decoder: Decoder, latency: float) -> Generation:
-    """`output` of that request, with its text."""
-    of_prompt = output.prompt_logprobs
-    return Generation(
+def answer_of(output: Output, request: Request, decoder: Decoder, latency: float) -> Output:
+    """The output of that request, with all that the client adds."""
+    prompt, given = output.prompt_logprobs, output.logprobs
+    if request.task == "score":
+        assert prompt is not None, "a score has log-probabilities"
+        scored = replace(prompt, token_ids=request.prompt_token_ids[request.score_from :])
+        return replace(output, prompt_logprobs=scored, latency=latency)
+    if request.task == "embed":
+        return replace(output, latency=latency)
+    return replace(
+        output,
         text=text_of(output, request.params, decoder),
-        token_ids=output.token_ids,
-        finish_reason=output.finish_reason,
-        stop_reason=output.stop_reason,
-        prompt_tokens=output.prompt_tokens,
-        cached_tokens=output.cached_tokens,
-        timings=output.timings,
-        latency=latency,
-        logprobs=None if output.logprobs is None else logprobs_of(output.token_ids, output.logprobs, decoder),
-        prompt_logprobs=None if of_prompt is None else logprobs_of(request.prompt_token_ids[1:], of_prompt, decoder),
-        forced=output.forced,
         closed_at=_closed_at(output, decoder),
+        latency=latency,
+        logprobs=given and with_texts(output.token_ids, given, decoder),
+        prompt_logprobs=prompt and with_texts(request.prompt_token_ids[1:], prompt, decoder),
     )
 
 
@@ -137,8 +107,8 @@ def _shown(text: str, token_ids: Sequence[int], decode: Callable[[Sequence[int]]
     return most
 
 
-def logprobs_of(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> list[TokenLogprob]:
-    """One for each token, with the text that each token has alone."""
+def with_texts(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> Logprobs:
+    """The log-probabilities of those tokens, with the text that each token has alone."""
 
     @cache
     def text(token_id: int) -> str:
@@ -150,7 +120,8 @@ def logprobs_of(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> 
         pairs = zip(given.top_token_ids[place], given.top_logprobs[place], strict=True)
         return [TopLogprob(text(token_id), token_id, logprob) for token_id, logprob in pairs]
 
-    return [
+    tokens = [
         TokenLogprob(text(token_id), token_id, logprob, alternatives(place))
         for place, (token_id, logprob) in enumerate(zip(token_ids, given.logprobs, strict=True))
     ]
+    return replace(given, tokens=tokens)

@@ -22,6 +22,10 @@ class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
     top_token_ids: list[list[int]] = []
     """The likeliest tokens at each place, the likeliest first."""
     top_logprobs: list[list[float]] = []
+    token_ids: list[int] = []
+    """The tokens of a score. Empty on the wire, as the next field: the client adds both."""
+    tokens: list[TokenLogprob] = []
+    """The tokens of a generation or its prompt, with their texts."""
 
     @classmethod
     def join(cls, parts: Iterable[Logprobs]) -> Logprobs:

@@ -12,6 +12,7 @@ are in seconds, measured by the process that reports them; no clock reading cros
 from __future__ import annotations
 
 import enum
+import struct
 from typing import Literal, Self
 
 import msgspec
@@ -110,7 +111,7 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finished request."""
+    """The answer to a request, the same from the engine to whoever asked; the client adds the last four fields."""
 
     request_id: str
     token_ids: list[int]
@@ -136,6 +137,20 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """For a constrained output that `max_tokens` cut: how many of `token_ids` are the model's. The others are a short
     ending that replaces what the model said there.
     """
+    text: str = ""
+    """Without the stop string or stop token, and without special tokens."""
+    closed_at: int | None = None
+    """The offset in `text` (characters, from 0) of the ending that is not the model's; see `num_own_tokens`."""
+    latency: float = 0.0
+    """Seconds from submission to answer, as the client measured them."""
+    choices: tuple[Output, ...] = ()
+    """For n > 1 all answers, this one first."""
+
+    @property
+    def vector(self) -> list[float]:
+        """The float32 values of an embedding."""
+        assert self.embedding is not None, "only an embedding has a vector"
+        return list(struct.unpack(f"<{len(self.embedding) // 4}f", self.embedding))
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -7,16 +7,17 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from millrace.model_manager.wire.errors import EngineLost, ModelNotFound, NonFiniteLogits
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
-from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
+from millrace.transforms.models.stand_in import StandInClient
 
 
 class PickyClient(StandInClient):
     """Fails the prompts that say so, each in its way."""
 
-    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+    def complete(self, words: list[str], params: SamplingParams) -> Output:
         if words[0] == "nan":
             raise NonFiniteLogits("NaN")
         if words[0] == "lost":
@@ -58,7 +59,7 @@ class RecordingClient(PickyClient):
         future.add_done_callback(lambda done: self._cancelled(request_id) if done.cancelled() else None)
         return future
 
-    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+    def complete(self, words: list[str], params: SamplingParams) -> Output:
         if words[0] == "held":
             self.held.wait(30)
         return super().complete(words, params)

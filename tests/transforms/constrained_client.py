@@ -12,11 +12,11 @@ from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.store.resolving import resolve_tokenizer
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.constraint import Constraint
-from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Content
-from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
+from millrace.transforms.models.stand_in import StandInClient, stand_in_output
 
 LOGPROB_FREE, LOGPROB_FORCED = -2.0, -0.25
 """What every token says of itself, whether the model had a choice or not."""
@@ -71,7 +71,7 @@ class ConstrainedClient(StandInClient):
         return self._start(lambda: found)
 
 
-def constrained(prompt: str, params: SamplingParams) -> StandInGeneration:
+def constrained(prompt: str, params: SamplingParams) -> Output:
     """What the client gives."""
     assert isinstance(params.constraint, Constraint)
     grammar = compiler().compile(params.constraint)
@@ -86,11 +86,5 @@ def constrained(prompt: str, params: SamplingParams) -> StandInGeneration:
         )
         for at, token in enumerate(tokens)
     ]
-    return StandInGeneration(
-        text=text.decode(),
-        token_ids=tokens,
-        finish_reason=FinishReason.STOP,
-        prompt_tokens=len(prompt.split()),
-        logprobs=said if params.logprobs is not None else None,
-        forced=forced,
-    )
+    logprobs = None if params.logprobs is None else Logprobs([], [], tokens=said)
+    return stand_in_output(len(prompt.split()), tokens, text=text.decode(), logprobs=logprobs, forced=forced)

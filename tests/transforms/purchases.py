@@ -12,11 +12,10 @@ from typing import Annotated, Any, NamedTuple
 
 import pydantic
 
-from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Content
-from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
+from millrace.transforms.models.stand_in import StandInClient, stand_in_output
 
 
 class Currency(enum.StrEnum):
@@ -100,10 +99,8 @@ class PurchasesClient(StandInClient):
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
         assert isinstance(prompt, str)
         text = written(ANSWERS[int(prompt.removesuffix("\nJSON:")[-1])])
-        said = [TokenLogprob(text, 1, -0.5, [])]
-        found = StandInGeneration(
-            text=text, token_ids=[1], finish_reason=FinishReason.STOP, prompt_tokens=1, logprobs=said, forced=[]
-        )
+        said = Logprobs([], [], tokens=[TokenLogprob(text, 1, -0.5, [])])
+        found = stand_in_output(1, [1], text=text, logprobs=said)
         return self._start(lambda: found)
 
 

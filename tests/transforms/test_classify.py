@@ -10,12 +10,19 @@ import pytest
 
 from millrace import Classification, Classify, ModelConfig, Prompt
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.logprobs import Logprobs
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Content
-from millrace.transforms.models.stand_in import StandInClient, StandInScore
+from millrace.transforms.models.stand_in import StandInClient, stand_in_output
 from tests.transforms.running import check, pipeline
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
+
+
+def score(*logprobs: float) -> Output:
+    """The answer to one continuation, whose tokens have these log-probabilities."""
+    return stand_in_output(9, prompt_logprobs=Logprobs([*logprobs], [True] * len(logprobs)))
 
 
 class ReadingClient(StandInClient):
@@ -35,13 +42,11 @@ class ReadingClient(StandInClient):
         document = str(prompt).rsplit("Document:\n", 1)[1]
         return self._start(lambda: [self._of(document, json.loads(each)) for each in continuations])
 
-    def _of(self, document: str, answer: dict[str, Any]) -> StandInScore:
+    def _of(self, document: str, answer: dict[str, Any]) -> Output:
         ((key, value),) = answer.items()
         said = (value if isinstance(value, str) else key) in document
         likely = said == (value is not False)
-        return StandInScore(
-            token_ids=[1, 2], logprobs=[-7.0, -0.5 if likely else -3.5], greedy=[True, likely], prompt_tokens=9
-        )
+        return score(-7.0, -0.5 if likely else -3.5)
 
 
 def test_each_document_gets_its_label_and_all_probabilities() -> None:
@@ -115,7 +120,7 @@ def test_any_labels_have_answers_of_their_own_and_probabilities_that_sum_to_one(
     assert [json.loads(answer) for answer in answers] == [{"label": label} for label in labels]
     assert not any(one != other and one.startswith(other) for one in answers for other in answers)
     logprobs = [-700.0 * number for number in range(len(labels))]
-    scores = [StandInScore(token_ids=[1], logprobs=[each], greedy=[False], prompt_tokens=1) for each in logprobs]
+    scores = [score(each) for each in logprobs]
     found = task.element(Prompt(text="x"), scores, "m", "r")
     assert sum(found.probabilities.values()) == pytest.approx(1)
     assert list(found.probabilities) == labels
@@ -136,7 +141,7 @@ def test_of_several_labels_the_likeliest_comes_first() -> None:
     task: Any = Classify(["late", "good", "cheap", "bad"], MODEL, multiple=True)._task
     chances = {"late": 0.6, "good": 0.9, "cheap": 0.75, "bad": 0.2}
     logprobs = [math.log(each) for chance in chances.values() for each in (chance, 1 - chance)]
-    scores = [StandInScore(token_ids=[1], logprobs=[each], greedy=[False], prompt_tokens=1) for each in logprobs]
+    scores = [score(each) for each in logprobs]
     found = task.element(Prompt(text="x"), scores, "m", "r")
     assert found.labels == ["good", "cheap", "late"]
     assert found.probabilities == pytest.approx(chances)
@@ -146,7 +151,7 @@ def test_of_several_labels_the_likeliest_comes_first() -> None:
 def test_of_labels_that_exclude_each_other_the_likeliest_holds() -> None:
     task: Any = Classify(["late", "good", "cheap"], MODEL)._task
     logprobs = [math.log(each) for each in (0.2, 0.3, 0.1)]
-    scores = [StandInScore(token_ids=[1], logprobs=[each], greedy=[False], prompt_tokens=1) for each in logprobs]
+    scores = [score(each) for each in logprobs]
     assert task.element(Prompt(text="x"), scores, "m", "r").labels == ["good"]
 
 

@@ -10,13 +10,14 @@ from apache_beam.typehints import Any as AnyType
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt, Usage
 from millrace.transforms.elements.metrics import ACTIVE
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.shared_client import SharedClient
-from millrace.transforms.models.stand_in import StandInClient, StandInGeneration
+from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
 from tests.transforms.clients import PickyClient, RecordingClient, generate, no_such_model
 from tests.transforms.running import check, counters, pipeline
@@ -277,7 +278,7 @@ class SlowToLoad(StandInClient):
         super().__init__(options)
         type(self).now = 1060.0
 
-    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+    def complete(self, words: list[str], params: SamplingParams) -> Output:
         type(self).now = 1063.0
         return super().complete(words, params)
 

@@ -14,8 +14,8 @@ import msgspec
 
 from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
-from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Timings
+from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
+from millrace.model_manager.wire.messages import FinishReason, Output, Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 
 Messages = list[dict[str, Any]]
@@ -95,6 +95,15 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     """Tokens that the model generated."""
 
+    @classmethod
+    def of(cls, answers: Sequence[Output]) -> Self:
+        """The tokens of those requests, and of all their choices."""
+        return cls(
+            sum(each.prompt_tokens for each in answers),
+            sum(each.cached_tokens for each in answers),
+            sum(len(choice.token_ids) for each in answers for choice in each.choices or (each,)),
+        )
+
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of several answers to a prompt (n > 1)."""
@@ -159,6 +168,33 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As a Prompt's."""
     error: ErrorInfo | None = None
     """Why the prompt has no answer."""
+
+    @classmethod
+    def of(cls, prompt: Prompt, answer: Output, model: str, revision: str) -> Self:
+        """The completion of a prompt that was answered: the one place where an answer becomes an element."""
+        return cls(
+            id=prompt.id,
+            **_said(answer),
+            usage=Usage.of([answer]),
+            timings=answer.timings,
+            latency=answer.latency,
+            model=model,
+            revision=revision,
+            prompt_logprobs=_tokens(answer.prompt_logprobs),
+            choices=[Choice(**_said(each)) for each in answer.choices],
+            columns=prompt.columns,
+            endpoint=prompt.endpoint,
+        )
+
+
+def _said(answer: Output) -> dict[str, Any]:
+    """The fields of a Choice, which a Completion has too."""
+    said = {name: getattr(answer, name) for name in Choice.__struct_fields__}
+    return said | {"logprobs": _tokens(answer.logprobs)}
+
+
+def _tokens(logprobs: Logprobs | None) -> list[TokenLogprob] | None:
+    return None if logprobs is None else logprobs.tokens
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

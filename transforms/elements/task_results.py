@@ -9,9 +9,8 @@ import apache_beam as beam
 import msgspec
 
 from millrace.model_manager.wire.errors import ErrorInfo
-from millrace.model_manager.wire.messages import FinishReason, Timings
+from millrace.model_manager.wire.messages import FinishReason, Output, Timings
 
-from .answers import Answered
 from .completions import StructCoder, Usage
 
 
@@ -63,12 +62,12 @@ class Spent(TypedDict):
     latency: float
 
 
-def spent(requests: Sequence[Answered]) -> Spent:
-    """What the requests of a result took, of which none generated anything."""
+def spent(answers: Sequence[Output]) -> Spent:
+    """What the requests of a result took."""
     return Spent(
-        usage=Usage(sum(each.prompt_tokens for each in requests), sum(each.cached_tokens for each in requests)),
-        timings=max(requests, key=lambda each: each.timings.finished).timings,
-        latency=max(each.latency for each in requests),
+        usage=Usage.of(answers),
+        timings=max(answers, key=lambda each: each.timings.finished).timings,
+        latency=max(each.latency for each in answers),
     )
 
 

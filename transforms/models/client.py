@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any, Protocol
 
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
-from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.messages import Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.model_manager.wire.status import ModelInfo
@@ -35,8 +35,8 @@ class Client(Protocol):
     def unmet(self) -> Sequence[UnmetSetting]:
         """Settings of engine or manager that were asked for and do not hold."""
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:
-        """Blocks for a credit, returns a future of a Generation; raises RequestError at once for what can never run.
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Output]:
+        """Blocks for a credit, returns a future of the answer; raises RequestError at once for what can never run.
 
         The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
         ModelReplaced asks for another try with the model that has taken this one's place.
@@ -44,13 +44,13 @@ class Client(Protocol):
 
     def score(
         self, prompt: Content, continuations: Sequence[str | list[int]], params: SamplingParams, *, request_id: str
-    ) -> Future[Any]:
-        """As `submit`; a future of a ContinuationResult for each continuation."""
+    ) -> Future[list[Output]]:
+        """As `submit`; a future of an answer for each continuation."""
 
     def embed(
         self, prompt: Content, params: SamplingParams, *, request_id: str, pooling: Pooling, normalize: bool
-    ) -> Future[Any]:
-        """As `submit`; a future of an EmbeddingResult."""
+    ) -> Future[Output]:
+        """As `submit`; a future of the answer with its vector."""
 
     def retire(self) -> None:
         """Whoever waits for a credit, or comes later, gets ModelReplaced; what is outstanding goes on."""

@@ -5,6 +5,7 @@ It answers each prompt with its words in capitals, one token a word, in a thread
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,53 +14,21 @@ from typing import Any
 import msgspec
 
 from millrace.model_manager.wire.errors import MillraceError, PromptTooLong
-from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Pooling, Timings
+from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
+from millrace.model_manager.wire.messages import FinishReason, Output, Pooling, Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.model_manager.wire.status import ModelInfo
 
 from .client import ClientOptions, Content
 
-
-class StandInGeneration(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine's client gives, made up."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-    prompt_tokens: int
-    stop_reason: str | int | None = None
-    cached_tokens: int = 0
-    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
-    latency: float = 0.004
-    prompt_logprobs: list[TokenLogprob] | None = None
-    choices: tuple[StandInGeneration, ...] = ()
-    logprobs: list[TokenLogprob] | None = None
-    forced: list[int] = []
-    closed_at: int | None = None
+_TIMINGS = Timings(queued=0.001, first_token=0.002, finished=0.003)
 
 
-class StandInScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Likewise of a continuation."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    greedy: list[bool]
-    prompt_tokens: int
-    cached_tokens: int = 0
-    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
-    latency: float = 0.004
-
-
-class StandInEmbedding(msgspec.Struct, frozen=True, kw_only=True):
-    """Likewise of a prompt as a vector."""
-
-    vector: list[float]
-    prompt_tokens: int
-    cached_tokens: int = 0
-    timings: Timings = Timings(queued=0.001, first_token=0.002, finished=0.003)
-    latency: float = 0.004
+def stand_in_output(prompt_tokens: int, token_ids: Sequence[int] = (), **said: Any) -> Output:
+    """An answer as an engine gives it, made up."""
+    reason = said.pop("finish_reason", FinishReason.STOP)
+    return Output("", list(token_ids), reason, _TIMINGS, prompt_tokens, latency=0.004, **said)
 
 
 class StandInClient:
@@ -122,8 +91,8 @@ class StandInClient:
     ) -> Future[Any]:
         """See Client: the vector says how many words there are, and what was asked for."""
         words = self._checked(prompt)
-        vector = [float(len(words)), float(pooling == "mean"), float(normalize)]
-        return self._start(lambda: StandInEmbedding(vector=vector, prompt_tokens=len(words)))
+        vector = struct.pack("<3f", len(words), pooling == "mean", normalize)
+        return self._start(lambda: stand_in_output(len(words), embedding=vector))
 
     def _checked(self, prompt: Content) -> list[str]:
         words = _words(prompt)
@@ -138,14 +107,14 @@ class StandInClient:
         self._pool.submit(self._finish, future, make)
         return future
 
-    def _scored(self, context: list[str], words: list[str]) -> StandInScore:
+    def _scored(self, context: list[str], words: list[str]) -> Output:
         self.complete(context, SamplingParams())
-        return StandInScore(
+        scored = Logprobs(
+            [-float(len(word)) for word in words],
+            [word == "yes" for word in words],
             token_ids=[sum(word.encode()) for word in words],
-            logprobs=[-float(len(word)) for word in words],
-            greedy=[word == "yes" for word in words],
-            prompt_tokens=len(context) + len(words),
         )
+        return stand_in_output(len(context) + len(words), prompt_logprobs=scored)
 
     def _finish(self, future: Future[Any], make: Callable[[], Any]) -> None:
         try:
@@ -157,22 +126,22 @@ class StandInClient:
             if future.set_running_or_notify_cancel():
                 future.set_result(result)
 
-    def _complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+    def _complete(self, words: list[str], params: SamplingParams) -> Output:
         first = self.complete(words, params)
         return first if params.n == 1 else msgspec.structs.replace(first, choices=(first,) * params.n)
 
-    def complete(self, words: list[str], params: SamplingParams) -> StandInGeneration:
+    def complete(self, words: list[str], params: SamplingParams) -> Output:
         """Runs in a thread of the pool; what it raises is the request's failure."""
         kept = words[: params.max_tokens]
         reason = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
         token_ids = [sum(word.encode()) for word in kept]
         certain = [TokenLogprob(word, token_id, 0.0, []) for word, token_id in zip(kept, token_ids, strict=True)]
-        return StandInGeneration(
+        return stand_in_output(
+            len(words),
+            token_ids,
             text=" ".join(kept).upper(),
-            token_ids=token_ids,
             finish_reason=reason,
-            prompt_tokens=len(words),
-            logprobs=None if params.logprobs is None else certain,
+            logprobs=None if params.logprobs is None else Logprobs([], [], tokens=certain),
         )
 
     def retire(self) -> None:

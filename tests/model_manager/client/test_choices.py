@@ -5,10 +5,9 @@ from concurrent.futures import Future
 import pytest
 
 from millrace.model_manager.client.choices import choice_requests, choice_seed, submit_choices
-from millrace.model_manager.client.generation import Generation
 from millrace.model_manager.client.request_ids import sibling_id
 from millrace.model_manager.wire.errors import NonFiniteLogits
-from millrace.model_manager.wire.messages import FinishReason, Request, Timings
+from millrace.model_manager.wire.messages import FinishReason, Output, Request, Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 
 _SECOND, _THIRD = (sibling_id("a", index) for index in (1, 2))
@@ -18,18 +17,18 @@ def request(n: int = 3, **params: object) -> Request:
     return Request("a", [1, 2], SamplingParams.parse({"n": n, **params}), job="j")
 
 
-def answer(text: str) -> Generation:
-    return Generation(text, [1], FinishReason.STOP, None, 2, 0, Timings(0, 0, 0), 0.0)
+def answer(text: str) -> Output:
+    return Output("a", [1], FinishReason.STOP, Timings(0, 0, 0), 2, text=text)
 
 
 class Sender:
     """Keeps what was sent; `fails_at` raises instead of sending that one."""
 
     def __init__(self, fails_at: int | None = None) -> None:
-        self.futures: dict[str, Future[Generation]] = {}
+        self.futures: dict[str, Future[Output]] = {}
         self._fails_at = fails_at
 
-    def __call__(self, request: Request) -> Future[Generation]:
+    def __call__(self, request: Request) -> Future[Output]:
         if len(self.futures) == self._fails_at:
             raise NonFiniteLogits("NaN")
         future = self.futures[request.request_id] = Future()
@@ -111,7 +110,7 @@ def test_one_that_cannot_be_sent_takes_those_back_that_were() -> None:
 
 def test_nothing_more_is_sent_once_one_has_failed() -> None:
     class Failing(Sender):
-        def __call__(self, request: Request) -> Future[Generation]:
+        def __call__(self, request: Request) -> Future[Output]:
             future = super().__call__(request)
             future.set_exception(NonFiniteLogits("at once"))
             return future

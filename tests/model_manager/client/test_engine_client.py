@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.client import EngineClient, Generation
+from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
-from millrace.model_manager.wire.messages import FinishReason, Pooling
+from millrace.model_manager.wire.messages import FinishReason, Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually
 from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
@@ -71,7 +71,8 @@ def test_an_answer_among_several_cannot_be_taken_for_another_callers_request(
             client.embed([4, 5], request_id=taken)
     assert len(several.result(PATIENCE).choices) == 2
     assert other.result(PATIENCE).prompt_tokens == 2
-    assert [score.token_ids for score in scores.result(PATIENCE)] == [[9], [10]]
+    found = [score.prompt_logprobs for score in scores.result(PATIENCE)]
+    assert [each and each.token_ids for each in found] == [[9], [10]]
 
 
 def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,17 +87,19 @@ def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.Monke
 
 def test_continuations_are_scored_and_prompts_embedded(machine: Machine) -> None:
     client = machine.open(command=MANAGER_COMMAND)
-    scores, again = (client.score([7, 8, 9], ["a b", "c"], request_id="a").result(PATIENCE) for _ in range(2))
+    first, again = (client.score([7, 8, 9], ["a b", "c"], request_id="a").result(PATIENCE)[0] for _ in range(2))
     ids = client.tokenizer.encode("a b", add_special_tokens=False)
-    assert scores[0].token_ids == ids
-    assert len(scores[0].logprobs) == len(scores[0].greedy) == len(ids)
-    assert scores[0].prompt_tokens == 3 + len(ids)
-    assert [score.logprobs for score in again] == [score.logprobs for score in scores]
+    scored = first.prompt_logprobs
+    assert scored is not None
+    assert scored.token_ids == ids
+    assert len(scored.logprobs) == len(scored.greedy) == len(ids)
+    assert first.prompt_tokens == 3 + len(ids)
+    assert again.prompt_logprobs == scored
     with pytest.raises(InvalidRequest, match="at least one"):
         client.score([7], [], request_id="b")
     pooled: tuple[Pooling, ...] = ("last", "mean")
     vectors = [client.embed([7, 8, 9], request_id=p, pooling=p).result(PATIENCE).vector for p in pooled]
-    assert [float((vector**2).sum()) for vector in vectors] == pytest.approx([1.0, 1.0])
+    assert [sum(value**2 for value in vector) for vector in vectors] == pytest.approx([1.0, 1.0])
     (job,) = machine.status().jobs
     assert (job.finished, job.generated_tokens) == (3, 0)
 
@@ -105,7 +108,7 @@ def test_prompt_logprobs_come_with_a_generation(machine: Machine) -> None:
     params = SamplingParams(max_tokens=2, prompt_logprobs=3)
     generation = machine.open(command=MANAGER_COMMAND).submit([7, 8, 9], params, request_id="a").result(PATIENCE)
     assert generation.prompt_logprobs is not None
-    assert [(each.token_id, len(each.top_logprobs)) for each in generation.prompt_logprobs] == [(8, 3), (9, 3)]
+    assert [(each.token_id, len(each.top_logprobs)) for each in generation.prompt_logprobs.tokens] == [(8, 3), (9, 3)]
 
 
 def test_an_id_means_one_task(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +207,7 @@ def test_closing_aborts_what_is_outstanding_and_wakes_who_waits_for_a_credit(
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.1")
     client = machine.open(max_num_seqs=1)
     outcomes: list[BaseException | None] = []
-    futures: list[Future[Generation]] = []
+    futures: list[Future[Output]] = []
 
     def flood() -> None:
         try:

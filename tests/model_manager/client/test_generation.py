@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from millrace.model_manager.client.generation import logprobs_of, text_of
+from millrace.model_manager.client.generation import text_of, with_texts
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.grammars.token_bytes import load_tokenizer
 from millrace.model_manager.wire.constraint import Constraint
@@ -125,8 +125,8 @@ def test_each_token_is_the_same_text_to_the_client_and_to_the_guide(kind: str, t
 
 def test_each_token_has_its_log_probability_and_its_own_text() -> None:
     given = Logprobs([-0.5, -1.5], [True, False], [[104, 105], [104, 0]], [[-0.5, -2.0], [-0.25, -3.0]])
-    first, second = logprobs_of([104, 105], given, Bytes())
+    first, second = with_texts([104, 105], given, Bytes()).tokens
     assert first == TokenLogprob("h", 104, -0.5, [TopLogprob("h", 104, -0.5), TopLogprob("i", 105, -2.0)])
     assert (second.token, second.logprob, second.top_logprobs[1].token) == ("i", -1.5, "\0")
-    (plain,) = logprobs_of([104], Logprobs([-0.5], [True]), Bytes())
+    (plain,) = with_texts([104], Logprobs([-0.5], [True]), Bytes()).tokens
     assert plain.top_logprobs == []

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from millrace.model_manager.client import EngineClient, Generation
+from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.status import read_status, stop_models
 from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer
@@ -19,7 +20,7 @@ from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer
 TOKENS = 30
 PARAMS = SamplingParams(max_tokens=TOKENS)
 
-Futures = dict[str, Future[Generation]]
+Futures = dict[str, Future[Output]]
 
 
 @pytest.fixture(autouse=True)
@@ -274,5 +275,6 @@ def test_scores_and_embeddings_survive_their_engine(machine: Machine, monkeypatc
     scores = [client.score([7, index], [[8, 9], [8]], request_id=f"score {index}") for index in range(20)]
     vectors = [client.embed([7, index], request_id=f"embed {index}") for index in range(20)]
     kill(machine.engine_pid())
-    assert all([len(each.logprobs) for each in score.result(PATIENCE)] == [2, 1] for score in scores)
-    assert all(vector.result(PATIENCE).vector.any() for vector in vectors)
+    lengths = [[len(each.prompt_logprobs or ()) for each in score.result(PATIENCE)] for score in scores]
+    assert lengths == [[2, 1]] * 20
+    assert all(any(vector.result(PATIENCE).vector) for vector in vectors)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.client import EngineClient, Generation
+from millrace.model_manager.client import EngineClient
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelReplaced, RequestAborted
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
@@ -44,12 +45,12 @@ def opened(machine: Machine, model: Path, abandoned: threading.Event | None = No
     )
 
 
-def submit(client: EngineClient, count: int, prefix: str = "") -> list[Future[Generation]]:
+def submit(client: EngineClient, count: int, prefix: str = "") -> list[Future[Output]]:
     """More than run at once, and no more than there are credits for."""
     return [client.submit([ANSWER, TOKENS, n], PARAMS, request_id=f"{prefix}{n}") for n in range(count)]
 
 
-def expect_whole(futures: list[Future[Generation]]) -> None:
+def expect_whole(futures: list[Future[Output]]) -> None:
     for index, future in enumerate(futures):
         assert future.result(PATIENCE).token_ids == answer([ANSWER, TOKENS, index], TOKENS)
 

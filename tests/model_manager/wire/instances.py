@@ -2,6 +2,7 @@
 
 import enum
 import types
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -99,6 +100,8 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of([of_type(argument) for argument in arguments])
     if origin is list:
         return st.lists(of_type(arguments[0]), max_size=3)
+    if origin is tuple:
+        return st.lists(of_type(arguments[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(of_type(arguments[0]), of_type(arguments[1]), max_size=3)
     if origin is Literal:
@@ -123,4 +126,12 @@ def _of_class(kind: Any) -> st.SearchStrategy[Any]:
     if issubclass(kind, enum.Enum):
         return st.sampled_from(list(kind))
     assert issubclass(kind, msgspec.Struct), f"messages hold no {kind}"
-    return st.builds(kind, **{field.name: of_type(field.type) for field in msgspec.structs.fields(kind)})
+    return _of_struct(kind)
+
+
+@cache
+def _of_struct(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    def instances() -> st.SearchStrategy[Any]:
+        return st.builds(kind, **{field.name: of_type(field.type) for field in msgspec.structs.fields(kind)})
+
+    return st.deferred(instances)  # an answer holds answers
