@@ -11,7 +11,9 @@ from fractions import Fraction
 
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.requests.model_transform import chat_with
 
 from ..edge import at_the_edge
 from ..machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
@@ -74,7 +76,7 @@ def make_plan(flags: argparse.Namespace) -> Plan:
 
 def _params(flags: argparse.Namespace) -> SamplingParams:
     try:
-        return SamplingParams(max_tokens=flags.max_tokens)
+        return SamplingParams(max_tokens=flags.max_tokens, n=flags.n)
     except InvalidRequest as error:
         raise ConfigError(str(error)) from None
 
@@ -94,14 +96,27 @@ def _counted(flags: argparse.Namespace, params: SamplingParams) -> TokenCounts:
         row_params=flags.row_params,
         template=flags.template,
     )
+    chat = chat_with(flags.system, {"chat": CHAT[flags.chat]})["chat"]
     return count_tokens(
-        [pattern for patterns in flags.input for pattern in patterns],
-        load_encoding(flags.model, flags.revision, CHAT[flags.chat]),
+        [_files(given) for patterns in flags.input for given in patterns],
+        load_encoding(flags.model, flags.revision, chat),
         params,
         shape,
+        system=flags.system,
         input_format=flags.input_format,
         sample=flags.sample or None,
     )
+
+
+def _files(given: str) -> str:
+    """Raises ConfigError for a stream."""
+    try:
+        address = parse_address(given)
+    except ConfigError as error:
+        raise ConfigError(f"--input {error}") from None
+    if address.is_stream:
+        raise ConfigError(f"--input {given}: is a stream, which has no end to plan for; takes files or globs")
+    return given
 
 
 def _generated_per_row(flags: argparse.Namespace, counted: TokenCounts) -> tuple[Fraction, str]:

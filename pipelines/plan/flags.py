@@ -40,6 +40,7 @@ def _add_input(group: Any) -> None:
         "--prompt_column", metavar="NAME", help="Column that holds the prompt. Default: prompt, else messages."
     )
     group.add_argument("--template", help="Make each prompt of the row's columns, as for millrace run.")
+    group.add_argument("--system", help="System message of each chat, as for millrace run.")
     group.add_argument(
         "--id_column", metavar="NAME", help="Column that holds the row's id. Default: id, else custom_id."
     )
@@ -68,6 +69,7 @@ def _add_output(group: Any) -> None:
         metavar="N",
         help="Most tokens to generate for a row. Default: 128.",
     )
+    group.add_argument("--n", type=int, default=1, metavar="N", help="Completions of each prompt. Default: 1.")
     group.add_argument(
         "--output_tokens", type=float, metavar="MEAN", help="Tokens that a row comes to. Default: the most it may."
     )

@@ -50,6 +50,17 @@ def test_a_template_makes_the_prompts_that_are_counted(tmp_path: Path, capsys: p
     assert made["input"]["prompt_tokens"] == by_hand["input"]["prompt_tokens"] > 0
 
 
+def test_a_system_message_is_counted_with_each_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "hello"}))
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    (tmp_path / "b.jsonl").write_text(json.dumps({"messages": chat}))
+    flags = ["--tokens_per_second", "2", "--n", "3", "--max_tokens", "10"]
+    by_hand = planned(capsys, "--input", f"{tmp_path}/b.jsonl", *flags)["input"]
+    made = planned(capsys, "--input", f"{tmp_path}/a.jsonl", "--system", "Be brief.", *flags)["input"]
+    assert made["prompt_tokens"] == by_hand["prompt_tokens"] > 0
+    assert made["generated_tokens"] == 30
+
+
 def test_tokens_workers_hours_and_money_of_a_job(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prices.toml").write_text(PRICES)
     machine = ["--machine_type", "round", "--disk_size_gb", "50", "--prices", f"{tmp_path}/prices.toml"]
