@@ -20,18 +20,23 @@ import msgspec
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from .files.file_systems import check_scheme
 from .files.object_stores import is_local
 
 _WATCH, _KAFKA, _PUBSUB = "watch:", "kafka:", "pubsub:"
 
 
 def parse(address: str) -> Address:
-    """Raises ConfigError for an address that begins as a broker's and is not one."""
+    """Raises ConfigError for an address that begins as a broker's and is not one, and for a path of no file system."""
     if address.startswith(_KAFKA):
         return KafkaTopic.parse(address)
     if address.startswith(_PUBSUB):
         return PubSubAddress.parse(address)
-    return WatchedFiles(address.removeprefix(_WATCH)) if address.startswith(_WATCH) else Files(address)
+    path = address.removeprefix(_WATCH)
+    if path != address and not path:
+        raise ConfigError(f"{address}: takes watch:GLOB, such as watch:inbox/*.jsonl")
+    check_scheme(path)
+    return Files(path) if path == address else WatchedFiles(path)
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -106,7 +111,10 @@ class KafkaTopic(_BrokerAddress, frozen=True, kw_only=True):
         place, _, query = address.removeprefix(_KAFKA).partition("?")
         brokers, _, topic = place.partition("/")
         settings = dict(parse_qsl(query, keep_blank_values=True))
-        is_valid = _BROKERS.fullmatch(brokers) and _TOPIC.fullmatch(topic) and all(settings.values())
+        ports = [int(port) for port in re.findall(r":(\d+)(?:,|$)", brokers)]
+        is_valid = (
+            _BROKERS.fullmatch(brokers) and max(ports) < 2**16 and _TOPIC.fullmatch(topic) and all(settings.values())
+        )
         unknown = settings.keys() - set(_KAFKA_SETTINGS)
         if not is_valid or unknown or settings.get("begin", "earliest") not in get_args(Begin):
             raise ConfigError(f"{address}: {_KAFKA_FORM}")

@@ -72,8 +72,10 @@ def _folder(model: str) -> Path:
         return folder.resolve()
     if folder.exists():
         raise ModelNotFound(f"--model {model}: is a file; name the folder that holds config.json")
-    hub = "" if "/" in model else "; hub names are org/name"
-    raise ModelNotFound(f"--model {model}: no such folder{hub}{_near_miss(folder)}")
+    raise ModelNotFound(
+        f"--model {model}: no such folder{_near_miss(folder)}; takes a hub name (org/name), a folder or "
+        "gs://bucket/folder"
+    )
 
 
 def _near_miss(folder: Path) -> str:

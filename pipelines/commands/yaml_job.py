@@ -99,6 +99,8 @@ def _read(path: str, variables: dict[str, Any]) -> dict[str, Any]:
         spec = yaml.load(text, Loader=yaml_transform.SafeLineLoader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; takes a file of Beam's YAML") from None
     except (OSError, ValueError, yaml.YAMLError, jinja2.TemplateError) as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(spec, dict) or "pipeline" not in spec:

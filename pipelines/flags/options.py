@@ -184,6 +184,8 @@ def make_parser(task: TaskCommand) -> FlagParser:
 
 def _address(flag: str, given: str, beam: PipelineOptions) -> Address:
     """Workers elsewhere start in other folders than this process, so their paths are absolute."""
+    if not given.strip():
+        raise ConfigError(f"{flag} '{given}': takes a path or a stream's address, got none")
     try:
         address = parse_address(given)
     except ConfigError as error:

@@ -16,6 +16,7 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): expected .*", lambda found: f"{found[1]}: takes a value, got none"),
     (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
     (r"the following arguments are required: (.*)", lambda found: f"{found[1]} is missing: --help says what it is"),
+    (r"unrecognized arguments: ([^-]\S*).*", lambda found: f"unexpected argument {found[1]!r}: --help lists all"),
     (r"unrecognized arguments: (\S+).*", lambda found: f"unknown flag {found[1]}: --help lists all"),
 )
 """What argparse says, and what is said in its place."""

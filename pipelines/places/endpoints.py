@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from millrace.transforms.elements.prompt_template import columns_of
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.runners import PRISM, TRIED, has_checkpoints
-from millrace.transforms.tasks import ExtractSettings
+from millrace.transforms.tasks import ExtractSettings, ScoreSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.writing.arrow_schema import extracted_schema
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
@@ -98,18 +98,27 @@ def check(options: JobOptions) -> None:
     if options.is_stream and options.limit is not None:
         raise ConfigError(f"--limit needs input that ends, and {options.source} is a stream")
     reader(options), writer(options)  # their constructors check what they are given
-    if options.prompt_column and not options.is_stream:
-        flag = "--text_column" if options.task.documents else "--prompt_column"
-        check_column(flag, options.prompt_column, options.input, input_format_of(options))
-    if options.template is not None and not options.is_stream:
-        for column in columns_of(options.template):
-            check_column("--template", column, options.input, input_format_of(options))
+    if not options.is_stream:
+        for flag, column in _columns_named(options):
+            check_column(flag, column, options.input, input_format_of(options))
     if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
         _check_folders(options)
     files = files_of(options)
     if files is not None and options.if_exists == "resume":
         check_settings(files, options)
+
+
+def _columns_named(options: JobOptions) -> Iterator[tuple[str, str]]:
+    """The flags that name columns of the input, with each column."""
+    if options.prompt_column:
+        yield "--text_column" if options.task.documents else "--prompt_column", options.prompt_column
+    if options.id_column:
+        yield "--id_column", options.id_column
+    if isinstance(options.settings, ScoreSettings):
+        yield "--continuations_column", options.settings.continuations_column
+    for column in columns_of(options.template) if options.template is not None else ():
+        yield "--template", column
 
 
 def _check_places(options: JobOptions) -> None:
@@ -123,6 +132,20 @@ def _check_places(options: JobOptions) -> None:
                 f"{flag} {address}: takes a topic to write to, pubsub:projects/P/topics/T or kafka:HOST:PORT/TOPIC, or "
                 "the beginning of files' paths"
             )
+        if isinstance(address, Files) and (options.runner.is_local or options.runner is PRISM):
+            _check_folder(flag, address)
+
+
+def _check_folder(flag: str, address: Files) -> None:
+    """Raises ConfigError for a path on this machine where no file can be made."""
+    folder = Path(files_at(address).prefix).parent
+    if not address.is_local:
+        return
+    there = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
+    if not there.is_dir():
+        raise ConfigError(f"{flag} {address}: {there} is a file; takes a path whose folder holds files")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{flag} {address}: the folder {there} is read-only; takes a path in a folder that is not")
 
 
 def _check_runner(options: JobOptions) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import ConfigError
 
+from ..flags.named_files import read_text
 from ..machines import GPUS, GpuRequest, machine_type
 
 
@@ -51,12 +52,13 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @classmethod
     def read(cls, path: Path) -> Self:
         """From TOML; raises ConfigError, with the file's name, for anything wrong."""
+        text = read_text("--prices", str(path))
         try:
-            fields: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+            fields: dict[str, Any] = tomllib.loads(text)
             return converted(fields, cls, ConfigError, what="price")
-        except OSError as error:
-            raise ConfigError(f"--prices {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, ConfigError, UnicodeError) as error:
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"--prices {path}: takes TOML: {error}") from None
+        except ConfigError as error:
             raise ConfigError(f"--prices {path}: {error}") from None
 
     def parts(self, machine: str, gpu: GpuRequest | None, disk_gb: int) -> dict[str, Fraction]:

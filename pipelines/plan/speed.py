@@ -8,6 +8,8 @@ import msgspec
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from ..flags.named_files import read_text
+
 
 class _Figure(msgspec.Struct, frozen=True):
     match: dict[str, str]
@@ -33,10 +35,9 @@ class _Figures(msgspec.Struct, frozen=True):
 def measured_speed(path: Path, where: str) -> _Figure:
     """The one figure that `where` (`name=value,…`) picks; raises ConfigError for none and for several."""
     wanted = dict(_pair(part) for part in where.split(",") if part)
+    text = read_text("--results", str(path))
     try:
-        figures = msgspec.json.decode(path.read_bytes(), type=_Figures).rows
-    except OSError as error:
-        raise ConfigError(f"--results {path}: {error.strerror}") from None
+        figures = msgspec.json.decode(text, type=_Figures).rows
     except msgspec.DecodeError as error:
         raise ConfigError(f"--results {path}: is no file of figures: {error}") from None
     found = [figure for figure in figures if wanted.items() <= figure.names.items()]

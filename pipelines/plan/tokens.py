@@ -20,6 +20,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.elements.prompt_template import with_system
 from millrace.transforms.files.input_files import open_input
 from millrace.transforms.reading.count import RowCount, count_rows
 from millrace.transforms.reading.file_ranges import FileRange, match_files, split_file
@@ -67,6 +68,7 @@ def count_tokens(
     params: SamplingParams,
     shape: RowShape,
     *,
+    system: str | None = None,
     input_format: str | None = None,
     sample: int | None = None,
 ) -> TokenCounts:
@@ -78,24 +80,26 @@ def count_tokens(
     rows = count_rows(patterns, input_format)
     whole = sample is None or (rows.exact and rows.rows <= sample)
     stride = 1 if whole or sample is None else max(min(rows.rows, _MOST_READ) // sample, 1)
-    tally = _Tally(encoding, params)
+    tally = _Tally(encoding, params, system)
     for row in islice(_rows(ranges, shape, stride), None if whole else sample):
         tally.add(row)
     if not tally.prompts:
-        raise ConfigError(
-            "--input: no row is a prompt; takes the rows of `millrace run`, whose dead letters say what is wrong"
-        )
+        why = tally.reason or "it holds no rows"
+        raise ConfigError(f"--input {' '.join(patterns)}: no row is a prompt: {why}; takes rows as millrace run does")
     if whole:
         rows = RowCount(len(tally.prompts) + tally.unreadable, exact=True)
     return tally.counted(rows, whole=whole)
 
 
 class _Tally:
-    def __init__(self, encoding: Encoding, params: SamplingParams) -> None:
+    def __init__(self, encoding: Encoding, params: SamplingParams, system: str | None) -> None:
         self._encoding = encoding
+        self._system = system
         self._params = msgspec.structs.asdict(params)
         self.prompts: list[int] = []
         self.unreadable = 0
+        self.reason = ""
+        """Why the first unreadable row is unreadable."""
         self._generated = 0
 
     def add(self, row: Prompt | DeadLetter) -> None:
@@ -103,10 +107,11 @@ class _Tally:
             if isinstance(row, DeadLetter):
                 raise InvalidRequest(row.reason)
             params = SamplingParams.parse(self._params | row.params)
-            self.prompts.append(len(self._encoding.prompt(row.content, _ANY_MODEL)))
+            self.prompts.append(len(self._encoding.prompt(with_system(row, self._system), _ANY_MODEL)))
             self._generated += params.max_tokens * params.n
-        except RequestError:
+        except RequestError as error:
             self.unreadable += 1
+            self.reason = self.reason or str(error)
 
     def counted(self, rows: RowCount, *, whole: bool) -> TokenCounts:
         count = len(self.prompts)
@@ -123,7 +128,7 @@ def load_encoding(model: str, revision: str | None, chat: bool | None) -> Encodi
 def mean_generated(patterns: Sequence[str]) -> Fraction:
     """Tokens that a completion has, over the completions of an earlier run; raises ConfigError where there are none."""
     rows = tokens = 0
-    for file in match_files(list(patterns)):
+    for file in match_files(list(patterns), "--trial"):
         with open_input(file.path) as stream:
             for line in stream:
                 rows += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -15,25 +16,44 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
 from millrace.model_manager.wire.errors import ConfigError
 
 from .object_stores import explained, is_local, repeated
 
+_STORES = ("gs", "s3")
+_OBJECT = re.compile(r"\w+://[^/]+/.*")
+
 
 def match(pattern: str) -> list[FileMetadata]:
-    """The files of a path or glob (`**` for any depth), by name; ConfigError for a scheme that Beam does not know."""
+    """The files of a path or glob (`**` for any depth), by name; ConfigError for a path that check_scheme refuses."""
     if is_local(pattern):
         paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
         return [file for path in paths if (file := _local_file(path)) is not None]
-    try:
-        FileSystems.get_filesystem(pattern)
-    except ValueError as error:
-        raise ConfigError(f"{pattern}: {error}") from None
+    check_scheme(pattern)
     (result,) = repeated(pattern, "listed", partial(FileSystems.match, [pattern]))
     return sorted(result.metadata_list, key=lambda file: str(file.path))
+
+
+def check_scheme(path: str) -> None:
+    """Raises ConfigError for a path of no file system that Beam has here, and for a store's path without a bucket."""
+    if is_local(path):
+        return
+    scheme = FileSystems.get_scheme(path)
+    try:
+        FileSystems.get_filesystem(path)
+    except ValueError:
+        raise ConfigError(
+            f"{path}: {scheme}:// cannot be read or written; takes a local path, gs:// or s3://"
+        ) from None
+    except BeamIOError:
+        raise ConfigError(
+            f"{path}: {scheme}:// needs an extra of apache-beam's that is not installed; takes a local path, gs:// or s3://"
+        ) from None
+    if scheme in _STORES and not _OBJECT.fullmatch(path):
+        raise ConfigError(f"{path}: takes {scheme}://BUCKET/PATH")
 
 
 def _local_file(path: str) -> FileMetadata | None:

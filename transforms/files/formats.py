@@ -43,7 +43,7 @@ def input_format(path: str, named: str | None = None) -> InputFormat:
         return cast(InputFormat, named)
     if extension not in _EXTENSIONS:
         known = ", ".join(sorted(_EXTENSIONS))
-        raise ConfigError(f"{path}: no format is known by this extension ({known}); name one with input_format")
+        raise ConfigError(f"{path}: no format is known by this extension ({known}); name one with --input_format")
     return _EXTENSIONS[extension]
 
 

@@ -36,15 +36,13 @@ class WatchedFile:
     """Seconds between two looks, by each worker process."""
 
     def __post_init__(self) -> None:
-        if not self.path:
-            raise ConfigError("the file that names the model: takes a path")
         if not 0 < self.every < float("inf"):
-            raise ConfigError(f"every={self.every!r} (--model_updates_every): takes seconds above 0")
+            raise ConfigError(f"--model_updates_every {self.every:g} (`every`): takes seconds above 0")
 
     @classmethod
     def parse(cls, given: str, every: float) -> WatchedFile:
         """From a command line's `watch:FILE`."""
-        address = parse(given)
+        address = parse(given) if given != "watch:" else None
         if not isinstance(address, WatchedFiles):
             raise ConfigError(f"--model_updates {given}: takes watch:FILE")
         return cls(address.path, every)

@@ -38,13 +38,16 @@ class FileRange(msgspec.Struct, frozen=True):
     """What the file's bytes are, where that is known."""
 
 
-def match_files(patterns: list[str]) -> list[FileMetadata]:
-    """The files of all patterns, each once, in the order of their names; ConfigError for a pattern without any."""
+def match_files(patterns: list[str], flag: str = "--input") -> list[FileMetadata]:
+    """The files of all patterns, each once, in the order of their names; ConfigError for a pattern without any.
+
+    `flag`: what an error says that the patterns are given by.
+    """
     found: dict[str, FileMetadata] = {}
     for pattern in patterns:
         files = match(pattern)
         if not files:
-            raise ConfigError(f"input {pattern}: {_why_none(pattern)}")
+            raise ConfigError(f"{flag} {pattern}: {_why_none(pattern)}")
         found.update({file.path: file for file in files})
     return [found[path] for path in sorted(found)]
 
@@ -56,8 +59,12 @@ def _why_none(pattern: str) -> str:
         known = next(filter(None, (format_extension(file.path) for file in inside)), "")
         return f"is a folder; takes files or globs, for example '{folder}/*{known}'"
     if is_local(folder) and Path(folder).is_dir():
-        return "is an empty folder" if not any(Path(folder).iterdir()) else "is a folder without files; takes globs"
-    return "no such file"
+        return (
+            "is an empty folder; takes files or globs"
+            if not any(Path(folder).iterdir())
+            else "is a folder without files; takes globs"
+        )
+    return "no such file; takes files or globs"
 
 
 def split_file(file: FileMetadata, named_format: str | None = None) -> Iterator[FileRange]:

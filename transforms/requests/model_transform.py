@@ -62,7 +62,7 @@ def chat_with(system: str | None, settings: ModelSettings) -> ModelSettings:
         raise ConfigError("system='': takes the text of a system message")
     if settings.get("chat") is False:
         raise ConfigError(
-            "system (--system) needs the model's chat template, and chat=False (--chat never) leaves it out: take one"
+            "--system needs the model's chat template, which --chat never (`chat=False`) leaves out: leave one out"
         )
     return {**settings, "chat": True}
 

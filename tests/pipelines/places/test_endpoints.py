@@ -1,4 +1,8 @@
 import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +293,26 @@ def test_what_an_interrupted_job_of_files_left_stays_when_a_stream_is_over(tmp_p
     shard.write_text("rows")
     clear_temporary(options("--output", f"{tmp_path}/c", source="watch:in/*.jsonl"))
     assert shard.exists()
+
+
+@contextmanager
+def any_user() -> Iterator[None]:
+    """As a user who may not write everywhere, where the tests run as root."""
+    before = os.getuid()
+    os.setreuid(before or 65534, -1)
+    try:
+        yield
+    finally:
+        os.setreuid(before, -1)
+
+
+@pytest.mark.parametrize("flag", ["--output", "--dead_letters"])
+def test_a_folder_that_is_read_only_is_refused_before_the_job(flag: str, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    with tempfile.TemporaryDirectory() as folder:  # every user can see the folders above it
+        Path(folder).chmod(0o555)
+        asked = options(
+            "--output", f"{tempfile.gettempdir()}/c", flag, f"{folder}/new/c", source=f"{tmp_path}/prompts.jsonl"
+        )
+        with any_user(), pytest.raises(ConfigError, match=f"^{flag} {folder}/new/c: the folder {folder} is read-only"):
+            check(asked)

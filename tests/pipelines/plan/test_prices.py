@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it(text: str, told
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
         Prices.read(tmp_path / "none.toml")
 
 
