@@ -49,7 +49,11 @@ URNS: dict[str, type[beam.PTransform]] = {
     "millrace:transform:extract:v1": ExtractRows,
     "millrace:transform:classify:v1": ClassifyRows,
 }
-"""The payload is Beam's ExternalConfigurationPayload: a row of settings with its schema."""
+"""The payload is Beam's ExternalConfigurationPayload: a row of settings with its schema.
+
+The names are written out, as in yaml_providers.yaml: pipelines elsewhere hold them, so renaming a class keeps them. A
+test compares them with the table of tasks. Java's Generate takes any setting by its name.
+"""
 _BY_NAME = frozenset(f"{row_transforms.__name__}.{transform.__name__}" for transform in URNS.values())
 """What Java's PythonExternalTransform may name; nothing else is expanded."""
 _EVERYWHERE = ("0.0.0.0", "::", "[::]", "")

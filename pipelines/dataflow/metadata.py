@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ..flags.options import make_parser
@@ -41,7 +42,7 @@ _TEXT: dict[str, str] = {
     "labels": ".+",
     "examples": "gs://[^ ]+",
     "constraint": r"(gs://[^ ]+|\{.*\})",
-    "template": ".+",
+    "template": r"(gs://[^ ]+|.*\{.+\}.*)",
     "system": ".+",
     "id_column": ".+",
     "continuations_column": ".+",
@@ -80,23 +81,35 @@ def _command() -> dict[str, Any]:
 
 def _parameters() -> list[dict[str, Any]]:
     """The parameters of all commands, each name once."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, argparse.Action]] = {}
     for task in TASKS.values():
         for action in make_parser(task)._actions:
-            if action.dest not in _LEFT_OUT and action.dest not in found:
-                found[action.dest] = _parameter(action)
-    return list(found.values())
+            if action.dest not in _LEFT_OUT:
+                found.setdefault(action.dest, {})[task.command] = action
+    return [_parameter(actions) for actions in found.values()]
 
 
-def _parameter(action: argparse.Action) -> dict[str, Any]:
+def _parameter(actions: Mapping[str, argparse.Action]) -> dict[str, Any]:
+    """`actions`: the parameter's flag of each command that takes it."""
+    action = next(iter(actions.values()))
     optional = {} if action.dest in _REQUIRED else {"isOptional": True}
     return {
         "name": action.dest,
         "label": action.dest.replace("_", " "),
-        "helpText": (action.help or "").replace("%%", "%"),
+        "helpText": (action.help or "") if action.dest in _REQUIRED else _help(actions),
         **optional,
         "regexes": [f"^{_values(action)}$"],
     }
+
+
+def _help(actions: Mapping[str, argparse.Action]) -> str:
+    """The flag's help; where commands differ, with each text the commands that have it."""
+    commands: dict[str, list[str]] = {}
+    for command, action in actions.items():
+        commands.setdefault((action.help or "").replace("%%", "%"), []).append(command)
+    if len(commands) == 1:
+        return next(iter(commands))
+    return " ".join(f"With {', '.join(names)}: {text}" for text, names in commands.items())
 
 
 def _values(action: argparse.Action) -> str:
