@@ -57,11 +57,16 @@ def check_settings(files: OutputFiles, options: JobOptions) -> None:
 
 
 def note_settings(files: OutputFiles, options: JobOptions) -> None:
-    """Write them down, before the job writes rows; what a resumed job found there holds."""
+    """Write them down, before the job writes rows; what a resumed job found there holds. Raises ConfigError."""
     if options.if_exists == "resume" and _has_rows(files):
         return
-    with create(files.settings) as stream:
-        stream.write(msgspec.json.encode(_settings(options)) + b"\n")
+    try:
+        with create(files.settings) as stream:
+            stream.write(msgspec.json.encode(_settings(options)) + b"\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--output {options.output}: no file can be made there: {error.strerror or error}; takes another folder"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -83,6 +83,7 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --output out/there",
         "run --input rows.jsonl --output 'out/*'",
         "run --input rows.jsonl --output rows.jsonl/rows",
+        "run --input rows.jsonl --output /proc/rows",
         "run --input rows.jsonl --output ftp://host/rows",
         "run --input rows.jsonl --output ''",
         "run --input rows.jsonl --dead_letters rows.jsonl/letters",
