@@ -36,7 +36,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, Prompt
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions, Opener, open_engine_client
-from millrace.transforms.models.shared_client import Lease, SharedClient
+from millrace.transforms.models.shared_model import Lease, SharedModel
 
 _DUE = "due"
 """The column that says when an element was due, by the wall clock."""
@@ -61,21 +61,20 @@ class Arrive(beam.DoFn):
 class AnswerBatch(beam.DoFn):
     """A batch of prompts → their completions, when all of them are answered."""
 
-    def __init__(self, client: SharedClient) -> None:
-        self._client = client
+    def __init__(self, model: SharedModel) -> None:
+        self._model = model
         self._lease: Lease | None = None
 
     def process(self, batch: list[Prompt]) -> Iterator[Completion]:
-        self._lease = self._lease or self._client.lease(self)
-        served = self._lease.begin()
+        self._lease = self._lease or self._model.lease(self)
+        client = self._lease.begin()
         futures = [
-            served.client.submit(prompt.content, SamplingParams.parse(prompt.params), request_id=prompt.id)
-            for prompt in batch
+            client.submit(prompt.content, SamplingParams.parse(prompt.params), request_id=prompt.id) for prompt in batch
         ]
         answers = [future.result() for future in futures]
-        self._lease.finish(served)
+        self._lease.finish(client)
         for prompt, answer in zip(batch, answers, strict=True):
-            yield Completion.of(prompt, answer, served.name, served.revision)
+            yield Completion.of(prompt, answer, client.model, client.info.revision)
 
     def teardown(self) -> None:
         if self._lease is not None:
@@ -89,9 +88,9 @@ def asynchronous(prompts: Any, model: ModelConfig, _batch: int, opener: Opener) 
 
 def barrier(prompts: Any, model: ModelConfig, batch: int, opener: Opener) -> Any:
     """As Beam's RunInference works."""
-    client = SharedClient(ClientOptions(model), opener)
+    shared = SharedModel(ClientOptions(model), opener)
     batches = beam.BatchElements(min_batch_size=batch, max_batch_size=batch)
-    return prompts | batches | beam.ParDo(AnswerBatch(client)).with_output_types(Completion)
+    return prompts | batches | beam.ParDo(AnswerBatch(shared)).with_output_types(Completion)
 
 
 SIDES: dict[str, Callable[[Any, ModelConfig, int, Opener], Any]] = {"asynchronous": asynchronous, "barrier": barrier}

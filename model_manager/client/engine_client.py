@@ -61,7 +61,7 @@ class EngineClient:
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
         """
-        folder = resolve(config.model, config.revision).absolute()
+        model, folder = config.model, resolve(config.model, config.revision).absolute()
         config = _on_this_machine(config, folder, revision_of(config.model, folder))
         tokenizer = Tokenizer.load(folder)
         if chat and not tokenizer.has_chat_template:
@@ -77,12 +77,21 @@ class EngineClient:
         except BaseException:
             session.close()
             raise
-        return cls(session, tokenizer, Encoding(tokenizer, chat), Adapters(config.max_loras), job=job)
+        return cls(session, tokenizer, Encoding(tokenizer, chat), Adapters(config.max_loras), model=model, job=job)
 
     def __init__(
-        self, session: Session, tokenizer: Tokenizer, encoding: Encoding, adapters: Adapters, *, job: str = ""
+        self,
+        session: Session,
+        tokenizer: Tokenizer,
+        encoding: Encoding,
+        adapters: Adapters,
+        *,
+        model: str = "",
+        job: str = "",
     ) -> None:
         """Takes a session whose model is ready, and closes it in the end. Use `open`, which makes everything."""
+        self.model = model
+        """The name of the model, as it was asked for."""
         self.tokenizer = tokenizer
         self._session = session
         self._encoding = encoding

@@ -21,8 +21,7 @@ from millrace.transforms.addresses import Address, Files
 from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
 from millrace.transforms.files.object_reads import open_file
-from millrace.transforms.models.changes import failed_changes
-from millrace.transforms.models.unmet_settings import counted_unmet
+from millrace.transforms.models.summary_counters import counted_unmet, failed_changes
 from millrace.transforms.writing.csv_rows import read_csv
 from millrace.transforms.writing.typed_rows import fields_of
 

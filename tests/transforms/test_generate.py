@@ -16,7 +16,7 @@ from millrace.transforms.elements.completions import Completion, DeadLetter, Pro
 from millrace.transforms.elements.metrics import ACTIVE
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
-from millrace.transforms.models.shared_client import SharedClient
+from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
 from tests.transforms.clients import PickyClient, RecordingClient, generate, no_such_model
@@ -202,7 +202,7 @@ def test_a_bundle_that_failed_leaves_its_requests_to_its_retry_and_what_is_not_r
         clients.append(HeldClient(options))
         return clients[-1]
 
-    shared = SharedClient(ClientOptions(ModelConfig(model="stand-in")), opened)
+    shared = SharedModel(ClientOptions(ModelConfig(model="stand-in")), opened)
     dofn = AsyncRequestDoFn(shared, Generate("stand-in")._task, SamplingParams(), "job", "raise")
     dofn.setup()
     dofn.start_bundle()
@@ -285,7 +285,7 @@ class SlowToLoad(StandInClient):
 
 def test_the_time_of_generation_begins_when_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlowToLoad, "now", 1000.0)
-    for module in ("requests.asynchronous", "elements.metrics"):
+    for module in ("requests.element_requests", "elements.metrics"):
         monkeypatch.setattr(f"millrace.transforms.{module}.wall_clock", lambda: SlowToLoad.now)
     with pipeline() as p:
         _ = p | beam.Create(["one"]) | generate(client=SlowToLoad)

@@ -24,6 +24,10 @@ class Client(Protocol):
     """Completes, scores and embeds prompts; used by many threads."""
 
     @property
+    def model(self) -> str:
+        """The name of the model, as it was asked for."""
+
+    @property
     def info(self) -> ModelInfo:
         """The loaded model."""
 

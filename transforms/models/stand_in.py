@@ -53,7 +53,7 @@ class StandInClient:
             load_seconds=0.0,
             revision=model.revision or "",
         )
-        self.key = model.key
+        self.model, self.key = model.model, model.key
         self._credits = threading.BoundedSemaphore(model.max_num_seqs)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stand-in")
 

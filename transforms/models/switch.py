@@ -10,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
 from typing import Any
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
 from .client import Client, ClientOptions, Opener
-from .ref_counted import RefCounted
 from .updates import FileWatch, WatchedFile, update_of, updated
 
 _LOOK_AGAIN_AFTER = 0.1
@@ -34,43 +33,22 @@ class ModelChange:
     """The class in wire/errors.py of the failure, or "other"; empty if the model changed."""
 
 
-class ServedModel(RefCounted):
-    """A model's client in this process, open as long as anyone uses it: the switch, and each element on its way."""
-
-    def __init__(self, config: ModelConfig, client: Client) -> None:
-        super().__init__(users=1)
-        self.config = config
-        self.client = client
-
-    @property
-    def name(self) -> str:
-        """The model, as it was asked for."""
-        return self.config.model
-
-    @property
-    def revision(self) -> str:
-        """Which contents of that name."""
-        return self.client.info.revision
-
-    def is_same(self, other: ServedModel) -> bool:
-        """Whether both ask the same engine, by the same name."""
-        return (self.name, self.client.key) == (other.name, other.client.key)
-
-    def _let_go(self) -> Callable[[], None]:
-        return self.client.close
-
-
-class ModelSwitch(RefCounted):
+class ModelSwitch:
     """Which model one transform uses in one process. Thread-safe; opens nothing until a user enters."""
 
     def __init__(self, options: ClientOptions, opener: Opener, watched: WatchedFile | None = None) -> None:
-        super().__init__()
         self._options = options
         self._opener = opener
         self._watch = FileWatch(watched, self._read) if watched else None
         self._opening_first = threading.RLock()
-        # the lock guards everything below; nothing that takes its time is done under it
-        self._current: ServedModel | None = None
+        self._lock = threading.Condition()
+        """Guards everything below; nothing that takes its time is done under it. It is re-entrant: the garbage
+        collector may end a lease in a thread that begins one.
+        """
+        self._users = 0
+        self._uses: Counter[Client] = Counter()
+        """The open clients: a use is this switch's, or that of an element on its way."""
+        self._current: Client | None = None
         self._wanted = options.model
         self._opening: threading.Event | None = None
         """Set when the model that is being opened is no longer wanted."""
@@ -79,33 +57,52 @@ class ModelSwitch(RefCounted):
 
     # ── for elements ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _let_go(self) -> Callable[[], None] | None:
-        """Ends what is being opened, too."""
-        current, self._current = self._current, None
-        self._abandon()
-        if self._watch:
-            self._watch.stop()
-        return current.leave if current is not None else None
+    def enter(self) -> None:
+        """One more uses the switch, and leaves it in the end."""
+        with self._lock:
+            self._users += 1
 
-    def begin(self) -> ServedModel:
-        """The model for one more element, who leaves it in the end; the first call waits until it is loaded."""
+    def leave(self) -> None:
+        """One fewer uses it; the last one ends what is being opened, too."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            current, self._current = self._current, None
+            self._abandon()
+            if self._watch:
+                self._watch.stop()
+        if current is not None:
+            self.finish(current)
+
+    def begin(self) -> Client:
+        """The client for one more element, which must be finished; the first call waits until the model is loaded."""
         while True:
             with self._lock:
                 if self._current is not None:
-                    self._current.enter()
+                    self._uses[self._current] += 1
                     return self._current
             with self._opening_first:
                 if self._current is None:
                     self._open_first()
 
-    def wait_for_change(self, before: ServedModel) -> None:
+    def finish(self, client: Client, times: int = 1) -> None:
+        """So many elements that went to this client are done; it is closed with its last use."""
+        with self._lock:
+            self._uses[client] -= times
+            if self._uses[client]:
+                return
+            del self._uses[client]
+        client.close()
+
+    def wait_for_change(self, before: Client) -> None:
         """Until elements go elsewhere, but not for long: who waits asks again."""
         with self._lock:
             if self._current is before:
                 self._lock.wait(_LOOK_AGAIN_AFTER)
 
     @property
-    def current(self) -> ServedModel | None:
+    def current(self) -> Client | None:
         """Where the next element goes; None before the first."""
         return self._current
 
@@ -161,10 +158,10 @@ class ModelSwitch(RefCounted):
             self._opening.set()
             self._opening = None
 
-    def _switch(self, config: ModelConfig, opening: threading.Event, before: ServedModel) -> None:
+    def _switch(self, config: ModelConfig, opening: threading.Event, before: Client) -> None:
         """On a thread of its own: open the model, and have the next elements go to it."""
         try:
-            served = self._open(config, opening)
+            client = self._open(config, opening)
         except Exception as error:
             with self._lock:
                 wanted = self._opening is opening
@@ -175,13 +172,13 @@ class ModelSwitch(RefCounted):
         with self._lock:
             wanted = self._opening is opening
             self._opening = None if wanted else self._opening
-            is_new = wanted and not served.is_same(before)
-            self._current = served if is_new else self._current
+            is_new = wanted and (client.model, client.key) != (before.model, before.key)
+            self._current = client if is_new else self._current
             self._lock.notify_all()
         if is_new:
-            self._changed(before, served)
-            before.client.retire()
-        (before if is_new else served).leave()
+            self._changed(before, client)
+            before.retire()
+        self.finish(before if is_new else client)
 
     def _open_first(self) -> None:
         """The model that was named last; where that cannot be, the one that the transform was given."""
@@ -192,13 +189,13 @@ class ModelSwitch(RefCounted):
                 config, opening = self._wanted, threading.Event()
                 self._opening = opening
             try:
-                served = self._open(config, opening)
+                client = self._open(config, opening)
                 break
             except Exception as error:
                 if not opening.is_set():  # else another was named meanwhile
                     self._fall_back(config, error)
         with self._lock:
-            self._current = served
+            self._current = client
             self._opening = None if self._opening is opening else self._opening
             wanted = self._wanted
         if self._watch:
@@ -214,21 +211,24 @@ class ModelSwitch(RefCounted):
             self._wanted = self._options.model
         self._failed(config.model, error)
 
-    def _open(self, config: ModelConfig, opening: threading.Event) -> ServedModel:
-        return ServedModel(config, self._opener(dataclasses.replace(self._options, model=config, abandoned=opening)))
+    def _open(self, config: ModelConfig, opening: threading.Event) -> Client:
+        client = self._opener(dataclasses.replace(self._options, model=config, abandoned=opening))
+        with self._lock:
+            self._uses[client] += 1
+        return client
 
     # ── what is said of it ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _changed(self, before: ServedModel, now: ServedModel) -> None:
-        _log.info("the model is %s (%s) from here on, no longer %s", now.name, now.revision, before.name)
+    def _changed(self, before: Client, now: Client) -> None:
+        _log.info("the model is %s (%s) from here on, no longer %s", now.model, now.info.revision, before.model)
         with self._lock:
-            self._changes.append(ModelChange(now.name))
+            self._changes.append(ModelChange(now.model))
 
     def _failed(self, model: str, error: Exception) -> None:
         ours = isinstance(error, MillraceError)
         why = str(error) if ours else f"{type(error).__name__}: {error}"
         kind = type(error).__name__ if ours else "other"
-        stays = self._current.name if self._current else self._options.model.model
+        stays = self._current.model if self._current else self._options.model.model
         _log.warning("the model stays %s: the update to %s failed: %s", stays, model, why)
         with self._lock:
             self._changes.append(ModelChange(model, kind))

@@ -20,10 +20,11 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..exception_handling import ExceptionHandling
 from ..models.client import ClientOptions, Opener, open_engine_client
-from ..models.shared_client import SharedClient
+from ..models.shared_model import SharedModel
 from ..models.updates import WatchedFile
 from ..runners import Runner, lift_job_timeout, running, runs_here, warn_of_lost_rows
-from .asynchronous import AsyncRequestDoFn, OnFailure, Task
+from .asynchronous import AsyncRequestDoFn
+from .element_requests import OnFailure, Task
 from .stateful import StatefulRequests
 from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
 
@@ -144,8 +145,8 @@ class ModelTransform(beam.PTransform):
 
     def _requests(self, runner: Runner) -> Any:
         watched = self._updates if isinstance(self._updates, WatchedFile) else None
-        client = SharedClient(self._options_on(runner), self._open_client, watched)
-        settings = client, self._task, self._params, self.job, self._on_failure
+        model = SharedModel(self._options_on(runner), self._open_client, watched)
+        settings = model, self._task, self._params, self.job, self._on_failure
         if self._stateful:
             return StatefulRequests(*settings)
         if self._updates is None or watched:

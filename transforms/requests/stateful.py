@@ -13,11 +13,12 @@ fail.
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import monotonic
 from time import time as wall_clock
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders.coders import BytesCoder, Coder, WindowedValueCoder
@@ -34,12 +35,10 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS
-from ..models.changes import count_changes
-from ..models.ref_counted import RefCounted
-from ..models.shared_client import Lease, SharedClient
-from ..models.unmet_settings import count_unmet
+from ..models.shared_model import Lease, SharedModel
+from ..models.summary_counters import count
 from ..runners import TRIED, running
-from .asynchronous import AsyncRequestDoFn, InFlight, OnFailure, OwnWindows, Task
+from .element_requests import Asked, ElementRequests, InFlight, OnFailure, OwnWindows, Task
 from .retry_ids import RequestIds
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.2, 2.0
@@ -53,12 +52,10 @@ _KEPT_STATE = beam.DoFn.StateParam(ReadModifyWriteStateSpec("kept", BytesCoder()
 class StatefulRequests(beam.PTransform):
     """Elements → what AsyncRequestDoFn would make of them, by a StatefulRequestDoFn, in the windows of the elements."""
 
-    def __init__(
-        self, client: SharedClient, task: Task, params: SamplingParams, job: str, on_failure: OnFailure
-    ) -> None:
+    def __init__(self, model: SharedModel, task: Task, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
         """As for AsyncRequestDoFn."""
         super().__init__()
-        self._arguments = (client, task, params, job, on_failure)
+        self._arguments = (model, task, params, job, on_failure)
 
     def expand(self, prompts: Any) -> Any:
         check_runner(prompts.pipeline)
@@ -99,32 +96,23 @@ class _Key(beam.DoFn):
         yield keyed
 
 
-class StatefulRequestDoFn(AsyncRequestDoFn):
+class StatefulRequestDoFn(beam.DoFn):
     """(a key of its own, an encoded element) → the task's results."""
 
     def __init__(
-        self,
-        coder: Coder,
-        client: SharedClient,
-        task: Task,
-        params: SamplingParams,
-        job: str,
-        on_failure: OnFailure,
+        self, coder: Coder, model: SharedModel, task: Task, params: SamplingParams, job: str, on_failure: OnFailure
     ) -> None:
         """`coder`: of the elements, as windowed values."""
-        super().__init__(client, task, params, job, on_failure)
         self._coder = coder
+        self._model = model
+        self._requests = ElementRequests(task, params, on_failure)
+        self._job = job
         self._shared_outstanding = Shared()
-        self._key = ""
-        """Key of the current element."""
 
     def setup(self) -> None:
-        super().setup()
-        self._outstanding: Outstanding = self._shared_outstanding.acquire(lambda: Outstanding(self._shared))
+        self._requests.setup()
+        self._outstanding: Outstanding = self._shared_outstanding.acquire(lambda: Outstanding(self._model))
         self._outstanding.enter()
-
-    def start_bundle(self) -> None:
-        """Nothing is of one bundle alone."""
 
     def process(
         self,
@@ -133,116 +121,121 @@ class StatefulRequestDoFn(AsyncRequestDoFn):
         kept: Any = _KEPT_STATE,
         look: Any = _LOOK_TIMER,
     ) -> Iterator[Any]:
-        self._key, encoded = element
-        yield from self._submit_kept(encoded)
-        if self._key in self._outstanding:
+        key, encoded = element
+        yield from self._submit(key, encoded)
+        if key in self._outstanding:
             kept.write(encoded)
             _set(look, _SHORTEST_WAIT, windowed.timestamp)
 
     @on_timer(_LOOK)
     def look(self, key: Any = beam.DoFn.KeyParam, kept: Any = _KEPT_STATE, look: Any = _LOOK_TIMER) -> Iterator[Any]:
         """Emit the result if there is one, else come back; called by the runner."""
-        self._key, encoded = key, kept.read()
+        encoded = kept.read()
         if encoded is None:
             return
         if key not in self._outstanding:  # kept by a worker that is gone, or by an attempt that failed
-            yield from self._submit_kept(encoded)
+            yield from self._submit(key, encoded)
         if (finished := self._outstanding.take_finished(key)) is not None:
-            self._in_flight[finished.request_id] = finished.in_flight
-            yield from self._result(finished.request_id)  # which may submit it anew: to another model
+            yield self._requests.result(self._outstanding.leased(), finished)
         if key in self._outstanding:
             wait = min(max(self._outstanding.waited(key) / 10, _SHORTEST_WAIT), _LONGEST_WAIT)
             _set(look, wait, self._coder.decode(encoded).timestamp)
         else:
             kept.clear()
 
-    def finish_bundle(self) -> Iterator[Any]:
+    def finish_bundle(self) -> None:
         if (lease := self._outstanding.lease) is not None:
-            count_unmet(lease.unmet)
-            count_changes(lease.switch.take_changes())
-        yield from ()
+            count(lease)
 
     def teardown(self) -> None:
         self._outstanding.leave()
 
-    def _submit_kept(self, encoded: bytes) -> Iterator[Any]:
+    def _submit(self, key: str, encoded: bytes) -> Iterator[Any]:
         """Yields only the failure of what cannot be submitted; else the key is outstanding."""
         windowed = self._coder.decode(encoded)
-        self._ids = RequestIds(self._job)
-        yield from self._submit(windowed.value, windowed)
-
-    def _expect(self, request_id: str, in_flight: InFlight) -> None:
-        self._outstanding.add(self._key, Waiting(request_id, in_flight, monotonic()))
-
-    def _leased(self) -> Lease:
-        return self._outstanding.leased()
+        asked = self._requests.asked(windowed.value, windowed, RequestIds(self._job))
+        submitted = self._requests.submit(self._outstanding.leased(), asked) if isinstance(asked, Asked) else asked
+        if isinstance(submitted, InFlight):
+            self._outstanding.add(key, submitted)
+        else:
+            yield submitted
 
 
-class Waiting(NamedTuple):
-    """A request that is submitted."""
-
-    request_id: str
-    in_flight: InFlight
-    since: float
-    """By the monotonic clock."""
-
-
-class Outstanding(RefCounted):
-    """What the DoFns of a worker process have submitted and not emitted, by key, and their lease of models.
+class Outstanding:
+    """What the DoFns of a worker process have submitted and not emitted, by key, and their lease of the model.
 
     Used by many threads. A runner may have moved a key to another worker, where its result is asked for again: of
     those that finish and are not asked for here, only so many are kept.
     """
 
-    def __init__(self, client: SharedClient, max_unclaimed: int = _MAX_UNCLAIMED) -> None:
-        super().__init__()
-        self._client = client
+    def __init__(self, model: SharedModel, max_unclaimed: int = _MAX_UNCLAIMED) -> None:
+        self._model = model
         self._max_unclaimed = max_unclaimed
-        self._waiting: dict[str, Waiting] = {}
+        self._lock = threading.RLock()
+        self._users = 0
+        self._waiting: dict[str, InFlight] = {}
+        self._since: dict[str, float] = {}
+        """When each was submitted, by the monotonic clock."""
         self.lease: Lease | None = None
         """None as long as there was no element."""
 
-    def _let_go(self) -> Callable[[], None] | None:
-        self._cancel(list(self._waiting))
-        lease, self.lease = self.lease, None
-        return lease.end if lease is not None else None
+    def enter(self) -> None:
+        """One more DoFn, which leaves at its teardown."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """With the last DoFn, what is outstanding is cancelled."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            self._cancel(list(self._waiting))
+            lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.end()
 
     def leased(self) -> Lease:
         """The lease of this process."""
         with self._lock:
-            self.lease = self.lease or self._client.lease(self)
+            self.lease = self.lease or self._model.lease(self)
             return self.lease
 
     def __contains__(self, key: str) -> bool:
         with self._lock:
             return key in self._waiting
 
-    def add(self, key: str, waiting: Waiting) -> None:
+    def add(self, key: str, in_flight: InFlight) -> None:
         """A request is submitted, perhaps once more."""
         with self._lock:
             if key in self._waiting:
                 self._cancel([key])
-            self._waiting[key] = waiting
+            self._waiting[key] = in_flight
+            self._since[key] = monotonic()
             if len(self._waiting) > self._max_unclaimed:
-                finished = [known for known, each in self._waiting.items() if each.in_flight.future.done()]
+                finished = [known for known, each in self._waiting.items() if each.future.done()]
                 self._cancel(finished[: len(self._waiting) - self._max_unclaimed])
 
     def waited(self, key: str) -> float:
         """Seconds since a request was submitted."""
         with self._lock:
-            return monotonic() - self._waiting[key].since
+            return monotonic() - self._since[key]
 
-    def take_finished(self, key: str) -> Waiting | None:
+    def take_finished(self, key: str) -> InFlight | None:
         """A request that finished, to be emitted."""
         with self._lock:
             waiting = self._waiting.get(key)
-            return self._waiting.pop(key) if waiting is not None and waiting.in_flight.future.done() else None
+            return self._take(key) if waiting is not None and waiting.future.done() else None
 
     def _cancel(self, keys: list[str]) -> None:
         for key in keys:
-            in_flight = self._waiting.pop(key).in_flight
+            in_flight = self._take(key)
             in_flight.future.cancel()
-            self.leased().finish(in_flight.served)
+            self.leased().finish(in_flight.client)
+
+    def _take(self, key: str) -> InFlight:
+        del self._since[key]
+        return self._waiting.pop(key)
 
 
 def _set(timer: Any, seconds: float, hold: Timestamp) -> None:

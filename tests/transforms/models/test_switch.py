@@ -76,9 +76,9 @@ def world() -> World:
 
 def name(switch: ModelSwitch) -> str:
     """Where an element goes that comes and ends at once."""
-    served = switch.begin()
-    served.leave()
-    return served.name
+    client = switch.begin()
+    switch.finish(client)
+    return client.model
 
 
 def test_elements_go_on_with_the_old_model_until_the_new_one_is_open(world: World) -> None:
@@ -97,10 +97,19 @@ def test_the_old_model_is_let_go_with_its_last_element(world: World) -> None:
     one, other = switch.begin(), switch.begin()
     switch.ask("b")
     eventually(lambda: name(switch) == "b")
-    one.leave()
+    switch.finish(one)
     assert "close a" not in world.log
-    other.leave()
+    switch.finish(other)
     assert "close a" in world.log
+
+
+def test_it_may_be_left_in_a_thread_that_enters_it(world: World) -> None:
+    """As the garbage collector does it, in the middle of whatever runs."""
+    switch = world.switch()
+    name(switch)
+    with switch._lock:
+        switch.leave()
+    assert world.log == ["open a", "close a"]
 
 
 def test_a_model_that_cannot_be_opened_leaves_the_old_one_and_the_next_update_is_tried(
@@ -139,7 +148,7 @@ def test_an_update_back_to_the_model_that_is_there_abandons_the_other_and_change
     eventually(lambda: world.log == ["open a", "open a", "close a"])
     assert switch.current is first
     assert switch.take_changes() == []
-    first.leave()
+    switch.finish(first)
 
 
 def test_an_update_may_name_a_revision(world: World) -> None:
@@ -149,7 +158,7 @@ def test_an_update_may_name_a_revision(world: World) -> None:
     eventually(lambda: name(switch) == "b")
     current = switch.current
     assert current is not None
-    assert (current.name, current.revision) == ("b", "r2")
+    assert (current.model, current.info.revision) == ("b", "r2")
 
 
 def test_a_model_named_before_the_first_element_is_opened_at_once(world: World) -> None:
@@ -175,7 +184,7 @@ def test_a_first_model_that_cannot_be_opened_is_raised_to_whoever_has_the_elemen
 
 def test_a_first_model_that_is_left_while_it_is_opened_is_not_waited_for(world: World) -> None:
     switch = world.switch("slow a")
-    thread = threading.Thread(target=lambda: switch.begin().leave())
+    thread = threading.Thread(target=lambda: switch.finish(switch.begin()))
     thread.start()
     eventually(lambda: len(world.asked) == 1)
     switch.ask("b")
@@ -241,7 +250,7 @@ def test_a_watched_file_names_the_model_from_the_beginning_and_later(world: Worl
     file.write_text('{"model": "c", "revision": "r2"}')
     eventually(lambda: name(switch) == "c")
     assert switch.current is not None
-    assert switch.current.revision == "r2"
+    assert switch.current.info.revision == "r2"
     switch.leave()
 
 

@@ -15,7 +15,7 @@ from millrace.model_manager.wire.errors import ModelReplaced
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
-from millrace.transforms.models.shared_client import SharedClient
+from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
 
@@ -63,7 +63,7 @@ class Step:
             clients[options.model.model] = HeldClient(options)
             return clients[options.model.model]
 
-        self.shared = SharedClient(options, opened)
+        self.shared = SharedModel(options, opened)
         self.dofn = AsyncRequestDoFn(self.shared, Generate("old")._task, SamplingParams(), "job", "raise")
         self.dofn.setup()
         self.dofn.start_bundle()
@@ -77,7 +77,7 @@ class Step:
     def change(self, model: str) -> None:
         lease = self.shared.lease(self)
         lease.switch.ask(model)
-        eventually(lambda: lease.switch.current is not None and lease.switch.current.name == model)
+        eventually(lambda: lease.switch.current is not None and lease.switch.current.model == model)
         lease.end()
 
 

@@ -15,7 +15,7 @@ from millrace.model_manager.wire.errors import EngineLost
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
-from millrace.transforms.models.shared_client import SharedClient
+from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
 
@@ -45,7 +45,7 @@ def torn_down(retry_within: float) -> Holding:
         clients.append(Holding(options))
         return clients[-1]
 
-    shared = SharedClient(ClientOptions(ModelConfig(model="stand-in"), retry_within=retry_within), opened)
+    shared = SharedModel(ClientOptions(ModelConfig(model="stand-in"), retry_within=retry_within), opened)
     task = Generate("stand-in")._task
     dofn = AsyncRequestDoFn(shared, task, SamplingParams(), "job", "raise")
     dofn.setup()

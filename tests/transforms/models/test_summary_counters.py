@@ -3,7 +3,7 @@ import apache_beam as beam
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.stand_in import StandInClient
-from millrace.transforms.models.unmet_settings import counted_unmet
+from millrace.transforms.models.summary_counters import counted_unmet
 from tests.transforms.running import counters, pipeline
 
 UNMET = (

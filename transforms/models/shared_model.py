@@ -1,4 +1,4 @@
-"""One client a worker process for all the DoFns of a transform, whichever model it is of by then."""
+"""The model that all DoFns of a transform share in a worker process, whichever model it is by then."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 
-from .client import ClientOptions, Opener
-from .switch import ModelSwitch, ServedModel
+from .client import Client, ClientOptions, Opener
+from .switch import ModelSwitch
 from .updates import WatchedFile
 
 
-class SharedClient:
+class SharedModel:
     """Opened by the first DoFn that has an element, closed by the last; pickled into the pipeline.
 
-    Not opened before an element comes: a worker, or a bundle, without any starts nothing.
+    It is not opened before an element comes: a worker, or a bundle, without any starts nothing.
     """
 
     def __init__(self, options: ClientOptions, opener: Opener, watched: WatchedFile | None = None) -> None:
@@ -31,11 +31,11 @@ class SharedClient:
 
     @property
     def retry_within(self) -> float:
-        """Seconds that what a failed bundle has asked for goes on."""
+        """Seconds for which the requests of a failed bundle go on."""
         return self._options.retry_within
 
     def lease(self, holder: object) -> Lease:
-        """Have models from here for as long as `holder` lives, or until the lease is ended."""
+        """The use of the model for as long as `holder` lives, or until the lease is ended."""
         switch = self._shared.acquire(
             lambda: ModelSwitch(self._options, self._opener, self._watched), tag=self._options.model.key
         )
@@ -43,43 +43,43 @@ class SharedClient:
 
 
 class Lease:
-    """The use of the switch, and of the models that elements are with, by one DoFn or by those of a process."""
+    """One holder's use of the model: a DoFn's, or that of all stateful DoFns of a process."""
 
     def __init__(self, switch: ModelSwitch, holder: object) -> None:
         switch.enter()
         self.switch = switch
         self._lock = threading.Lock()
-        self._begun: Counter[ServedModel] = Counter()
+        self._begun: Counter[Client] = Counter()
         self._end = weakref.finalize(holder, _leave, switch, self._begun)
 
-    def begin(self) -> ServedModel:
-        """The model for one more element; the first call waits until it is loaded."""
-        served = self.switch.begin()
+    def begin(self) -> Client:
+        """The client for one more element; the first call waits until the model is loaded."""
+        client = self.switch.begin()
         with self._lock:
-            self._begun[served] += 1
-        return served
+            self._begun[client] += 1
+        return client
 
-    def finish(self, served: ServedModel) -> None:
-        """An element that was with that model is done."""
+    def finish(self, client: Client) -> None:
+        """An element that went to this client is done."""
         with self._lock:
-            self._begun[served] -= 1
-            if not self._begun[served]:
-                del self._begun[served]
-        served.leave()
+            self._begun[client] -= 1
+            if not self._begun[client]:
+                del self._begun[client]
+        self.switch.finish(client)
 
     @property
     def unmet(self) -> Sequence[UnmetSetting]:
         """Settings that were asked for and do not hold."""
         current = self.switch.current
-        return current.client.unmet if current is not None else ()
+        return current.unmet if current is not None else ()
 
     def end(self) -> None:
         """Let go of everything; once is enough, more does no harm."""
         self._end()
 
 
-def _leave(switch: ModelSwitch, begun: Counter[ServedModel]) -> None:
-    for served, times in begun.items():
-        served.leave(times)
+def _leave(switch: ModelSwitch, begun: Counter[Client]) -> None:
+    for client, times in begun.items():
+        switch.finish(client, times)
     begun.clear()
     switch.leave()
