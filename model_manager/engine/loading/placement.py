@@ -22,7 +22,7 @@ from .architectures import feed_forward_size, longest_context
 from .checkpoint import Checkpoint
 from .device import choose_device, choose_dtype, usable_cores
 from .kv_memory import NO_ROOM, CachePlan, Room
-from .ranks import Rank, check_divisible
+from .ranks import Rank
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,6 @@ class Placement:
         check_formats(config, device)
         max_model_len = longest_context(checkpoint.config, config.max_model_len)
         if rank:
-            check_divisible(checkpoint.config, config, is_quantized=checkpoint.quantization is not None)
             config = _share_of(config, rank.world)
         return cls(config, checkpoint, device, dtype, max_model_len, rank, beside, num_blocks)
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from ...wire.config import ModelConfig
 from ..interface import ModelRunner, StepInput, StepOutput
+from ..loading.checkpoint import read_checkpoint
 from ..loading.device import choose_device
 from ..loading.model_loader import LoadedModel, load_model
-from ..loading.ranks import join, send
+from ..loading.ranks import check_divisible, join, send
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ _OWN_ERROR_WITHIN = 5.0
 
 def load_divided(config: ModelConfig, folder: Path) -> LoadedModel:
     """Load the checkpoint in `folder` in as many processes as `config` asks for; raises as load_model does."""
+    checkpoint = read_checkpoint(folder)
+    check_divisible(checkpoint.config, config, is_quantized=checkpoint.quantization is not None)
     peers = Peers(config, folder)
     rank = join(peers.meeting, 0, config.tensor_parallel, choose_device(config.device))
     loaded = load_model(config, folder, rank)

@@ -12,10 +12,9 @@ import pytest
 from transformers import OPTConfig, Qwen3Config
 
 from millrace.model_manager.engine.loading.ranks import check_divisible
-from millrace.model_manager.engine.tensor_parallel.leader import PEER_LOST
+from millrace.model_manager.engine.tensor_parallel.leader import PEER_LOST, load_divided
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import EngineFailed
 from millrace.model_manager.wire.transport import ConnectionLost
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.test_process import Manager, engine_process, request
@@ -84,16 +83,11 @@ def test_peers_end_with_the_engine(divided: Manager) -> None:
     eventually(lambda: _is_gone(peer), "the end of the peer")
 
 
-@pytest.mark.slow
-def test_a_model_that_cannot_be_divided_is_refused_in_one_sentence(folder: Path) -> None:
-    with engine_process() as manager:
-        manager.sock.settimeout(PATIENCE)
-        manager.start(**_settings(folder, tensor_parallel=3))  # type: ignore[arg-type]
-        error = manager.expect(EngineFailed).error
-        assert (error.kind, error.message) == (
-            "ConfigError",
-            "tensor_parallel=3: takes a divisor of this model's 2 KV heads",
-        )
+def test_a_model_that_cannot_be_divided_is_refused_before_a_process_starts(folder: Path) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(ConfigError, match=r"^tensor_parallel=3: takes a divisor of this model's 2 KV heads$"):
+        load_divided(ModelConfig(model=str(folder), tensor_parallel=3), folder)
+    assert psutil.Process().children() == before
 
 
 def test_what_cannot_be_divided_is_known_before_it_is_loaded() -> None:
