@@ -1,0 +1,64 @@
+"""The commands and snippets of pages run, in the order of the page, and print what stands below them.
+
+A block under `<!-- not run: … -->` is left out; the comment says why. The pages share a folder of processes, so the
+model is loaded once.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(
+    r"(?P<skip><!-- not run: [^>]+-->\n)?```(?P<language>sh|python)\n(?P<code>.*?)```"
+    r"(?:\n\n```text\n(?P<printed>.*?)```)?",
+    re.DOTALL,
+)
+
+
+class Block(NamedTuple):
+    """A command or snippet, and what it prints; None where the page does not say."""
+
+    language: str
+    code: str
+    printed: str | None
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page that run."""
+    found = _BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    return [Block(each["language"], each["code"], each["printed"]) for each in found if not each["skip"]]
+
+
+PAGES = [page for path in sorted((ROOT / "docs").rglob("*.md")) if blocks(page := str(path.relative_to(ROOT / "docs")))]
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("rt")
+    yield folder / "rt"
+    stop = [sys.executable, "-m", "millrace", "stop"]
+    subprocess.run(stop, env=os.environ | {"MILLRACE_RUNTIME_DIR": f"{folder}/rt"}, capture_output=True, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_run(page: str, runtime: Path, tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(ROOT / "examples/prompts", tmp_path / "prompts")
+    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    for block in blocks(page):
+        command = ["bash", "-e", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+        ended = subprocess.run(
+            [*command, block.code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert ended.returncode == 0, f"{block.code}\n{ended.stderr}"
+        assert block.printed in (None, ended.stdout), f"{block.code}\n{ended.stdout}\n{ended.stderr}"
