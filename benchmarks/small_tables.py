@@ -4,6 +4,7 @@ each element waits in a pipeline (benchmarks.latency) and what constraints cost 
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 
@@ -11,7 +12,8 @@ def small_table(figures: dict[str, Any]) -> str:
     """The table of a file's contents, and what it was taken on; ends with a line break."""
     lines = _lines(figures)
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{table}\nOn {figures['machine']}; taken {figures['taken']}.\n"
+    taken = textwrap.fill(f"On {figures['machine']}; taken {figures['taken']}.", 100, break_on_hyphens=False)
+    return f"{table}\n{taken}\n"
 
 
 def _lines(figures: dict[str, Any]) -> list[list[str]]:

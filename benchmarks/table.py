@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def _circumstances(rows: list[Row]) -> str:
         *([", ".join(versions)] if versions else []),
         *([f"taken {', '.join(days)}"] if days else []),
     ]
-    return "; ".join(said) + ".\n"
+    return textwrap.fill("; ".join(said) + ".", 100, break_on_hyphens=False) + "\n"
 
 
 def main() -> None:

@@ -1,0 +1,43 @@
+"""The sources of the pages: lines of at most 100 columns, and marks that name tests that are there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "model_manager/store/embedded/millrace-tiny/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+_CODE = re.compile(r"`[^`]+`")
+_LIST_MARK = re.compile(r"^\s*([-*+]|\d+\.)\s+")
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a page, but code, tables, headings and comments."""
+    in_code = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif not in_code and not line.lstrip().startswith(("|", "#", "<")) and not line.startswith("    "):
+            yield number, line
+
+
+def can_be_broken(line: str) -> bool:
+    """Whether there is a space outside code."""
+    return " " in _CODE.sub("`", _LIST_MARK.sub("", line).strip())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_has_lines_of_at_most_100_columns(page: Path) -> None:
+    long = [f"{number}: {line}" for number, line in prose(page) if len(line) > 100 and can_be_broken(line)]
+    assert not long, "\n".join(long)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_not_run_on_a_page_names_tests_that_are_there(page: Path) -> None:
+    marks = re.findall(r"<!-- not run: ([^>]+)-->", page.read_text(encoding="utf-8"))
+    named = [path.rstrip(".") for mark in marks for path in re.findall(r"tests/\S+", mark)]
+    assert [path for path in named if not (ROOT / path).exists()] == []
