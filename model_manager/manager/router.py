@@ -1,7 +1,7 @@
 """Who is connected, which models there are, and which of them each message concerns.
 
-A state machine without IO and without a clock: events in, effects out. The server calls one method for each event, with
-the time that it happened, and carries out what `effects` returns.
+A state machine without IO and without a clock: events in, effects out. The server calls one method for each event, the
+router's or a model's, with the time that it happened, and carries out what `effects` returns.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..wire.config import ManagerConfig
-from ..wire.errors import ConfigError, ErrorInfo, ModelError
-from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, StepReport, Submit
-from ..wire.status import JobStatus, ModelInfo, ModelStatus
+from ..wire.errors import ConfigError, ModelError
+from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
+from ..wire.status import JobStatus, ModelStatus
 from ..wire.transport import ProtocolError
 from .gpus import places
 from .jobs import JobCounts
@@ -142,21 +142,9 @@ class Router:
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def engine_ready(self, key: str, info: ModelInfo, now: float, engine: int = 0) -> None:
-        """An engine has loaded its model."""
-        self._models[key].ready(engine, info, now)
-
-    def engine_failed(self, key: str, error: ErrorInfo, engine: int = 0) -> None:
-        """An engine cannot load its model, and says why."""
-        self._models[key].cannot_load(engine, error)
-
-    def engine_report(self, key: str, report: StepReport, now: float, engine: int = 0) -> None:
-        """What a step brought about."""
-        self._models[key].report(engine, report, now)
-
-    def engine_died(self, key: str, reason: str, *, hopeless: bool, now: float, engine: int = 0) -> None:
-        """An engine ended without having been asked to; `hopeless` if another would end so too while it loads."""
-        self._models[key].died(engine, reason, hopeless=hopeless, now=now)
+    def model(self, key: str) -> Model:
+        """The model that an event of its engine concerns."""
+        return self._models[key]
 
     # ── time and views ───────────────────────────────────────────────────────────────────────────────────────────────
 

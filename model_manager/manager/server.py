@@ -211,21 +211,22 @@ class Server:
         """A message of an engine."""
         now = time.monotonic()
         key, engine = name
+        model = self._router.model(key)
         match message:
             case StepReport():
-                self._router.engine_report(key, message, now, engine)
+                model.report(engine, message, now)
             case EngineReady():
-                self._router.engine_ready(key, message.info, now, engine)
+                model.ready(engine, message.info, now)
             case EngineFailed():
                 _log.warning("%s cannot be loaded: %s", key, message.error.message)
-                self._router.engine_failed(key, message.error, engine)
+                model.cannot_load(engine, message.error)
         self._soon()
 
     def engine_died(self, name: EngineName, reason: str, *, hopeless: bool) -> None:
         """An engine is gone, unasked."""
         key, engine = name
         _log.warning("inference process %d of %s is gone: %s", engine, key, reason)
-        self._router.engine_died(key, reason, hopeless=hopeless, now=time.monotonic(), engine=engine)
+        self._router.model(key).died(engine, reason, hopeless=hopeless, now=time.monotonic())
         self._soon()
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -121,11 +121,11 @@ class World:
     def load(self) -> None:
         assert self.engine is not None
         self.engine.ready = True
-        self.router.engine_ready(KEY, INFO, self.now)
+        self.router.model(KEY).ready(0, INFO, self.now)
         self.settle()
 
     def report(self, report: StepReport) -> None:
-        self.router.engine_report(KEY, report, self.now)
+        self.router.model(KEY).report(0, report, self.now)
         self.settle()
 
     def finish(self, name: str) -> None:
@@ -143,7 +143,7 @@ class World:
     def die(self, *, hopeless: bool = False) -> None:
         assert self.engine is not None
         self.engine = None
-        self.router.engine_died(KEY, "killed", hopeless=hopeless, now=self.now)
+        self.router.model(KEY).died(0, "killed", hopeless=hopeless, now=self.now)
         self.settle()
 
     # ── time and effects ──

@@ -161,7 +161,7 @@ def test_a_later_open_tries_a_failed_model_again() -> None:
     made = World()
     made.join(1)
     made.open(1)
-    made.router.engine_failed(KEY, ModelDoesNotFit("no").info())
+    made.router.model(KEY).cannot_load(0, ModelDoesNotFit("no").info())
     made.settle()
     made.open(1)
     made.load()

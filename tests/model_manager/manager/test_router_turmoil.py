@@ -70,7 +70,7 @@ class Turmoil(RuleBasedStateMachine):
     @rule(indeed=RARELY)
     def refuse(self, indeed: bool) -> None:
         if indeed:
-            self.world.router.engine_failed(KEY, ModelDoesNotFit("no").info())
+            self.world.router.model(KEY).cannot_load(0, ModelDoesNotFit("no").info())
             self.world.settle()
         else:
             self.world.load()

@@ -68,7 +68,7 @@ class World:
     def load(self, *which: int) -> None:
         for index in which:
             self.engines[index].ready = True
-            self.router.engine_ready(KEY, INFO, self.now, index)
+            self.router.model(KEY).ready(index, INFO, self.now)
             self.settle()
 
     def submit(self, *requests: Request) -> None:
@@ -80,17 +80,17 @@ class World:
         engine = self.engines[index]
         reason = FinishReason.ABORT if name in engine.cancelled else FinishReason.LENGTH
         done = output(name, [*engine.tokens.pop(name), 9], reason)
-        self.router.engine_report(KEY, StepReport(outputs=[done]), self.now, index)
+        self.router.model(KEY).report(index, StepReport(outputs=[done]), self.now)
         self.settle()
 
     def progress(self, index: int, name: str) -> None:
         self.engines[index].tokens[name].append(7)
-        self.router.engine_report(KEY, StepReport(progress={name: [7]}), self.now, index)
+        self.router.model(KEY).report(index, StepReport(progress={name: [7]}), self.now)
         self.settle()
 
     def die(self, index: int, *, hopeless: bool = False) -> None:
         del self.engines[index]
-        self.router.engine_died(KEY, "killed", hopeless=hopeless, now=self.now, engine=index)
+        self.router.model(KEY).died(index, "killed", hopeless=hopeless, now=self.now)
         self.settle()
 
     def held(self, index: int) -> set[str]:
@@ -193,7 +193,7 @@ def test_a_suspect_runs_alone_and_only_one_engine_waits_for_it() -> None:
 def test_the_model_goes_on_without_an_engine_that_cannot_load_and_fails_with_the_last() -> None:
     made = World()
     made.load(0)
-    made.router.engine_failed(KEY, ModelDoesNotFit("no room on this one").info(), 1)
+    made.router.model(KEY).cannot_load(1, ModelDoesNotFit("no room on this one").info())
     made.settle()
     made.die(2, hopeless=True)
     assert set(made.engines) == {0}

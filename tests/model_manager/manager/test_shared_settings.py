@@ -38,7 +38,7 @@ def test_each_client_is_told_its_own_differences_before_and_after_the_model_is_l
     base = ModelConfig(backend="fake", max_num_seqs=4)
     opened(router, 1, base)
     opened(router, 2, ModelConfig(backend="fake", max_num_seqs=8))
-    router.engine_ready(base.key, INFO, 0.0)
+    router.model(base.key).ready(0, INFO, 0.0)
     assert ready(router.effects(0.0)) == {1: [], 2: [UnmetSetting("max_num_seqs", 8, 4)]}
     late = opened(router, 3, ModelConfig(backend="fake", num_threads=3))
     assert ready(late) == {3: [UnmetSetting("num_threads", 3, None)]}
@@ -48,7 +48,7 @@ def test_each_client_is_told_its_own_differences_before_and_after_the_model_is_l
 def test_engines_that_the_machine_had_places_for_count_as_asked_for() -> None:
     router = Router(SETTINGS, 0.0, gpus=("0", "1"))
     opened(router, 1, ModelConfig())
-    router.engine_ready(ModelConfig().key, INFO, 0.0)
+    router.model(ModelConfig().key).ready(0, INFO, 0.0)
     router.effects(0.0)
     assert ready(opened(router, 2, ModelConfig(num_engines=2))) == {2: []}
     assert ready(opened(router, 3, ModelConfig(num_engines=1))) == {3: [UnmetSetting("num_engines", 1, 2)]}
@@ -59,7 +59,7 @@ def test_a_model_that_nobody_uses_and_no_engine_runs_is_loaded_as_the_next_clien
     router = Router(SETTINGS, 0.0)
     first, second = (ModelConfig(backend="fake", max_num_seqs=number) for number in (4, 8))
     opened(router, 1, first)
-    router.engine_ready(first.key, INFO, 0.0)
+    router.model(first.key).ready(0, INFO, 0.0)
     if fails:
         router.stop_model(None)
     else:
