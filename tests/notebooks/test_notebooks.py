@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 
 import nbformat
@@ -12,6 +11,7 @@ import psutil
 import pytest
 
 from tests.servers.prism import prism
+from tests.waiting import eventually
 
 from .executed import NOTEBOOKS, differences, execute, outputs
 
@@ -53,10 +53,7 @@ def _run(name: str, tmp_path: Path, **environment: str) -> nbformat.NotebookNode
     """The notebook with its outputs, which are the stored ones."""
     runtime = tmp_path / "run"
     notebook = execute(name, tmp_path / "notebooks", runtime, **environment)
-    deadline = time.monotonic() + 60
-    while _engines(runtime) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _engines(runtime)
+    eventually(lambda: not _engines(runtime))
     assert not runtime.exists()
     stored = nbformat.read(NOTEBOOKS / name, as_version=4)
     assert not differences(notebook, stored), "`make notebooks` stores new outputs"

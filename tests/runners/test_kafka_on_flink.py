@@ -13,8 +13,8 @@ import pytest
 from millrace.model_manager.client.status import stop_models
 from tests.job_commands import job_command
 from tests.runners.targets import Servers, targets
-from tests.runners.watching import nothing_is_left, until
-from tests.servers.kafka import Kafka, kafka
+from tests.runners.watching import nothing_is_left
+from tests.servers.kafka import Kafka, kafka, until
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 

@@ -17,7 +17,8 @@ from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from tests.job_commands import job_command
 from tests.runners.targets import Servers, Target, targets
-from tests.runners.watching import nothing_is_left, status_of, until
+from tests.runners.watching import nothing_is_left, status_of
+from tests.servers.kafka import until
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 

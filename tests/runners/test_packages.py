@@ -12,7 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from tests.runners.targets import Servers, targets
-from tests.runners.watching import until
+from tests.servers.kafka import until
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 

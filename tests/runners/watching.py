@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,19 +13,11 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
-from tests.servers.kafka import holds_by_now
+from tests.servers.kafka import until
 
 WITHIN = 240.0
 """Seconds, on a machine that may be very busy."""
 _POLL = 0.1
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, which must come about."""
-    deadline = time.monotonic() + WITHIN
-    while not holds_by_now(holds):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(_POLL)
 
 
 def status_of(runtime: Path) -> Status | None:

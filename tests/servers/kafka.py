@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.servers.installed import installed
 from tests.servers.processes import free_port, serving
+from tests.waiting import eventually
 
 VERSION = "4.1.2"
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -139,14 +140,18 @@ def kafka(folder: Path, port: int | None = None) -> Iterator[Kafka]:
         yield broker
 
 
-def holds_by_now(holds: Callable[[], bool]) -> bool:
-    """What it gives; not yet, where a broker that just began, or is busy, cannot say."""
-    try:
-        return holds()
-    except KafkaException as error:
-        if not error.args[0].retriable() and error.args[0].code() not in _NOT_YET:
-            raise
-        return False
+def until(holds: Callable[[], bool], what: str = "") -> None:
+    """Wait for a condition, which must come about; a broker that just began, or is busy, cannot say yet."""
+
+    def holds_by_now() -> bool:
+        try:
+            return holds()
+        except KafkaException as error:
+            if not error.args[0].retriable() and error.args[0].code() not in _NOT_YET:
+                raise
+            return False
+
+    eventually(holds_by_now, what)
 
 
 def _is_behind(places: list[TopicPartition], ends: list[int]) -> bool:

@@ -12,8 +12,9 @@ import pytest
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.errors import ConfigError, ModelNotFound
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER
+from tests.waiting import eventually
 
 SHORT = SamplingParams(max_tokens=5)
 

@@ -15,8 +15,9 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
 from millrace.model_manager.wire.messages import FinishReason, Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually
+from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine
 from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
+from tests.waiting import eventually
 
 SHORT = SamplingParams(max_tokens=5)
 

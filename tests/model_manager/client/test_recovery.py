@@ -14,8 +14,9 @@ from millrace.model_manager.client.status import read_status, stop_models
 from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
 from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, eventually, kill, results
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer
+from tests.waiting import eventually
 
 TOKENS = 30
 PARAMS = SamplingParams(max_tokens=TOKENS)

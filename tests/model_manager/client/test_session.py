@@ -14,8 +14,9 @@ from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelReplaced, RequestAborted
 from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, eventually
+from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+from tests.waiting import eventually
 
 TOKENS = 30
 PARAMS = SamplingParams(max_tokens=TOKENS)

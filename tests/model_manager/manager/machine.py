@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,12 @@ from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ModelStatus
+from tests.waiting import eventually
 
 MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
 PATIENCE = 60.0
 """Seconds; far more than anything here takes on an idle machine."""
 SETTINGS = ManagerConfig(linger=0.5, heartbeat=0.2, hang_timeout=2.0, orphan_grace=0.5)
-
-
-def eventually(condition: Callable[[], Any], what: str = "") -> Any:
-    """What `condition` gives once that is true; fails after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not come about: {what or condition}"
-        time.sleep(0.02)
-    return value
 
 
 class Machine:

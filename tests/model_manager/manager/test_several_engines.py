@@ -33,9 +33,10 @@ from millrace.model_manager.wire.messages import (
     Submit,
 )
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import PATIENCE, Machine, eventually
+from tests.model_manager.manager.machine import PATIENCE, Machine
 from tests.model_manager.manager.router_world import INFO, SETTINGS, Engine, output, request
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+from tests.waiting import eventually
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4, num_engines=3)
 KEY = CONFIG.key

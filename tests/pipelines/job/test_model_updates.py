@@ -25,10 +25,10 @@ from millrace.model_manager.wire.messages import Status
 from millrace.pipelines.commands.tasks import generate as main
 from tests.model_manager.engine import random_checkpoints
 from tests.transforms.running import pipeline
+from tests.waiting import eventually
 
 PROMPTS = 200
 STEP = "MILLRACE_FAKE_STEP_SECONDS"
-PATIENCE = 300.0
 QUICK = ["--linger=0.5", "--log_level=info", "--chat=never"]
 MAX_TOKENS = 12
 FAKE = ["--backend=fake", f"--max_tokens={MAX_TOKENS}", "--max_num_seqs=8"]
@@ -128,12 +128,6 @@ class Job:
         over.set()
         thread.join()
 
-    def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
     def expect(self, output: str, *models: str) -> None:
         """All prompts are completed, once, each by the model that its row names; all models have taken part."""
         rows = self.rows(output)
@@ -154,7 +148,7 @@ def _paced(number: int, job: Job) -> Prompt:
     """In the middle another model is named, and waited for."""
     if number == PROMPTS // 2:
         job.name("b")
-        job.until(lambda: "b" in job.ready())
+        eventually(lambda: "b" in job.ready())
     return Prompt(id=f"p{number}", text=f"question {number}")
 
 
@@ -174,9 +168,9 @@ def test_a_job_goes_over_to_another_model_in_the_middle(job: Job) -> None:
 
 def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     def update() -> None:
-        job.until(lambda: job.finished() > PROMPTS // 10)
+        eventually(lambda: job.finished() > PROMPTS // 10)
         job.name("absent")
-        job.until(lambda: job.finished() > PROMPTS // 3)
+        eventually(lambda: job.finished() > PROMPTS // 3)
         job.name("b")
 
     with job.beside(update):
@@ -190,7 +184,7 @@ def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys
 @pytest.mark.slow
 def test_of_two_quick_updates_the_later_one_holds(job: Job) -> None:
     def update() -> None:
-        job.until(lambda: job.finished() > PROMPTS // 6)
+        eventually(lambda: job.finished() > PROMPTS // 6)
         job.name("b")
         time.sleep(0.1)
         job.name("c")
@@ -207,7 +201,7 @@ def test_of_two_quick_updates_the_later_one_holds(job: Job) -> None:
 @pytest.mark.parametrize("role", ["engine", "manager"])
 def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, role: str) -> None:
     def update() -> None:
-        job.until(lambda: job.finished() > PROMPTS // 6)
+        eventually(lambda: job.finished() > PROMPTS // 6)
         status = job.status()
         assert status is not None
         victims = [process.pid for process in status.processes if process.role == role]
@@ -224,7 +218,7 @@ def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, ro
 @pytest.mark.slow
 def test_each_worker_process_changes_its_model(job: Job) -> None:
     def update() -> None:
-        job.until(lambda: job.finished() > PROMPTS // 6)
+        eventually(lambda: job.finished() > PROMPTS // 6)
         job.name("b")
 
     flags = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]

@@ -10,8 +10,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,7 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from tests.job_commands import job_command
+from tests.waiting import eventually
 
 PROMPTS = 400
 WITHIN = 120.0
@@ -49,14 +49,6 @@ def job(prompts: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition, which must come about."""
-    deadline = time.monotonic() + WITHIN
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def status_of(runtime: Path) -> Status | None:
     with contextlib.suppress(MillraceError):
         return read_status(runtime)
@@ -70,7 +62,7 @@ def in_full_swing(runtime: Path) -> dict[str, int]:
         status = status_of(runtime)
         return status is not None and any(counted.finished >= 10 for counted in status.jobs)
 
-    until(some_finished)
+    eventually(some_finished)
     status = read_status(runtime)
     assert status is not None
     return {process.role: process.pid for process in status.processes}
@@ -90,7 +82,7 @@ def ids(output: Path) -> list[str]:
 
 
 def nothing_is_left(runtime: Path) -> None:
-    until(lambda: not runtime.exists() and not processes_of(runtime))
+    eventually(lambda: not runtime.exists() and not processes_of(runtime))
 
 
 def processes_of(runtime: Path) -> list[int]:
@@ -128,7 +120,7 @@ def test_a_job_that_is_killed_leaves_nothing_and_is_resumed(runtime: Path, promp
 def test_three_jobs_at_once_share_one_engine(runtime: Path, prompts: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         jobs = [stack.enter_context(job(prompts, tmp_path / name)) for name in ("a", "b", "c")]
-        until(lambda: len(clients_of(runtime)) == len(jobs))
+        eventually(lambda: len(clients_of(runtime)) == len(jobs))
         engines = {process.pid for process in processes_in(runtime) if process_role(process) == "engine"}
         assert len(engines) == 1
         for process, name in zip(jobs, ("a", "b", "c"), strict=True):

@@ -5,8 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -16,15 +15,9 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, e
 from millrace.pipelines.runners.sdk_worker import _end_with
 from millrace.pipelines.runners.worker_pool import WorkerProcesses, main, serving
 from tests.servers.processes import free_port
+from tests.waiting import eventually
 
 IDLE = (sys.executable, "-c", "import sys, time; open(sys.argv[-1], 'x').write(' '.join(sys.argv)); time.sleep(600)")
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -45,7 +38,7 @@ def test_a_worker_is_started_with_the_runners_endpoints_and_stopped(workers: Wor
         asked = beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", **endpoints)
         assert pool.StartWorker(asked).error == ""
         (pid,) = workers.pids()
-        until(lambda: bool(list(tmp_path.iterdir())))
+        eventually(lambda: bool(list(tmp_path.iterdir())))
         (said,) = tmp_path.iterdir()
         assert "--id=1-1 " in said.read_text()
         assert "--provision_endpoint=localhost:1" in said.read_text()
@@ -88,10 +81,10 @@ def test_a_worker_ends_when_who_started_it_was_killed(tmp_path: Path) -> None:
     worker += f"; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {worker!r}]); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", parent]) as process:
-        until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+        eventually(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
         process.send_signal(signal.SIGKILL)
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not is_running(pid))
+    eventually(lambda: not is_running(pid))
 
 
 def is_running(pid: int) -> bool:

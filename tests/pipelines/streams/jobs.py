@@ -5,14 +5,13 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
 from tests.job_commands import job_command
-from tests.servers.kafka import holds_by_now
+from tests.servers.kafka import until
 from tests.servers.prism import prism
 
 WITHIN = 300.0
@@ -39,14 +38,6 @@ def interrupted(job: subprocess.Popen[str], by: signal.Signals = signal.SIGINT) 
     assert job.returncode == 130, told
     assert not shown
     return told
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition, which must come about."""
-    deadline = time.monotonic() + WITHIN
-    while not holds_by_now(holds):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def nothing_is_left(runtime: Path) -> None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream, until
-from tests.servers.kafka import Kafka
+from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream
+from tests.servers.kafka import Kafka, until
 from tests.servers.pubsub import PubSub
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]

@@ -8,8 +8,8 @@ from millrace.transforms.streams.kafka.connection import PartitionReader
 from millrace.transforms.streams.kafka.reader import partitions_of
 from millrace.transforms.streams.readers import Reader
 from millrace.transforms.streams.unbounded import ReadingTurn
-from tests.pipelines.streams.jobs import rows, until
-from tests.servers.kafka import Kafka
+from tests.pipelines.streams.jobs import rows
+from tests.servers.kafka import Kafka, until
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.streams.jobs import interrupted, nothing_is_left, rows, stream, until
-from tests.servers.kafka import Kafka
+from tests.pipelines.streams.jobs import interrupted, nothing_is_left, rows, stream
+from tests.servers.kafka import Kafka, until
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
 

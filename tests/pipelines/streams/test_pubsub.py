@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.streams.jobs import interrupted, nothing_is_left, rows, stream, until
+from tests.pipelines.streams.jobs import interrupted, nothing_is_left, rows, stream
+from tests.servers.kafka import until
 from tests.servers.pubsub import PubSub
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]

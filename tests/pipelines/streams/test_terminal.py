@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.job_commands import job_command
-from tests.pipelines.streams.jobs import nothing_is_left, rows, until
-from tests.servers.kafka import Kafka
+from tests.pipelines.streams.jobs import nothing_is_left, rows
+from tests.servers.kafka import Kafka, until
 from tests.servers.prism import prism
 from tests.terminals import on_terminal
 

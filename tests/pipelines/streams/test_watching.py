@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream, until
+from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream
+from tests.servers.kafka import until
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
 

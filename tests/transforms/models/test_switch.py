@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,9 @@ from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.models.switch import ModelChange, ModelSwitch
 from millrace.transforms.models.updates import WatchedFile
+from tests.waiting import eventually
 
 PATIENCE = 20.0
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Client(StandInClient):

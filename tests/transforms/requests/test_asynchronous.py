@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,6 +17,7 @@ from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
+from tests.waiting import eventually
 
 
 class HeldClient(StandInClient):
@@ -83,13 +83,6 @@ class Step:
 
 def _made(outputs: Iterable[Any]) -> list[tuple[str, str]]:
     return sorted((output.value.text, output.value.model) for output in outputs)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_what_is_in_flight_ends_with_its_model_and_what_comes_goes_to_the_next() -> None:

@@ -1,7 +1,5 @@
 """The DoFn of a bundle that failed, which Beam has thrown away: its requests wait for the retry."""
 
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
@@ -18,6 +16,7 @@ from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
+from tests.waiting import eventually
 
 
 class Holding(StandInClient):
@@ -55,13 +54,6 @@ def torn_down(retry_within: float) -> Holding:
     return clients[0]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_where_bundles_are_retried_its_requests_go_on_and_its_client_stays_open() -> None:
     client = torn_down(retry_within=3600.0)
     assert not client.futures[0].cancelled()
@@ -70,7 +62,7 @@ def test_where_bundles_are_retried_its_requests_go_on_and_its_client_stays_open(
 
 def test_they_are_cancelled_when_no_retry_came_in_time() -> None:
     client = torn_down(retry_within=0.01)
-    until(lambda: client.closed)
+    eventually(lambda: client.closed)
     assert client.futures[0].cancelled()
 
 

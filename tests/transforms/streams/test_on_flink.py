@@ -18,8 +18,8 @@ from millrace.transforms.generate import Generate
 from millrace.transforms.streams.watch import WatchPrompts
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 from millrace.transforms.writing.output_files import window_label
-from tests.runners.watching import until
 from tests.servers.flink import Flink, flink
+from tests.servers.kafka import until
 from tests.transforms.streams.test_on_prism import TardyClient, meanwhile, rows
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]

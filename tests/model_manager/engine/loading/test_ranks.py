@@ -18,7 +18,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.transport import ConnectionLost
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.test_process import Manager, engine_process, request
-from tests.model_manager.manager.machine import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(1800)
 PATIENCE = 400.0
