@@ -1,7 +1,7 @@
 """The commands and snippets of pages run, in the order of the page, and print what stands below them.
 
-A block under `<!-- not run: … -->` is left out; the comment says why. The pages share a folder of processes, so the
-model is loaded once.
+A block under `<!-- not run: … -->` is left out; the comment says why. README's commands are left out too: they install,
+and `.ci/run` runs them. The pages share a folder of processes, so the model is loaded once.
 """
 
 import os
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
-    r"(?P<skip><!-- not run: [^>]+-->\n)?```(?P<language>sh|python)\n(?P<code>.*?)```"
+    r"(?P<skip><!-- not run: [^>]+-->\n)?```(?P<language>sh|python|yaml)\n(?P<code>.*?)```"
     r"(?:\n\n```text\n(?P<printed>.*?)```)?",
     re.DOTALL,
 )
@@ -33,11 +33,16 @@ class Block(NamedTuple):
 
 def blocks(page: str) -> list[Block]:
     """The blocks of a page that run."""
-    found = _BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))
-    return [Block(each["language"], each["code"], each["printed"]) for each in found if not each["skip"]]
+    found = _BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))
+    all_blocks = [Block(each["language"], each["code"], each["printed"]) for each in found if not each["skip"]]
+    return [block for block in all_blocks if page != "README.md" or block.language == "python"]
 
 
-PAGES = [page for path in sorted((ROOT / "docs").rglob("*.md")) if blocks(page := str(path.relative_to(ROOT / "docs")))]
+PAGES = [
+    page
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if blocks(page := str(path.relative_to(ROOT)))
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +61,17 @@ def test_the_blocks_of_a_page_run(page: str, runtime: Path, tmp_path: Path) -> N
     shutil.copytree(ROOT / "examples/prompts", tmp_path / "prompts")
     env = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     for block in blocks(page):
-        command = ["bash", "-e", "-c"] if block.language == "sh" else [sys.executable, "-c"]
         ended = subprocess.run(
-            [*command, block.code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+            _command(block, tmp_path), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
         )
         assert ended.returncode == 0, f"{block.code}\n{ended.stderr}"
         assert block.printed in (None, ended.stdout), f"{block.code}\n{ended.stdout}\n{ended.stderr}"
+
+
+def _command(block: Block, folder: Path) -> list[str]:
+    if block.language == "sh":
+        return ["bash", "-e", "-c", block.code]
+    if block.language == "python":
+        return [sys.executable, "-c", block.code]
+    (folder / "pipeline.yaml").write_text(block.code, encoding="utf-8")
+    return [sys.executable, "-m", "millrace", "yaml", "pipeline.yaml"]
