@@ -64,7 +64,7 @@ def open_recorded(options: ClientOptions) -> Client:
 def mean_of_free(generated: Any, text: str) -> float:
     """The mean of the log-probabilities of those tokens that wrote any of a part of the answer, and had a choice."""
     start, at, found = generated.text.index(text), 0, []
-    for number, token in enumerate(generated.logprobs):
+    for number, token in enumerate(generated.logprobs.tokens):
         first, at = at, at + len(token.token)
         if first < start + len(text) and at > start and first < len(generated.text) and number not in generated.forced:
             found.append(token.logprob)
