@@ -7,10 +7,12 @@ always completed. Knows token ids, not where they come from.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from ..wire.messages import (
     Results,
     Submit,
 )
-from ..wire.shared_settings import UnmetSetting
+from ..wire.shared_settings import UnmetSetting, sentence
 from ..wire.status import ModelInfo
 from ..wire.transport import ConnectionLost, ProtocolError
 from .attempts import MOST_LOST, Attempts
@@ -39,12 +41,13 @@ from .election import Election
 from .generation import Decoder
 from .ledger import Ledger, Waiter
 from .link import Link
-from .shared_settings import warn_of_unmet
 from .weak_callbacks import Detaching, Forsaking
 
 _ABANDONED_WITHIN = 0.2
 """Seconds after which somebody who waits for a model notices that nobody wants it any more."""
 _FORKED = "this client is process {}'s: a forked process opens its own"
+
+_log = logging.getLogger(__name__)
 
 
 class Session:
@@ -249,7 +252,8 @@ class Session:
 
     def _resume(self, link: Link, message: ModelReady) -> None:
         """The model is there: submit again what is unanswered, which on the first connection is nothing."""
-        warn_of_unmet(self._config.model, message.unmet)
+        if message.unmet:
+            _warn_once(sentence(self._config.model, message.unmet))
         with self._changed:
             self.info, self.unmet = message.info, message.unmet
             requests = self._ledger.reconnected()
@@ -304,3 +308,9 @@ class Session:
         """In a forked process: the connection is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Once a process, however many clients of the model it has."""
+    _log.warning("%s", text)
