@@ -164,7 +164,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
         f"{counted(outcome.completions, 'completion')} in {span(seconds)}, first request to last result: "
         f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
         _tokens(outcome),
-        *([f"before:       {span(outcome.startup)} to start and to load the model"] if outcome.startup else []),
+        *([f"startup:      {span(outcome.startup)} (model load included)"] if outcome.startup else []),
         *_output(outcome),
         *_examples(outcome.files),
     ]

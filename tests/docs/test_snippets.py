@@ -1,7 +1,7 @@
 """The commands and snippets of pages run, in the order of the page, and print what stands below them.
 
-A block under `<!-- not run: … -->` is left out; the comment says why. README's commands are left out too: they install,
-and `.ci/run` runs them. The pages share a folder of processes, so the model is loaded once.
+A block under `<!-- not run: … -->` is left out; the comment says why. README's commands are left out too: they install.
+tests/check and `.ci/run` do what they do. The pages share a folder of processes, so the model is loaded once.
 """
 
 import os
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
-    r"(?P<skip><!-- not run: [^>]+-->\n)?```(?P<language>sh|python|yaml)\n(?P<code>.*?)```"
+    r"(?P<skip><!-- not run: [^>]+-->\n)?```(?P<language>sh|python|yaml|java)\n(?P<code>.*?)```"
     r"(?:\n\n```text\n(?P<printed>.*?)```)?",
     re.DOTALL,
 )
@@ -58,6 +58,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_blocks_of_a_page_run(page: str, runtime: Path, tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(ROOT / "deploy/dataflow", tmp_path / "deploy/dataflow")
     shutil.copytree(ROOT / "examples/prompts", tmp_path / "prompts")
     env = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     for block in blocks(page):
@@ -73,5 +74,6 @@ def _command(block: Block, folder: Path) -> list[str]:
         return ["bash", "-e", "-c", block.code]
     if block.language == "python":
         return [sys.executable, "-c", block.code]
+    assert block.language == "yaml", f"nothing here runs {block.language}: {block.code}"
     (folder / "pipeline.yaml").write_text(block.code, encoding="utf-8")
     return [sys.executable, "-m", "millrace", "yaml", "pipeline.yaml"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -12,13 +13,17 @@ from tests.servers.prism import prism
 
 from .executed import NOTEBOOKS, execute
 
+_TEMPORARY = re.compile(r"(/tmp)[a-z0-9_]{8}\b")
+"""Names of temporary folders, which say nothing to a reader."""
+
 
 def main() -> None:
     """Overwrite the notebooks; a cell that fails ends it, and nothing more is written."""
     for path in [NOTEBOOKS / name for name in sys.argv[1:]] or sorted(NOTEBOOKS.glob("*.ipynb")):
         with tempfile.TemporaryDirectory() as folder:
             notebook = execute(path.name, Path(folder, "notebooks"), Path(folder, "run"), PRISM=str(prism()))
-        nbformat.write(notebook, path)
+        text = _TEMPORARY.sub(r"\1", nbformat.writes(notebook))
+        path.write_text(text + "\n", encoding="utf-8")
         print(f"{path.name}: {path.stat().st_size // 1024} kB")
 
 

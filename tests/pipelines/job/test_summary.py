@@ -33,7 +33,7 @@ def test_counts_and_speeds_leave_the_loading_out() -> None:
     first, second, third, *_ = summary_lines(outcome())
     assert first == "10 completions in 10.0 s, first request to last result: 1.0 prompts/s, 100 tokens/s"
     assert second == "2,000 prompt tokens (500 from the cache), 1,000 generated"
-    assert third == "before:       5.0 s to start and to load the model"
+    assert third == "startup:      5.0 s (model load included)"
 
 
 def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
