@@ -1,4 +1,4 @@
-"""Flink's jars and those of Beam's job server, fetched once: by Maven (pom.xml) and pip.
+"""The jars of Flink and of Beam's job server, fetched once: by Maven (pom.xml) and pip.
 
 It does not know what is run of them.
 """
@@ -42,7 +42,7 @@ def fetch_job_server(folder: Path) -> None:
 
 
 def fetch_flink(folder: Path) -> None:
-    """Flink's jars as PyPI has them: those of the distribution, without its scripts."""
+    """Flink's jars as PyPI has them: the distribution's jars, without its scripts."""
     target = folder / "pip"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-compile"]
     subprocess.run([*pip, "--target", str(target), f"apache-flink-libraries=={FLINK}"], check=True)

@@ -29,7 +29,7 @@ class PromptEncoder(Decoder, Protocol):
         """Token ids of text."""
 
     def cut(self, text: str) -> int:
-        """After how many characters a text may be cut: whatever comes after it, its tokens are those of the parts."""
+        """After how many characters a text may be cut: whatever comes after it, the tokens stay the same."""
 
     def chat_text(self, messages: Sequence[Message]) -> str:
         """The text of a conversation that asks for the next answer, special tokens and all."""

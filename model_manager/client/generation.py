@@ -108,7 +108,7 @@ def _shown(text: str, token_ids: Sequence[int], decode: Callable[[Sequence[int]]
 
 
 def with_texts(token_ids: Sequence[int], given: Logprobs, decoder: Decoder) -> Logprobs:
-    """The log-probabilities of those tokens, with the text that each token has alone."""
+    """The log-probabilities of the tokens, with the text that each token has alone."""
 
     @cache
     def text(token_id: int) -> str:

@@ -71,7 +71,7 @@ class Ledger:
         return self._pending.pop(request_id)
 
     def cancel(self, request_id: str, only: Future[Any] | None = None) -> list[Waiter] | None:
-        """Take away all waiters, or that of one future; None while others wait, else those to be told."""
+        """Take away all waiters, or the waiter of one future. None while others wait, else the waiters to tell."""
         pending = self._pending.get(request_id)
         if pending is None or not pending.waiters:
             return None

@@ -1,4 +1,4 @@
-"""Ids of requests: a caller's own, and those of the further requests that one prompt may come to.
+"""Ids of requests: the caller's own, and ids for the further requests that one prompt may become.
 
 What is derived holds a character that no caller's id may, so the two never meet.
 """

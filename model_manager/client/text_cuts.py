@@ -2,7 +2,7 @@
 prompt with many continuations is then tokenized once, but for its last words.
 
 Knows tokenizers that split a text, before anything else, between an ASCII letter and a space with another behind it:
-those of GPT-2, Llama 3 and Qwen 2, and others with the same expressions, which look one character ahead and none back.
+as GPT-2, Llama 3, Qwen 2 and others do with the same expressions, which look one character ahead and none back.
 A cut there is sound if no added token reaches over it or takes spaces in from it. Any other text is not cut.
 """
 

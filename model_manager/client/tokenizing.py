@@ -88,7 +88,7 @@ class Tokenizer:
         return ids
 
     def cut(self, text: str) -> int:
-        """After how many characters a text may be cut: whatever comes after it, its tokens are those of the parts."""
+        """After how many characters a text may be cut: whatever comes after it, the tokens stay the same."""
         return self._cuts.last(text)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:

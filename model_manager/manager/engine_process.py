@@ -35,7 +35,7 @@ _FIRST_SIGN_WITHIN = 60.0
 _SHUTDOWN_WITHIN = 3.0
 """Seconds that an engine has to end when asked, before it is killed."""
 _EXIT_WITHIN = 10.0
-"""Seconds between the end of its connection and that of its process, on a machine that may be very busy."""
+"""Seconds between the end of its connection and the end of its process, on a machine that may be very busy."""
 _STDERR_LINES = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 

@@ -27,7 +27,7 @@ class Entry:
     engine: int | None = None
     """Which engine has it."""
     work: int = 0
-    """Tokens that it may yet come to there, without those of a prompt that its family had there before."""
+    """Tokens that it may yet come to there, without a prompt that its family had there before."""
     progressed: bool = False
     """This engine has generated tokens for it."""
     cancelled: bool = False

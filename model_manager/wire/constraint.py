@@ -84,7 +84,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return next(kind for kind in _KINDS if self._has(kind))
 
     def key(self) -> bytes:
-        """Equal for equal constraints. The order of a schema's keys counts: it is that of the output."""
+        """Equal for equal constraints. The order of a schema's keys counts: the output has the same."""
         return msgspec.msgpack.encode(self)
 
     @classmethod

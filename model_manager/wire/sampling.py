@@ -55,7 +55,7 @@ class Takes:
     words: str
     holds: Callable[[Any], object]
     each: bool = False
-    """The range is that of each entry of a list."""
+    """The range holds for each entry of a list."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Settings that jobs share: those of the manager, and of a model's engines, are the ones that started them asked for.
+"""Settings that jobs share: whoever started the manager, or a model's engines, decided their settings.
 
 What a later one asked for and does not get is compared in the manager, logged in the client, shown at a job's end.
 """

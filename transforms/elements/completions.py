@@ -97,7 +97,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, answers: Sequence[Output]) -> Self:
-        """The tokens of those requests, and of all their choices."""
+        """The tokens of the requests, and of all their choices."""
         return cls(
             sum(each.prompt_tokens for each in answers),
             sum(each.cached_tokens for each in answers),
@@ -126,7 +126,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one prompt; with finish reason `error`, `error` says why and `text` is empty.
 
-    For n > 1 text, reasons and token ids are those of the first answer, usage is of all.
+    For n > 1 text, reasons and token ids belong to the first answer, and usage counts all.
     """
 
     id: str

@@ -1,6 +1,6 @@
 """Beam metrics, in the namespace `millrace`. Distributions are of whole milliseconds.
 
-Where workers are threads of this process, as those of a stream on Prism, their counts can be had here too: `tallied`.
+Where workers are threads of this process, as in a stream on Prism, their counts can be had here too: `tallied`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
     template: str | None = None
     """Makes the prompt of the row's columns."""
     prompt_column: str | None = None
-    """By default that of `default_columns` which the row has."""
+    """By default the one of `default_columns` that the row has."""
     documents: bool = False
     """Whether what a row has is a document, and no prompt."""
     id_column: str | None = None

@@ -28,7 +28,7 @@ def as_prompt(value: Any, shape: RowShape | None = None) -> Prompt:
     """A Prompt, text, list of messages, list of token ids, or mapping that is a row of that shape; raises
     InvalidRequest.
 
-    One without an id gets that of its content.
+    A prompt without an id gets the id of its content.
     """
     check_depth(value)
     prompt = _prompt(_plain(value), shape or RowShape())
@@ -48,7 +48,7 @@ def seeded(params: SamplingParams, prompt: Prompt) -> SamplingParams:
 
 
 def unusable_letter(value: Any, error: RequestError) -> DeadLetter:
-    """The letter of an element that is no Prompt, known by the id it has, else by that of its content."""
+    """The letter of an element that is no Prompt, known by its id, else by the id of its content."""
     row = _shown(value)
     identity = given_id(value, RowShape()) or content_id(row)
     return DeadLetter(id=identity, error=type(error).__name__, reason=str(error), row=row)

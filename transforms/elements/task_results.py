@@ -1,4 +1,4 @@
-"""Results of Score, Embed, Extract and Classify, and how Beam encodes them. Plain values, like those of completions."""
+"""Results of Score, Embed, Extract and Classify, and how Beam encodes them. Plain values, as in completions."""
 
 from __future__ import annotations
 

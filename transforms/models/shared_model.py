@@ -43,7 +43,7 @@ class SharedModel:
 
 
 class Lease:
-    """One holder's use of the model: a DoFn's, or that of all stateful DoFns of a process."""
+    """One holder's use of the model. The holder is a DoFn, or stands for all stateful DoFns of a process."""
 
     def __init__(self, switch: ModelSwitch, holder: object) -> None:
         switch.enter()

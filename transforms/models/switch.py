@@ -47,7 +47,7 @@ class ModelSwitch:
         """
         self._users = 0
         self._uses: Counter[Client] = Counter()
-        """The open clients: a use is this switch's, or that of an element on its way."""
+        """The open clients. This switch uses its current one, and each element on its way uses one."""
         self._current: Client | None = None
         self._wanted = options.model
         self._opening: threading.Event | None = None

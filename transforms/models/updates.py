@@ -49,7 +49,7 @@ class WatchedFile:
 
 
 def updated(config: ModelConfig, update: Any) -> ModelConfig:
-    """The settings after an update of those that the transform was given; raises ConfigError for what is none."""
+    """The transform's settings, updated; raises ConfigError for what is no update."""
     if isinstance(update, ModelConfig):
         return update
     if isinstance(update, str):

@@ -35,7 +35,7 @@ BEGINNING = 512
 STRETCH = 256
 """Context tokens whose scores are held at once."""
 TILE_FIELDS = 5
-"""int32s of a tile: its sequence, its first row of the batch, how many rows, its first KV head, how many of those."""
+"""int32s of a tile: its sequence, its first row of the batch, how many rows, its first KV head, how many KV heads."""
 
 
 def scratch_bytes(max_rows: int, head_dim: int) -> int:

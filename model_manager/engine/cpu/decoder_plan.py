@@ -132,7 +132,7 @@ class DecoderPlan:
 
 
 def plan_decoder(architecture: str, config: Any) -> DecoderPlan | None:
-    """The plan of a model, or None if its architecture, or a variant that it uses, is not one of those known here."""
+    """The plan of a model, or None if its architecture, or a variant that it uses, is not known here."""
     planner = _PLANNERS.get(architecture)
     return planner(config) if planner else None
 

@@ -52,7 +52,7 @@ def own_windows(model: Any, device: torch.device, max_model_len: int) -> Windows
 
 
 def check_windows(model: Any, layout: AttentionLayout, device: torch.device, max_model_len: int) -> None:
-    """Raise ModelUnsupported unless the windows that attention is given are those of transformers' masks."""
+    """Raise ModelUnsupported unless attention is given the windows of transformers' masks."""
     windows = own_windows(model, device, max_model_len)
     if windows != layout.windows:
         raise not_served(model, f"transformers' masks leave windows {windows}, and attention is told {layout.windows}")

@@ -52,7 +52,7 @@ def tolerance(model: Any, *, rounds_weights: bool, rounds_cache: bool) -> Tolera
 def check_against_own_attention(
     model: Any, runner: ModelRunner, within: Tolerance, *, max_tokens: int, max_seqs: int
 ) -> None:
-    """Raise ModelUnsupported unless packed, paged logits equal those of `model` alone with transformers' attention.
+    """Raise ModelUnsupported unless packed, paged logits equal what `model` alone gives with transformers' attention.
 
     A step of the runner takes `max_tokens` of `max_seqs` sequences at most. Writes to the first blocks of the KV cache,
     whose content nobody has a use for yet.

@@ -123,7 +123,7 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def check_integrity(self) -> None:
-        """Assert the invariants above, and those of blocks and rows."""
+        """Assert the invariants above, and the invariants of blocks and rows."""
         assert not any(request_id in self.waiting for request_id in self.running)
         assert len(self.running) <= self._max_num_seqs
         ranks = [sequence.rank for sequence in self.running.values()]
