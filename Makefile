@@ -4,6 +4,7 @@
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
+#   make test-engines  the tests with vLLM, OpenVINO, CTranslate2 and llama.cpp, in environments made on first use
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
 #                SEED=7 make truth draws what that seed draws, by default the day does
 #   make lint    style, types and the import rule
@@ -30,7 +31,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners truth lint format notebooks docs errors figures clean
+.PHONY: help check demo test test-slow test-runners test-engines truth lint format notebooks docs errors figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -39,14 +40,17 @@ demo: $(READY)
 	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
 
 test: $(READY)
-	$(PYTEST) -m "not slow and not runners"
+	$(PYTEST) -m "not slow and not runners and not engines"
 
 test-slow: $(READY)
-	$(PYTEST) -m "slow and not runners"
+	$(PYTEST) -m "slow and not runners and not engines"
 
 test-runners: $(READY)
 	$(if $(RUNNER),,$(VENV)/bin/python -m tests.servers.everything)
 	$(PYTEST) -n $(RUNNER_WORKERS) -m runners $(if $(RUNNER),tests/runners)
+
+test-engines: $(READY)
+	$(PYTEST) -m engines tests/model_manager/backends
 
 # Each part says what differs; all of them run, and any difference fails.
 truth: $(READY)
@@ -62,7 +66,7 @@ lint: $(READY)
 
 check: lint
 	@changed=$$($(VENV)/bin/python -m tests.check.changed); echo "tests: $${changed:-none}"; \
-		test -z "$$changed" || $(PYTEST) -m "not slow and not runners" $$changed || test $$? = 5  # 5: none of them is fast
+		test -z "$$changed" || $(PYTEST) -m "not slow and not runners and not engines" $$changed || test $$? = 5  # 5: none of them is fast
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix-only -q .

@@ -16,6 +16,7 @@ shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)  # setuptools would ad
 SOURCES = "src" if "editable_wheel" in sys.argv else "."
 
 CLIENT = [
+    "aiohttp>=3.10,<4",
     "apache-beam[gcp]>=2.77,<3",
     "confluent-kafka>=2.6,<3",
     "google-cloud-pubsub>=2.18,<3",

@@ -23,6 +23,7 @@ commands:
   yaml FILE     run a pipeline in Apache Beam's YAML that uses Generate, Score, Embed, Extract or Classify
   expansion     serve these transforms to Beam pipelines in Java and other languages
   show PLACE    the row at a place that an id or a dead letter names, such as prompts.jsonl@1234
+  engines       the engines that --backend names; engines install NAME sets one up
   ps [--json]   what runs on this machine: models, jobs, processes
   stop [MODEL]  end a model's engine, or everything
   worker-pool   start worker processes when a Beam runner asks for them
@@ -64,6 +65,7 @@ COMMANDS = {
     "yaml": "commands.yaml_job:main",
     "expansion": "commands.expansion:main",
     "show": "commands.show:main",
+    "engines": "commands.engines:main",
     "ps": "commands.processes:ps",
     "stop": "commands.processes:stop",
     "worker-pool": "runners.worker_pool:main",

@@ -16,6 +16,7 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.classification import Classification
@@ -88,6 +89,7 @@ class Classify(RowTransform):
 
 class _Classifying:
     result = Classified
+    request: RequestTask = "score"
 
     def __init__(self, labels: list[str], prompts: Prompts, threshold: float | None, text_column: str | None) -> None:
         """`threshold`: of each label by itself; without one they exclude each other."""
@@ -162,7 +164,7 @@ def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[
     if not all(label.strip() for label in given):
         raise ConfigError(f"labels={labels!r}: takes no empty ones")
     if len(given) == 1 and not multiple:
-        raise ConfigError(f"labels={labels!r}: takes two or more; with `multiple` one is enough")
+        raise ConfigError(f"labels={labels!r}: takes two or more, or one with multiple=True (--multiple)")
     return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(given, "")
 
 

@@ -11,6 +11,7 @@ from typing import Any, Unpack, get_args
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import Output, Pooling
+from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt
@@ -48,6 +49,7 @@ class Embed(ModelTransform):
 
 class _Embedding:
     result = Embedded
+    request: RequestTask = "embed"
 
     def __init__(self, template: str | None, pooling: Pooling, normalize: bool) -> None:
         self.rows = RowShape(template=template)

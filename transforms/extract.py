@@ -17,6 +17,7 @@ from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
 from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt, content_id
@@ -112,6 +113,7 @@ class Extract(RowTransform):
 
 class _Extracting:
     result = Extracted
+    request: RequestTask = "generate"
 
     def __init__(self, record: Record, prompts: Prompts, text_column: str | None) -> None:
         self.rows = rows_of_documents(text_column)

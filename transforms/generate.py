@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Completion, Prompt
@@ -57,6 +58,7 @@ class Generate(ModelTransform):
 
 class _Generating:
     result = Completion
+    request: RequestTask = "generate"
 
     def __init__(self, template: str | None, system: str | None) -> None:
         self.rows = RowShape(template=template)

@@ -13,6 +13,7 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt
@@ -53,6 +54,7 @@ class Score(ModelTransform):
 
 class _Scoring:
     result = Scored
+    request: RequestTask = "score"
 
     def __init__(self, column: str, template: str | None, system: str | None) -> None:
         self.rows = RowShape(template=template)
@@ -81,13 +83,19 @@ class _Scoring:
         )
 
     def _continuations(self, prompt: Prompt) -> list[str | list[int]]:
-        given = prompt.columns.get(self._column)
+        if self._column not in prompt.columns:
+            raise InvalidRequest(
+                f"the row has no `{self._column}`: continuations_column names the column that has them"
+            )
+        given = prompt.columns[self._column]
         try:
             found = msgspec.convert([given] if isinstance(given, str) else given, list[str | list[int]])
         except msgspec.ValidationError:
             found = []
         if not found:
-            raise InvalidRequest(f"`{self._column}`: takes a string, or a list of strings or of lists of token ids")
+            raise InvalidRequest(
+                f"`{self._column}`: takes a string, or a list of one or more strings or lists of token ids"
+            )
         return found
 
 

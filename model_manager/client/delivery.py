@@ -19,7 +19,7 @@ def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
             waiter.future.set_exception(error)
 
 
-def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder) -> None:
+def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder | None) -> None:
     """The answer, as text where it is one, to all who wait for that request."""
     if isinstance(answer, Failure):
         fail(pending.waiters, _error(answer, pending, decoder))
@@ -31,16 +31,16 @@ def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder) -> Non
             _complete(waiter, answer, pending, decoder, now)
 
 
-def _error(failure: Failure, pending: Pending, decoder: Decoder) -> MillraceError:
+def _error(failure: Failure, pending: Pending, decoder: Decoder | None) -> MillraceError:
     """With the text so far, where the request is what failed."""
     error = failure.error.exception()
-    if isinstance(error, RequestError) and failure.token_ids:
+    if decoder is not None and isinstance(error, RequestError) and failure.token_ids:
         with contextlib.suppress(Exception):  # a tokenizer's, about these tokens alone: the error counts
             error.partial = partial_text(failure.token_ids, pending.request.params, decoder)
     return error
 
 
-def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder, now: float) -> None:
+def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder | None, now: float) -> None:
     try:
         result = answer_of(output, pending.request, decoder, now - waiter.since)
     except Exception as error:  # a tokenizer's, about these tokens alone

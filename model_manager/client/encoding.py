@@ -1,9 +1,12 @@
-"""From what a caller asks to the token ids of a request, checked against the loaded model. Knows no manager."""
+"""From what a caller asks to the prompt of a request, checked against the loaded model. Knows no manager.
+
+Most engines take token ids, which are made here; one with a tokenizer of its own takes text or messages as they are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict
 
 from ..wire.common_beginning import common_beginning
 from ..wire.errors import InvalidRequest, PromptTooLong
@@ -12,6 +15,14 @@ from .generation import Decoder
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]
+
+
+class PromptFields(TypedDict, total=False):
+    """The fields of a Request that hold its prompt."""
+
+    prompt_token_ids: Required[list[int]]
+    text: str
+    messages: list[dict[str, Any]]
 
 
 class PromptEncoder(Decoder, Protocol):
@@ -43,12 +54,16 @@ class Encoding:
         self._tokenizer = tokenizer
         self._chat = tokenizer.has_chat_template if chat is None else chat
 
+    def fields(self, prompt: Prompt, info: ModelInfo, *, room: int = 0) -> PromptFields:
+        """The fields of a request, and the errors, of `prompt`."""
+        return {"prompt_token_ids": self.prompt(prompt, info, room=room)}
+
     def prompt(self, prompt: Prompt, info: ModelInfo, *, room: int = 0) -> list[int]:
         """Token ids of text, chat messages or token ids, which leave `room` positions.
 
         Raises InvalidRequest or PromptTooLong.
         """
-        ids = self._ids(prompt, info)
+        ids = self._encoded(self._text(prompt), prompt, info)
         _check_length(ids, info, room)
         return ids
 
@@ -56,9 +71,6 @@ class Encoding:
         """A prompt whose continuations are scored, tokenized once; raises InvalidRequest."""
         text = self._text(prompt)
         return Context(self._tokenizer, text, self._encoded(text, prompt, info), info)
-
-    def _ids(self, prompt: Prompt, info: ModelInfo) -> list[int]:
-        return self._encoded(self._text(prompt), prompt, info)
 
     def _encoded(self, text: tuple[str, bool] | None, prompt: Prompt, info: ModelInfo) -> list[int]:
         if text is not None:
@@ -77,6 +89,32 @@ class Encoding:
             prompt = [{"role": "user", "content": prompt}]
         messages = [part for part in prompt if not isinstance(part, int)]
         return (self._tokenizer.chat_text(messages), False) if messages else None
+
+
+class TextPrompts:
+    """Prompts as an engine takes them that has a tokenizer of its own."""
+
+    def __init__(self, backend: str, chat: bool | None) -> None:
+        """`chat`: whether plain text is one user turn of a conversation; None is as the engine says."""
+        self._backend = backend
+        self._chat = chat
+
+    def fields(self, prompt: Prompt, info: ModelInfo, **_: int) -> PromptFields:
+        """The fields of a request; raises InvalidRequest for token ids. How long it may be only the engine knows."""
+        if not prompt:
+            raise InvalidRequest("the prompt is empty")
+        if isinstance(prompt, str):
+            if not (info.chat if self._chat is None else self._chat):
+                return {"prompt_token_ids": [], "text": prompt}
+            prompt = [{"role": "user", "content": prompt}]
+        messages = [dict(part) for part in prompt if isinstance(part, Mapping)]
+        if len(messages) != len(prompt):
+            raise InvalidRequest(f"token_ids: the back end {self._backend} takes text or messages")
+        return {"prompt_token_ids": [], "messages": messages}
+
+    def context(self, _prompt: Prompt, _info: ModelInfo) -> Context:
+        """Raises InvalidRequest: scores are asked about tokens."""
+        raise InvalidRequest(f"score: the back end {self._backend} takes text, and scores are of tokens")
 
 
 class Context:

@@ -15,7 +15,9 @@ from typing import Self
 import msgspec
 
 from ..store import resolve
+from ..store.gguf import is_gguf
 from ..store.revisions import revision_of
+from ..wire.backends import BACKENDS, Backend
 from ..wire.config import ManagerConfig, ModelConfig, runtime_dir
 from ..wire.errors import ConfigError, InvalidRequest, ModelError
 from ..wire.messages import Output, Pooling, Request
@@ -26,7 +28,7 @@ from ..wire.status import ModelInfo
 from .adapter_lookup import Adapters
 from .choices import submit_choices
 from .election import MANAGER_COMMAND, Election
-from .encoding import Encoding, Prompt
+from .encoding import Encoding, Prompt, TextPrompts
 from .joined import submit_joined
 from .request_ids import callers_id, sibling_id
 from .session import Session
@@ -61,14 +63,18 @@ class EngineClient:
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
         """
-        model, folder = config.model, resolve(config.model, config.revision).absolute()
-        config = _on_this_machine(config, folder, revision_of(config.model, folder))
-        tokenizer = Tokenizer.load(folder)
-        if chat and not tokenizer.has_chat_template:
-            raise ConfigError(
-                f"{config.model} has no chat template, which chat=True (--chat always) and system (--system) need: "
-                "leave them out, or name another model"
-            )
+        model, backend = config.model, BACKENDS[config.backend]
+        tokenizer: Tokenizer | None = None
+        encoding: Encoding | TextPrompts = TextPrompts(backend.name, chat)
+        folder = Path()
+        if not backend.is_remote:
+            _check_files(config.model, backend)
+            folder = resolve(config.model, config.revision).absolute()
+            config = _on_this_machine(config, folder, revision_of(config.model, folder))
+        if backend.takes == "tokens":
+            tokenizer = Tokenizer.load(folder)
+            encoding = Encoding(tokenizer, chat)
+            _check_chat(config.model, tokenizer, chat)
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
         session = Session(config, folder, election, settings, tokenizer)
@@ -77,23 +83,26 @@ class EngineClient:
         except BaseException:
             session.close()
             raise
-        return cls(session, tokenizer, Encoding(tokenizer, chat), Adapters(config.max_loras), model=model, job=job)
+        adapters = Adapters(config.max_loras)
+        return cls(session, backend, encoding, adapters, tokenizer=tokenizer, model=model, job=job)
 
     def __init__(
         self,
         session: Session,
-        tokenizer: Tokenizer,
-        encoding: Encoding,
+        backend: Backend,
+        encoding: Encoding | TextPrompts,
         adapters: Adapters,
         *,
+        tokenizer: Tokenizer | None = None,
         model: str = "",
         job: str = "",
     ) -> None:
         """Takes a session whose model is ready, and closes it in the end. Use `open`, which makes everything."""
         self.model = model
         """The name of the model, as it was asked for."""
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         self._session = session
+        self._backend = backend
         self._encoding = encoding
         self._adapters = adapters
         self._job = job
@@ -105,6 +114,13 @@ class EngineClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's. Raises ConfigError where the engine has its own and takes text."""
+        if self._tokenizer is None:
+            raise ConfigError(f"backend={self._backend.name!r}: takes text, so there is no tokenizer here")
+        return self._tokenizer
 
     @property
     def info(self) -> ModelInfo:
@@ -131,10 +147,11 @@ class EngineClient:
         EngineLost or ManagerUnavailable if the model is lost while it waits; ModelReplaced if the client is retired;
         RequestAborted if it is closed.
         """
-        ids = self._encoding.prompt(prompt, self.info, room=1)
+        self._backend.check_params(params)
+        fields = self._encoding.fields(prompt, self.info, room=1)
         adapter = self._adapters.of(params.adapter)
         job = self._job if job is None else job
-        request = Request(callers_id(request_id), ids, params, job=job, adapter=adapter)
+        request = Request(callers_id(request_id), params=params, job=job, adapter=adapter, **fields)
         return self._session.send(request) if params.n == 1 else submit_choices(self._session.send, request)
 
     def score(
@@ -151,6 +168,8 @@ class EngineClient:
         only those count that are not of sampling: priority, deadline, cache_salt and adapter. Context.continued says
         which tokens are scored.
         """
+        params = params.unsampled()
+        self._backend.check_params(params)
         family, adapter = callers_id(request_id), self._adapters.of(params.adapter)
         context = self._encoding.context(prompt, self.info)
         encoded = [context.continued(continuation) for continuation in continuations]
@@ -160,7 +179,7 @@ class EngineClient:
             Request(
                 sibling_id(family, index),
                 ids,
-                params.unsampled(),
+                params,
                 job=self._job,
                 family=family,
                 task="score",
@@ -181,17 +200,19 @@ class EngineClient:
         normalize: bool = True,
     ) -> Future[Output]:
         """A future of the prompt's vector; otherwise as `score`."""
-        ids = self._encoding.prompt(prompt, self.info)
+        params = params.unsampled()
+        self._backend.check_params(params)
+        fields = self._encoding.fields(prompt, self.info)
         return self._session.send(
             Request(
                 callers_id(request_id),
-                ids,
-                params.unsampled(),
+                params=params,
                 job=self._job,
                 task="embed",
                 pooling=pooling,
                 normalize=normalize,
                 adapter=self._adapters.of(params.adapter),
+                **fields,
             )
         )
 
@@ -211,6 +232,22 @@ class EngineClient:
         self._session.close()
 
 
+def _check_chat(model: str, tokenizer: Tokenizer, chat: bool | None) -> None:
+    if chat and not tokenizer.has_chat_template:
+        raise ConfigError(
+            f"{model} has no chat template, which chat=True (--chat always) and system (--system) need: "
+            "leave them out, or name another model"
+        )
+
+
+def _check_files(model: str, backend: Backend) -> None:
+    if is_gguf(model) != (backend.files == "gguf"):
+        local = [each for each in BACKENDS.values() if not each.is_remote]
+        can = ", ".join(each.name for each in local if (each.files == "gguf") == is_gguf(model))
+        takes = "GGUF files (x.gguf)" if backend.files == "gguf" else "weights in safetensors format"
+        raise ConfigError(f"--model {model}: the back end {backend.name} takes {takes}; for this model: {can}")
+
+
 def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelConfig:
     """The settings as the manager takes them: folders are the same from wherever they are named, and equal revisions
     have equal contents.
@@ -218,6 +255,8 @@ def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelC
     config = msgspec.structs.replace(config, revision=revision)
     if Path(config.model).expanduser().is_dir():
         config = msgspec.structs.replace(config, model=str(folder))
+    elif is_gguf(config.model) and Path(config.model).expanduser().is_file():
+        config = msgspec.structs.replace(config, model=str(folder / Path(config.model).name))
     if config.draft_model is not None:
         config = msgspec.structs.replace(config, draft_model=_draft_folder(config.draft_model))
     return config

@@ -28,8 +28,10 @@ class Decoder(Protocol):
         """The text of each token but special ones, joined, as a constraint takes an output."""
 
 
-def answer_of(output: Output, request: Request, decoder: Decoder, latency: float) -> Output:
-    """The output of that request, with all that the client adds."""
+def answer_of(output: Output, request: Request, decoder: Decoder | None, latency: float) -> Output:
+    """The output of that request, with all that the client adds; no decoder where the engine gives text."""
+    if decoder is None:
+        return replace(output, latency=latency)
     prompt, given = output.prompt_logprobs, output.logprobs
     if request.task == "score":
         assert prompt is not None, "a score has log-probabilities"

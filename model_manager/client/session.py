@@ -64,8 +64,9 @@ class Session:
         folder: Path,
         election: Election,
         settings: ManagerConfig,
-        decoder: Decoder,
+        decoder: Decoder | None,
     ) -> None:
+        """`decoder` makes text of token ids; None where the engine gives text."""
         self._config = config
         self._opening = OpenModel(config, str(folder), settings)
         self._election = election

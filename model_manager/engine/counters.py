@@ -46,8 +46,12 @@ class EngineCounters:
 
     def started(self, sequence: Sequence) -> None:
         """Count a sequence that runs for the first time."""
-        self._prompt_tokens += sequence.num_prompt_tokens
-        self._cached_tokens += sequence.cached_tokens or 0
+        self.prompted(sequence.num_prompt_tokens, sequence.cached_tokens or 0)
+
+    def prompted(self, tokens: int, cached: int) -> None:
+        """Count a prompt, and how many of its tokens were not computed again."""
+        self._prompt_tokens += tokens
+        self._cached_tokens += cached
 
     def generated(self, now: float, count: int) -> None:
         """Count sampled tokens."""

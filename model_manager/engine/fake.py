@@ -221,6 +221,10 @@ class FakeEngine:
         return token_id
 
 
+load = FakeEngine.load
+"""As the table of back ends names it."""
+
+
 def _config_json(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -15,14 +15,17 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
 from ..store.revisions import check_revision
+from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
+from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
-from ..wire.errors import ErrorInfo, InvalidRequest, ModelLoadFailed, RequestError
+from ..wire.errors import ErrorInfo, InvalidRequest, ModelError, ModelLoadFailed, RequestError
 from ..wire.messages import (
     Cancel,
     EngineFailed,
@@ -45,7 +48,9 @@ log = logging.getLogger(__name__)
 LOAD_FAILED = 3
 """Exit status if the model could not be loaded; EngineFailed has said why."""
 STEP_FAILED = 1
-"""Exit status if a step raised; the log says why. Its requests go on in the next process."""
+"""Exit status if a step raised; the log says why. Its requests go on in the next process, but after a ModelError: the
+manager was told that no next process can do better, and the job fails.
+"""
 
 _STATS_INTERVAL = 0.5
 
@@ -87,6 +92,9 @@ def run(start: StartEngine, link: ManagerLink) -> int:
     gc.freeze()  # the collector need not visit the model's objects in every full pass
     try:
         EngineLoop(engine, link).serve()
+    except ModelError as error:
+        log.error("ends: %s", error)
+        link.send(EngineFailed(error.info()))
     except Exception:
         log.exception("ends: a step failed")
     return STEP_FAILED
@@ -96,40 +104,9 @@ def load_engine(start: StartEngine) -> Engine:
     """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
     check_engine_extra(start.config)
     check_revision(start.config.model, Path(start.folder), start.config.revision)
-    if start.config.backend == "fake":
-        from .fake import FakeEngine
-
-        return FakeEngine.load(start.config, Path(start.folder))
-    # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
-    # process wants a core, and Beam's workers do.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from ..grammars.compiling import GrammarCompiler
-    from .engine import LLMEngine
-    from .loading.draft_loading import load_with_draft
-    from .resident_memory import give_back
-    from .scheduling.stopping import StopRules
-    from .tensor_parallel.leader import load_divided
-
-    give_back()  # before the weights are loaded
-    if start.config.tensor_parallel > 1:
-        loaded, draft_runner = load_divided(start.config, Path(start.folder)), None
-    else:
-        loaded, draft_runner = load_with_draft(start.config, Path(start.folder))
-    folder, info = Path(start.folder), loaded.info
-    stop_rules = StopRules.load(folder, info.eos_token_ids)
-    grammars = (
-        GrammarCompiler(folder, info.vocab_size, info.eos_token_ids) if stop_rules.tokenizer is not None else None
-    )
-    give_back()
-    return LLMEngine(
-        loaded.runner,
-        loaded.info,
-        start.config,
-        stop_rules,
-        draft_runner=draft_runner,
-        adapter_slots=loaded.adapter_slots,
-        grammars=grammars,
-    )
+    module, _, function = BACKENDS[start.config.backend].loader.partition(":")
+    load: Callable[[ModelConfig, Path], Engine] = getattr(import_module(module), function)
+    return load(start.config, Path(start.folder))
 
 
 class EngineLoop:

@@ -61,6 +61,29 @@ def allowed(constraint: Constraint, text: str) -> int:
     return taken if taken < len(tokens) or matcher.is_accepting() else taken - 1
 
 
+def as_lark(constraint: Constraint) -> str:
+    """The constraint as a Lark grammar, for an engine with an older llguidance of its own: characters of JSON may be
+    escaped in several ways there. `check` says what is wrong with a constraint.
+    """
+    options = {name: value for name, value in OPTIONS.items() if name != "json_allowed_escapes"}
+    if constraint.grammar is not None:
+        return prepared_lark(constraint.grammar, options)
+    if constraint.regex is not None:
+        return f"start: /(?:{ascii_classes(constraint.regex)})/"
+    if constraint.choice is not None:
+        return f"start: /(?:{'|'.join(map(_literal, constraint.choice))})/"
+    schema = constraint.json_schema if isinstance(constraint.json_schema, dict) else {}
+    return f"start: %json {json.dumps(prepared(schema) | {'x-guidance': options})}"
+
+
+def is_whole(lark: str, text: str) -> bool:
+    """True if the text is an output of the grammar from beginning to end. Needs no model."""
+    tokenizer = LLTokenizer("byte")
+    matcher = _matcher(tokenizer, LLMatcher.grammar_from_lark(lark))
+    tokens = tokenizer.tokenize_bytes(text.encode())
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
 class GrammarCompiler:
     """Compiles grammars over one model's tokens; any thread may call it. The interpreter's lock is free meanwhile."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from llguidance import regex_to_lark
@@ -54,12 +54,14 @@ class Lexeme(NamedTuple):
     """The text that is compiled."""
 
 
-def prepared_lark(grammar: str) -> str:
-    """An equal grammar in that form; raises InvalidRequest for what cannot be compiled safely, or not at all."""
+def prepared_lark(grammar: str, options: Mapping[str, Any] = OPTIONS) -> str:
+    """An equal grammar in that form, with `options` of how its JSON is written; raises InvalidRequest for what cannot
+    be compiled safely, or not at all.
+    """
     written: list[str] = []
     plain: list[str] = []
     position = spans = 0
-    for piece in pieces(grammar):
+    for piece in pieces(grammar, options):
         before, position = grammar[position : piece.start], piece.end
         if piece.keyword.startswith("%") and "substring_chars" in piece.written:
             spans += piece.end - piece.start - len(piece.keyword)
@@ -72,13 +74,13 @@ def prepared_lark(grammar: str) -> str:
     return "".join([*written, grammar[position:]])
 
 
-def pieces(grammar: str) -> Iterator[Lexeme]:
+def pieces(grammar: str, options: Mapping[str, Any] = OPTIONS) -> Iterator[Lexeme]:
     """The pieces in order; raises InvalidRequest for one that has no end, or that llguidance misreads."""
     position = 0
     while found := _PIECE.search(grammar, position):
         start, position, text = found.start(), found.end(), found[0]
         if found["keyword"]:
-            value, written, position = _embedded(grammar, position, text)
+            value, written, position = _embedded(grammar, position, text, options)
             yield Lexeme(start, position, text, value, text + written)
         elif found["regex"]:
             said = misread(text[1:-1])
@@ -117,7 +119,7 @@ def ascii_classes(regex: str) -> str:
     return regex_to_lark(regex, use_ascii="dw")
 
 
-def _embedded(grammar: str, position: int, keyword: str) -> tuple[Any, str, int]:
+def _embedded(grammar: str, position: int, keyword: str, options: Mapping[str, Any]) -> tuple[Any, str, int]:
     """The compiled form of the JSON after a keyword, and where the JSON ends."""
     space = _SPACE.match(grammar, position)
     assert space is not None
@@ -136,7 +138,7 @@ def _embedded(grammar: str, position: int, keyword: str) -> tuple[Any, str, int]
         if schema is False:
             raise InvalidRequest("takes a schema that something satisfies, got false")
         schema = schema if isinstance(schema, dict) else {}
-        return schema, " " + json.dumps(prepared(schema) | {"x-guidance": OPTIONS}), end
+        return schema, " " + json.dumps(prepared(schema) | {"x-guidance": dict(options)}), end
     except InvalidRequest as error:
         said = str(error).removeprefix("constraint.").removeprefix("json_schema: ")
         raise InvalidRequest(f"constraint.grammar: {place(grammar, start)}: %json: {said}") from None

@@ -14,9 +14,10 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..store.environments import engine_environment, engine_python
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.messages import (
     EngineFailed,
@@ -30,6 +31,7 @@ from ..wire.messages import (
 )
 from ..wire.transport import AsyncConnection, ConnectionLost, ProtocolError
 
+ENGINE_MODULE = "millrace.model_manager.engine.process"
 _FIRST_SIGN_WITHIN = 60.0
 """Seconds for a new process to give its first sign of life: Python itself starts slowly on a loaded machine."""
 _SHUTDOWN_WITHIN = 3.0
@@ -208,6 +210,9 @@ def _spawn(
     command: Sequence[str], theirs: socket.socket, config: ModelConfig, gpus: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     fd = theirs.fileno()
+    environment: Mapping[str, str] = os.environ
+    if (python := engine_python(config)) is not None:
+        command, environment = (str(python), "-P", "-m", ENGINE_MODULE), engine_environment()
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     threads = {} if config.num_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(config.num_threads))
     return subprocess.Popen(
@@ -216,7 +221,7 @@ def _spawn(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=[fd],
-        env={**os.environ, **threads, **visible},
+        env={**environment, **threads, **visible},
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from ..wire.errors import ConfigError
 
@@ -41,7 +42,7 @@ def places(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[Place]:
     Engines on the CPU divide its `cores`, unless num_threads says otherwise. Raises ConfigError, with what the machine
     has, when there are not GPUs enough for the engines asked for.
     """
-    if config.backend == "fake" or config.device == "cpu" or not gpus:
+    if not BACKENDS[config.backend].uses_gpus or config.device == "cpu" or not gpus:
         return _on_cpu(config, cores)
     each = config.tensor_parallel
     count = config.num_engines or max(1, len(gpus) // each)

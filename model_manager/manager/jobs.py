@@ -22,7 +22,7 @@ class JobCounts:
         """A request of the job has its output; of further answers to a prompt only the tokens count."""
         count = self._touch(job)
         if not first:
-            generated = count.generated_tokens + len(output.token_ids)
+            generated = count.generated_tokens + output.num_generated
             self._jobs[job] = msgspec.structs.replace(count, generated_tokens=generated)
             return
         self._jobs[job] = msgspec.structs.replace(
@@ -30,7 +30,7 @@ class JobCounts:
             finished=count.finished + 1,
             prompt_tokens=count.prompt_tokens + output.prompt_tokens,
             cached_tokens=count.cached_tokens + output.cached_tokens,
-            generated_tokens=count.generated_tokens + len(output.token_ids),
+            generated_tokens=count.generated_tokens + output.num_generated,
         )
 
     def failed(self, job: str) -> None:

@@ -131,7 +131,7 @@ class Model:
         slot.stats = report.stats or slot.stats
 
     def cannot_load(self, engine: int, error: ErrorInfo) -> None:
-        """An engine says that it cannot load the model."""
+        """An engine says that it cannot load the model, or that none could answer with it any more."""
         self._give_up(self._engines.slots[engine], error)
 
     def died(self, engine: int, reason: str, *, hopeless: bool, now: float) -> None:

@@ -24,7 +24,7 @@ def _size(output: Output) -> int:
     """Bytes that an output takes, about."""
     numbers = len(output.token_ids) + len(output.forced)
     numbers += sum(each.num_numbers for each in (output.logprobs, output.prompt_logprobs) if each is not None)
-    return _OVERHEAD + _BYTES_PER_NUMBER * numbers + len(output.embedding or b"")
+    return _OVERHEAD + _BYTES_PER_NUMBER * numbers + len(output.embedding or b"") + len(output.text)
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class Server:
             case EngineReady():
                 model.ready(engine, message.info, now)
             case EngineFailed():
-                _log.warning("%s cannot be loaded: %s", key, message.error.message)
+                _log.warning("%s is given up: %s", key, message.error.message)
                 model.cannot_load(engine, message.error)
         self._soon()
 

@@ -11,10 +11,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.errors import MillraceError
 from ..wire.messages import Message
-from .engine_process import EngineProcess, Report
+from .engine_process import ENGINE_MODULE, EngineProcess, Report
 
-ENGINE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.process")
+ENGINE_COMMAND = (sys.executable, "-P", "-m", ENGINE_MODULE)
 
 EngineName = tuple[str, int]
 """The model's key, and which of its engines."""
@@ -96,7 +97,7 @@ class Supervisor:
                 await asyncio.wait(self._ending.copy())
             try:
                 engine = self._engines[name] = EngineProcess(config, folder, self._settings, self._command, gpus)
-            except OSError as error:
+            except (OSError, MillraceError) as error:
                 self._listener.engine_died(name, f"its process cannot be started: {error}", hopeless=True)
                 return
             death = await engine.run(lambda message: self._hear(name, engine, message))

@@ -13,6 +13,7 @@ from ..wire.conversion import nearest
 from ..wire.errors import ConfigError, ModelNotFound
 from .cache_folder import cache_folder
 from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
+from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
 
 _EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
 
@@ -20,15 +21,18 @@ _EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
 def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a model: config.json, tokenizer.json and safetensors weights, fetched if they are elsewhere.
 
-    `model` is the embedded model's name, a folder, a hub name (`org/name`, at `revision`) or `gs://bucket/folder`.
-    `cache_dir` is where buckets are fetched to: `MILLRACE_CACHE_DIR`, else ~/.cache/millrace, by default (the hub has
-    its own cache, which HF_HOME names).
+    `model` is the embedded model's name, a folder, a hub name (`org/name`, at `revision`) or `gs://bucket/folder`; or a
+    GGUF file in one of these (`org/name/file.gguf`), and then the folder is the one that holds the file. `cache_dir` is
+    where buckets are fetched to: `MILLRACE_CACHE_DIR`, else ~/.cache/millrace, by default (the hub has its own cache,
+    which HF_HOME names).
 
     Raises ModelNotFound, ModelCorrupt or ModelUnsupported, plain ModelError where access is denied, and ConfigError
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
     if revision is not None and not is_hub_name(model):
         raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
+    if is_gguf(model):
+        return _holding(model, revision, cache_dir)
     return check(_local(model, revision, WANTED, cache_dir), model)
 
 
@@ -43,8 +47,10 @@ def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
 
 
 def is_hub_name(model: str) -> bool:
-    """True for `org/name`, unless a folder of that name is here."""
+    """True for `org/name` and `org/name/file.gguf`, unless it is the name of something here."""
     is_path = model.startswith(("/", ".", "~")) or in_bucket(model)
+    if is_gguf(model):
+        return not is_path and model.count("/") == 2 and not Path(model).is_file()
     return not is_path and model.count("/") == 1 and not Path(model).is_dir()
 
 
@@ -66,6 +72,20 @@ def _local(model: str, revision: str | None, wanted: Sequence[str], cache_dir: P
     return _EMBEDDED if model == EMBEDDED_MODEL else _folder(model)
 
 
+def _holding(model: str, revision: str | None, cache_dir: Path | None) -> Path:
+    """The local folder that holds a GGUF file with all its parts."""
+    home, _, name = model.rpartition("/")
+    if is_hub_name(model) or in_bucket(model):
+        folder = _local(home, revision, [file_pattern(name)], cache_dir)
+    else:
+        folder = Path(model).expanduser().parent.resolve()
+    if not (folder / name).is_file():
+        raise ModelNotFound(f"--model {model}: no such file{_near_miss(folder / name, '*.gguf')}")
+    for path in gguf_files(model, folder):
+        read_gguf(path)
+    return folder
+
+
 def _folder(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -78,10 +98,11 @@ def _folder(model: str) -> Path:
     )
 
 
-def _near_miss(folder: Path) -> str:
-    """A hint at the name that was probably meant, or nothing."""
+def _near_miss(path: Path, files: str = "") -> str:
+    """A hint at the folder, or the file of a pattern, that was probably meant; or nothing."""
     neighbours = [EMBEDDED_MODEL]
-    if folder.parent.is_dir():
-        neighbours += [child.name for child in folder.parent.iterdir() if child.is_dir()]
-    meant = nearest(folder.name, neighbours)
+    if path.parent.is_dir():
+        found = path.parent.glob(files) if files else path.parent.iterdir()
+        neighbours += [child.name for child in found if child.is_file() == bool(files)]
+    meant = nearest(path.name, neighbours)
     return f" (did you mean {meant}?)" if meant else ""

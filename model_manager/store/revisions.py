@@ -3,7 +3,7 @@
     a hub's commit        9f2c…, 40 digits       of org/name, whatever branch or tag was asked for
     bucket-<16 digits>    a hash of the names, sizes, generations and checksums of the objects that were fetched
     folder-<16 digits>    a hash of the folder's files: all of the small ones, of the weights every tensor's name, type,
-                          shape and place, and three pieces of its values
+                          shape and place, and three pieces of its values; of a GGUF file's folder, that file alone
 
 The pieces stand for the whole so that a client need not read gigabytes to open a model. Training changes some value of
 each; an edit of single values between them goes unseen.
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..wire.errors import ModelCorrupt
 from .contents import is_wanted
 from .footprint import Header, read_header
+from .gguf import gguf_files, is_gguf, read_gguf
 from .resolving import in_bucket
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -35,37 +36,52 @@ def revision_of(model: str, folder: Path) -> str:
         return folder.name  # so the hub's cache names it
     if in_bucket(model):
         return f"bucket-{folder.name}"  # snapshots.py names it by the hash of its manifest
-    return _FOLDER + _digest_of(folder)
+    return _FOLDER + _digest_of(model, folder)
 
 
 def check_revision(model: str, folder: Path, revision: str | None) -> None:
     """Raise ModelCorrupt if a folder changed after its revision was computed: its answers would carry that name."""
     if revision is None or not revision.startswith(_FOLDER):
         return
-    if (found := _FOLDER + _digest_of(folder)) != revision:
+    if (found := _FOLDER + _digest_of(model, folder)) != revision:
         raise ModelCorrupt(
             f"{model}: the files changed while jobs used them ({revision} is now {found});"
             " put other weights into another folder, and name that"
         )
 
 
-def _digest_of(folder: Path) -> str:
+def _digest_of(model: str, folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.is_file() and is_wanted(path.name)):
+    for path in gguf_files(model, folder) if is_gguf(model) else _wanted(folder):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        for part in _parts(path) if path.name.endswith(_WEIGHTS) else [path.read_bytes()]:
+        for part in _parts(path):
             digest.update(part)
     return digest.hexdigest()[:_DIGITS]
 
 
+def _wanted(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and is_wanted(path.name))
+
+
 def _parts(path: Path) -> Iterator[bytes]:
-    """A safetensors file's header and, in file order, pieces of its tensors; damage is found elsewhere."""
-    header = read_header(path)
-    yield header.raw
+    """A small file; or the header of weights and, in file order, pieces of their tensors. Damage is found elsewhere."""
+    if is_gguf(path.name):
+        gguf, size = read_gguf(path), path.stat().st_size
+        yield from _pieces(path, gguf.size, zip(gguf.offsets, [*gguf.offsets[1:], size], strict=True))
+    elif path.name.endswith(_WEIGHTS):
+        header = read_header(path)
+        begin = len(header.raw)
+        yield from _pieces(path, begin, ((begin + at, begin + end) for at, end in sorted(_places(header))))
+    else:
+        yield path.read_bytes()
+
+
+def _pieces(path: Path, header_size: int, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     with path.open("rb") as file:
-        for begin, end in sorted(_places(header)):
+        yield file.read(header_size)
+        for begin, end in places:
             for place in (begin, (begin + end) // 2, max(begin, end - _PIECE)):
-                file.seek(len(header.raw) + place)
+                file.seek(place)
                 yield file.read(min(_PIECE, end - place))
 
 

@@ -48,12 +48,13 @@ def _request_size(request: Request) -> int:
     listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())
     tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
     constraint = 0 if params.constraint is None else len(params.constraint.key()) // _BYTES_PER_TOKEN
-    return tokens + listed + constraint + _tokens_worth(request.output_logprobs)
+    text = len(request.text) + sum(len(repr(each)) for each in request.messages)
+    return tokens + listed + constraint + text + _tokens_worth(request.output_logprobs)
 
 
 def _output_size(output: Output) -> int:
     numbers = _tokens_worth(output.logprobs) + _tokens_worth(output.prompt_logprobs)
-    return len(output.token_ids) + numbers + len(output.embedding or b"") // _BYTES_PER_TOKEN
+    return len(output.token_ids) + numbers + len(output.text) + len(output.embedding or b"") // _BYTES_PER_TOKEN
 
 
 def _failure_size(failure: Failure) -> int:

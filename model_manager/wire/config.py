@@ -15,7 +15,8 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .conversion import converted, nearest
+from .backends import BACKENDS, COMMON_SETTINGS
+from .conversion import converted, nearest, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -24,7 +25,8 @@ Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
 KvCacheDtype = Literal["auto", "int8", "fp8"]
-Backend = Literal["torch", "fake"]
+Option = str | int | float | bool
+"""A value of a back end's option."""
 Speculation = Literal["off", "prompt_lookup", "draft_model"]
 
 
@@ -68,7 +70,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     model: str = EMBEDDED_MODEL
-    """A hub name (`org/name`), a folder, `gs://bucket/folder`, or `millrace-tiny`, the embedded demo model."""
+    """A hub name (`org/name`), a folder, `gs://bucket/folder`, or `millrace-tiny`, the embedded demo model; for
+    llama.cpp a GGUF file (`x.gguf`, `org/name/x.gguf`, `gs://bucket/folder/x.gguf`)."""
     revision: str | None = None
     """A hub branch, tag or commit; only for hub names. A client replaces it by the commit that it found."""
     dtype: Dtype = "auto"
@@ -110,8 +113,12 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     adapters runs through transformers' code (docs: LoRA adapters)."""
     max_lora_rank: int = 64
     """Highest rank of an adapter; what max_loras of them need is left free beside the KV cache."""
-    backend: Backend = "torch"
-    """`fake` answers at once with tokens derived from the prompt: no weights, no torch (tests, dry runs)."""
+    backend: str = "torch"
+    """Which engine answers: torch is millrace's own (docs: Engines; `millrace engines` lists the others)."""
+    backend_options: dict[str, Option] = {}
+    """Options of another engine, by its own names for them."""
+    backend_python: str | None = None
+    """The Python that runs another engine; by default that of the environment which `millrace engines install` made."""
 
     def __post_init__(self) -> None:
         _check("model", self.model, bool(self.model.strip()), "a hub name, a folder or gs://bucket/folder")
@@ -132,11 +139,32 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         divided = self.max_loras and self.tensor_parallel > 1
         _check("max_loras", self.max_loras, not divided, f"0 beside tensor_parallel={self.tensor_parallel}")
 
+        self._check_backend()
         guesses = self.num_speculative_tokens
         _check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
         draft, asked = self.draft_model, self.speculation == "draft_model"
         _check("draft_model", draft, (draft is not None) == asked, "a model if speculation is draft_model, else none")
         _check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
+
+    def _check_backend(self) -> None:
+        """Another engine obeys fewer settings, and has options of its own."""
+        if self.backend not in BACKENDS:
+            meant = nearest(self.backend, BACKENDS)
+            hint = f": did you mean {meant}?" if meant else f": takes one of {', '.join(BACKENDS)}"
+            raise ConfigError(f"backend={self.backend!r}{hint}")
+        backend = BACKENDS[self.backend]
+        for field in msgspec.structs.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            at_default = value == (field.default_factory() if field.default is msgspec.NODEFAULT else field.default)
+            if not at_default and name not in COMMON_SETTINGS and name not in backend.settings:
+                raise ConfigError(f"{name}={value!r}: the back end {self.backend} does not take it")
+        for name in self.backend_options:
+            if backend.options is not None and name not in backend.options:
+                what = f"option of the back end {self.backend}"
+                raise ConfigError(unknown(name, backend.options, what=what) if backend.options else _no_option(name))
+        python = self.backend_python
+        own = bool(backend.packages)
+        _check("backend_python", python, python is None or own, "a path, for a back end with packages of its own")
 
     @property
     def key(self) -> str:
@@ -148,7 +176,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
         formats = (self.dtype, self.quantization, self.kv_cache_dtype)
         ranks = self.max_lora_rank if self.max_loras else 0  # adapters change which code computes
-        identity = (model, self.revision, *formats, self.device, self.max_model_len, ranks, self.backend)
+        engine = (self.backend, sorted(self.backend_options.items()), self.backend_python)
+        identity = (model, self.revision, *formats, self.device, self.max_model_len, ranks, *engine)
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         return f"{model.rsplit('/', 1)[-1]}-{digest}"
 
@@ -194,6 +223,10 @@ def runtime_dir() -> Path:
     """The folder of the manager's socket and lock: `MILLRACE_RUNTIME_DIR`, else one of this user's on this machine."""
     named = os.environ.get("MILLRACE_RUNTIME_DIR")
     return Path(named) if named else Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}"
+
+
+def _no_option(name: str) -> str:
+    return f"backend_options: {name}: millrace's own engines take none; their options are settings of ModelConfig"
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

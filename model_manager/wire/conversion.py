@@ -97,9 +97,10 @@ def _described(kind: types.Type) -> str:
     if isinstance(kind, types.StructType):
         return f"an object with {', '.join(field.name for field in kind.fields)}"
     if isinstance(kind, types.DictType):
-        return (
-            f"an object with {_NAMES[type(kind.key_type)][1]} as names and {_NAMES[type(kind.value_type)][1]} as values"
-        )
+        values = kind.value_type
+        members = values.types if isinstance(values, types.UnionType) else (values,)
+        named = " or ".join(_NAMES[type(each)][1] for each in members)
+        return f"an object with {_NAMES[type(kind.key_type)][1]} as names and {named} as values"
     return _NAMES[type(kind)][0]
 
 

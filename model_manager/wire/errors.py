@@ -10,6 +10,7 @@
     │   ├── ConstraintNotMet     its output would end, or go on, where its constraint does not let it
     │   ├── AnswerRejected       the answer is no value of the type that was asked for
     │   ├── NonFiniteLogits      the model computed NaN or infinity for it
+    │   ├── ServerFailed         a server failed at it in every try, and works otherwise
     │   └── EngineKiller         it was running each time that its engine died
     ├── ModelError           wrong with the model or the machine: the job fails at once
     │   ├── ModelNotFound        no such name, folder or bucket
@@ -87,6 +88,10 @@ class AnswerRejected(RequestError):
 
 class NonFiniteLogits(RequestError):
     """The model computed NaN or infinity for this request."""
+
+
+class ServerFailed(RequestError):
+    """A server failed at this request in every try, while its health route answered."""
 
 
 class EngineKiller(RequestError):

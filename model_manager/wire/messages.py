@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -90,6 +90,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """For an embedding: scale the vector to length 1."""
     adapter: Adapter | None = None
     """What `params.adapter` names."""
+    text: str = ""
+    """The prompt of an engine that takes text; `prompt_token_ids` is empty then."""
+    messages: list[dict[str, Any]] = []
+    """The same of a conversation, in the place of `text`."""
 
     def work(self) -> Self:
         """All that the answer depends on: equal for two tries of the same, however far the first one got."""
@@ -138,13 +142,22 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     ending that replaces what the model said there.
     """
     text: str = ""
-    """Without the stop string or stop token, and without special tokens."""
+    """Without the stop string or stop token, and without special tokens; from an engine that takes text, else made by
+    the client.
+    """
+    num_tokens: int | None = None
+    """From an engine that takes text: how many tokens it generated. Its `token_ids` may be empty."""
     closed_at: int | None = None
     """The offset in `text` (characters, from 0) of the ending that is not the model's; see `num_own_tokens`."""
     latency: float = 0.0
     """Seconds from submission to answer, as the client measured them."""
     choices: tuple[Output, ...] = ()
     """For n > 1 all answers, this one first."""
+
+    @property
+    def num_generated(self) -> int:
+        """Generated tokens."""
+        return len(self.token_ids) if self.num_tokens is None else self.num_tokens
 
     @property
     def vector(self) -> list[float]:
@@ -310,7 +323,7 @@ class EngineReady(Message, frozen=True):
 
 
 class EngineFailed(Message, frozen=True):
-    """The model cannot be loaded; the process exits next."""
+    """The model cannot be loaded, or can no longer answer any request; the process exits next."""
 
     error: ErrorInfo
 

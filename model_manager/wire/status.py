@@ -38,6 +38,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """Format of keys and values; empty for an engine that holds none."""
     revision: str = ""
     """Contents of the model (store/revisions.py)."""
+    chat: bool = False
+    """Of an engine that takes text: plain text is one user turn of a conversation, unless the client says otherwise."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):

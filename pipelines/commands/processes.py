@@ -94,9 +94,15 @@ def _model_line(model: ModelStatus) -> str:
         f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
         f"{counted(model.clients, 'client')}, "
         f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
-        f"cache {stats.blocks_used}/{stats.blocks_total} blocks, {stats.rss_mb:,.0f} MB, "
+        f"{_cache(model)}{stats.rss_mb:,.0f} MB, "
         f"{counted(model.restarts, 'restart')} ({model.key})"
     )
+
+
+def _cache(model: ModelStatus) -> str:
+    """Blocks of KV cache; nothing for an engine that does not tell."""
+    stats = model.stats
+    return f"cache {stats.blocks_used}/{stats.blocks_total} blocks, " if stats.blocks_total else ""
 
 
 def _name(model: ModelStatus) -> str:

@@ -19,8 +19,8 @@ from ..flags.options import make_parser
 from ..flags.tasks import TASKS
 from ..machines import GPUS
 
-_LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "backend")
-"""Flags that serve somebody at a terminal, and a stand-in for tests."""
+_LEFT_OUT = ("help", "dry_run", "quiet", "verbose")
+"""Flags that serve somebody at a terminal."""
 _REQUIRED = ("input", "output")
 _INTEGER = "-?[0-9]+"
 _NUMBER = r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?"
@@ -35,6 +35,11 @@ _TEXT: dict[str, str] = {
     "draft_model": f"({_BUCKET_OR_HUB}|millrace-tiny)",
     "model_updates": "watch:gs://[^ ]+",
     "adapter": f"({_BUCKET_OR_HUB})",
+    "backend": "[a-z0-9_]+",
+    "endpoint": "https?://[^ ]+( https?://[^ ]+)*",
+    "server_command": ".+",
+    "backend_options": "[A-Za-z_][^ =]*=[^ ]*( [A-Za-z_][^ =]*=[^ ]*)*",
+    "backend_python": "/[^ ]+",
     "revision": "[-A-Za-z0-9_./]+",
     "prompt_column": ".+",
     "text_column": ".+",

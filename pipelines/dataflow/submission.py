@@ -19,6 +19,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from apache_beam.runners.runner import PipelineState
 from google.auth.exceptions import DefaultCredentialsError
 
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ConfigError, ModelError
 from millrace.transforms.addresses import Address, WatchedFiles
@@ -70,8 +71,9 @@ def check_flags(options: JobOptions) -> None:
     for flag, address in _addresses(options):
         if address.is_local:
             raise ConfigError(f"{flag} {address}: workers do not see this machine's files; takes gs://bucket/…")
-    for flag, model in (("--model", options.model.model), ("--draft_model", options.model.draft_model)):
-        _check_model(flag, model, options.beam)
+    if not BACKENDS[options.model.backend].is_remote:
+        for flag, model in (("--model", options.model.model), ("--draft_model", options.model.draft_model)):
+            _check_model(flag, model, options.beam)
     _check_template(options, cloud.template_location)
     check(options)
 
@@ -126,6 +128,11 @@ def _check_credentials(beam_options: PipelineOptions) -> None:
 
 def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
     """Bytes of all models together, and why they are not known if so."""
+    backend = BACKENDS[options.model.backend]
+    if backend.is_remote:
+        return None if backend.uses_gpus else 0, [
+            f"workers fetch no model: the back end {backend.name} names it to servers"
+        ]
     names = [name for name in (options.model.model, options.model.draft_model) if name]
     if options.dry_run and any(is_remote(name) for name in names):
         return None, ["a dry run asks no network how large the model is"]

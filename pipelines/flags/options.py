@@ -24,6 +24,7 @@ from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists
 
 from ..machines import GpuRequest
+from .backend import add_backend, read_backend
 from .beam import beam_options, complete
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
@@ -143,7 +144,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         lateness=known.lateness,
         dead_letters=_address("--dead_letters", known.dead_letters, beam) if known.dead_letters else None,
         if_exists="overwrite" if known.overwrite else "resume" if known.resume else "refuse",
-        model=ModelConfig.parse(given(known, names["model"])),
+        model=ModelConfig.parse(given(known, names["model"]) | read_backend(known)),
         chat=_CHAT[known.chat],
         sampling=_sampling({**task.defaults} | given(known, names["sampling"])),
         manager=runner_of(beam).manager_config(given(known, names["manager"])),
@@ -238,9 +239,8 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
         sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
         names["sampling"].append("constraint")
     engine = parser.add_argument_group("engine")
-    names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, "backend"})
-    engine.add_argument("--backend", default=None, help=argparse.SUPPRESS)
-    names["model"].append("backend")
+    backend = add_backend(engine)
+    names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, *backend})
     names["manager"] = add_settings(parser.add_argument_group("manager (times in seconds)"), ManagerConfig)
     _add_run(parser.add_argument_group("run"))
     add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs: Dataflow)"))

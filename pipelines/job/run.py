@@ -27,7 +27,8 @@ from rich.console import Console
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
-from millrace.model_manager.wire.engine_extra import check_engine_extra
+from millrace.model_manager.store.environments import check_engine
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
@@ -74,7 +75,7 @@ def run_job(options: JobOptions, build: Build) -> int:
             return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
         if runs_here(options.beam, options.runner):
-            check_engine_extra(options.model)  # before the model is fetched
+            check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
         for line in () if options.quiet else model_lines(options.model.model):
@@ -84,7 +85,7 @@ def run_job(options: JobOptions, build: Build) -> int:
                 return _run_stream(options, build, console)
             if not options.runner.is_local:
                 return _run_elsewhere(options, build, console)
-            resolve(options.model.model, options.model.revision)
+            _fetch(options)
             if options.if_exists == "overwrite":
                 _check_model(options)
             return _run_here(_built(FnApiRunner(), options, build), options, console)
@@ -98,6 +99,12 @@ def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
         shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # running it would have removed it
         raise
     return pipeline
+
+
+def _fetch(options: JobOptions) -> None:
+    """The model's files, but where servers elsewhere have them."""
+    if not BACKENDS[options.model.backend].is_remote:
+        resolve(options.model.model, options.model.revision)
 
 
 def _check_model(options: JobOptions) -> None:
@@ -191,7 +198,7 @@ def _what_is_kept(files: OutputFiles | None) -> str:
 def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
     if options.runner is not PRISM:
         return _run_elsewhere(options, build, console)
-    resolve(options.model.model, options.model.revision)
+    _fetch(options)
     return _run_on_prism(options, build, console)
 
 

@@ -158,7 +158,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
         return _nothing_done(outcome)
     if not outcome.completions:
         kept = " beside the earlier ones" if outcome.earlier_files else ""
-        return [f"no completions{kept}: every row failed", *_output(outcome)]
+        return [f"no results{kept}: every row failed", *_output(outcome)]
     seconds = max(outcome.seconds, 1e-3)
     return [
         f"{counted(outcome.completions, 'completion')} in {span(seconds)}, first request to last result: "

@@ -7,6 +7,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
+from millrace.model_manager.store.gguf import file_pattern, gguf_files, is_gguf
 from millrace.model_manager.store.resolving import in_bucket, is_hub_name
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
@@ -22,10 +23,14 @@ def is_remote(model: str) -> bool:
 
 def weights_bytes(model: str, revision: str | None = None) -> int:
     """Bytes of all weight files together. Raises ModelError, in one sentence, if they cannot be listed."""
-    sizes = _sizes(model, revision)
-    total = sum(size for name, size in sizes.items() if is_wanted(name) and name.endswith(_WEIGHTS))
+    home, _, file = model.rpartition("/")
+    if is_gguf(model) and not is_remote(model):
+        return sum(path.stat().st_size for path in gguf_files(model, resolve(model)))
+    sizes = _sizes(home if is_gguf(model) else model, revision)
+    pattern = file_pattern(file) if is_gguf(model) else f"*{_WEIGHTS}"
+    total = sum(size for name, size in sizes.items() if is_wanted(name, [pattern]))
     if not total:
-        raise ModelNotFound(f"--model {model}: there are no {_WEIGHTS} files")
+        raise ModelNotFound(f"--model {model}: there are no {pattern.lstrip('*')} files")
     return total
 
 

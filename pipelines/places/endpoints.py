@@ -37,7 +37,7 @@ from millrace.transforms.writing.write_completions import WriteCompletions
 
 from ..flags.options import JobOptions
 from .columns import check_column
-from .loops import check_apart, topics_written
+from .loops import check_apart, check_reads_no_output, topics_written
 from .provenance import check_settings
 from .watched import check_place
 
@@ -104,6 +104,8 @@ def check(options: JobOptions) -> None:
     if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
         _check_folders(options)
+    elif not options.dry_run:
+        check_reads_no_output(options.input, options.output, letters_apart(options))
     files = files_of(options)
     if files is not None and options.if_exists == "resume":
         check_settings(files, options)

@@ -6,10 +6,13 @@ Kafka's brokers are compared by their names. Which topic a Pub/Sub subscription 
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, PubSubAddress, WatchedFiles
+from millrace.transforms.files.file_systems import match
 from millrace.transforms.writing.output_files import Kind, OutputFiles, extension_of, output_and_format
 
 from .watched import is_watched
@@ -36,6 +39,29 @@ def check_apart(inputs: Sequence[Address], output: Address, letters: Address | N
                     f"{flag} {address}: names files such as {path}, which --input {source} matches, so the job "
                     f"would answer its own {_WHAT[flag]}"
                 )
+
+
+def check_reads_no_output(inputs: Sequence[Address], output: Address, letters: Address | None) -> None:
+    """Raises ConfigError where files that are there from an earlier run with this output are among the input.
+
+    Only folders of this machine are looked at: a bucket is not listed before its credentials are checked.
+    """
+    for flag, address in _written(output, letters):
+        if isinstance(address, Files) and address.is_local:
+            files = OutputFiles(output_and_format(address.path, None)[0])
+            there = {_absolute(path): path for kind in get_args(Kind) for path in files.existing(kind)}
+            for source in inputs if there else ():
+                matched = match(source.path) if isinstance(source, Files) else []
+                if own := [path for file in matched if (path := there.get(_absolute(str(file.path))))]:
+                    raise ConfigError(
+                        f"--input {source} matches {own[0]}, which {flag} {address} names too: the job would answer "
+                        f"its own {_WHAT[flag]}; write them into another folder"
+                    )
+
+
+def _absolute(path: str) -> str:
+    """However it was named; a bucket's path stays one text."""
+    return os.path.abspath(path)  # noqa: PTH100
 
 
 def topics_written(output: Address, letters: Address | None) -> dict[str, str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from millrace.model_manager.wire.engine_extra import ENGINE_PACKAGES
+from millrace.model_manager.wire.backends import BACKENDS
 from tests.pipelines.clean_environments import built_wheel, clean_environment, copied, install
 
+ENGINE_PACKAGES = BACKENDS["torch"].modules
 LACKS = rf"the engine runs on {', '.join(ENGINE_PACKAGES)}, which \S+ lacks: pip install 'beam-millrace\[engine\]'"
 IMPORTS_ALL = """
 import importlib, pkgutil

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 import millrace
+from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
 from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.messages import Status, Timings
@@ -225,4 +226,28 @@ def error_classes() -> Iterator[str]:
     yield from _table(("class", "when"), rows)
 
 
-PARTS = {each.__name__: each for each in (flags, rows, parameters, metrics, status, classes, error_classes)}
+def engines() -> Iterator[str]:
+    """Every back end: what it runs and what it can do."""
+    for backend in BACKENDS.values():
+        yield f"### {backend.name}\n\n{backend.summary[0].upper()}{backend.summary[1:]}.\n"
+        lacks = ALL_PARAMETERS - backend.parameters - {"constraint"}
+        facts = {
+            "tasks": _names(backend.tasks),
+            "packages": _names(backend.packages) or "those of millrace",
+            "weights": "the server's" if backend.is_remote else backend.files,
+            "prompts": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
+            "after its death a request": "goes on from its tokens" if backend.continues else "starts anew",
+            "constraints": _names(backend.constraints) or "none",
+            "parameters that it lacks": _names(lacks) or "none",
+            "settings of `ModelConfig` that it obeys": _names(backend.settings) or "those of every back end",
+            "`backend_options`": "the engine's own" if backend.options is None else _names(backend.options) or "none",
+        }
+        yield from _table(("", ""), facts.items())
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in (names if isinstance(names, tuple) else sorted(names)))
+
+
+_ALL = (flags, rows, parameters, metrics, status, classes, error_classes, engines)
+PARTS = {each.__name__: each for each in _ALL}

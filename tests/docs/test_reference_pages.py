@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.pipelines.cli import COMMANDS
 from millrace.pipelines.flags.options import make_parser
 from millrace.pipelines.flags.tasks import TASKS
@@ -23,7 +24,7 @@ def test_each_mark_of_a_page_becomes_its_table(page: Path) -> None:
     assert (made == source) == ("<!-- made" not in source)
 
 
-@pytest.mark.parametrize("part", sorted(set(PARTS) - {"classes"}))
+@pytest.mark.parametrize("part", sorted(set(PARTS) - {"classes", "engines"}))
 def test_each_name_of_a_table_has_a_meaning(part: str) -> None:
     meaning = 2  # flags have the commands behind it
     rows = [line[2:-2].split(" | ") for line in "\n".join(PARTS[part]()).splitlines() if line.startswith("| `")]
@@ -31,10 +32,16 @@ def test_each_name_of_a_table_has_a_meaning(part: str) -> None:
     assert [row[0] for row in rows if not row[meaning if part == "flags" else -1].strip()] == []
 
 
+def test_the_page_of_engines_has_every_engine_and_what_it_cannot_do() -> None:
+    page = "\n".join(PARTS["engines"]())
+    assert [name for name in BACKENDS if f"### {name}\n" not in page] == []
+    assert "| parameters that it lacks | `typical_p` |" in page.partition("### vllm\n")[2].partition("### ")[0]
+
+
 def test_the_page_of_flags_has_every_command_and_flag() -> None:
     page = "\n".join(flags())
     known = {flag for task in TASKS.values() for flag in make_parser(task)._option_string_actions} - {"-h", "--help"}
-    assert [flag for flag in known if f"`{flag}`" not in page] == ["--backend"] * ("--backend" in known)
+    assert [flag for flag in known if f"`{flag}`" not in page] == []
     assert [command for command in COMMANDS if command not in page] == []
 
 

@@ -101,7 +101,7 @@ class Usage(msgspec.Struct, frozen=True):
         return cls(
             sum(each.prompt_tokens for each in answers),
             sum(each.cached_tokens for each in answers),
-            sum(len(choice.token_ids) for each in answers for choice in each.choices or (each,)),
+            sum(choice.num_generated for each in answers for choice in each.choices or (each,)),
         )
 
 

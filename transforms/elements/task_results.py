@@ -8,7 +8,6 @@ from typing import Any, TypedDict
 import apache_beam as beam
 import msgspec
 
-from millrace.model_manager.wire.errors import ErrorInfo
 from millrace.model_manager.wire.messages import FinishReason, Output, Timings
 
 from .completions import StructCoder, Usage
@@ -32,12 +31,12 @@ class ContinuationScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What every result has; with finish reason `error`, `error` says why."""
+    """What every result has."""
 
     id: str
     """The row's id."""
     finish_reason: FinishReason = FinishReason.STOP
-    """`stop`, or `error`."""
+    """Always `stop`: a row without a result is a dead letter."""
     usage: Usage = Usage()
     """Tokens of all requests of the row; each continuation is one request."""
     timings: Timings | None = None
@@ -50,8 +49,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Contents of the model: a hub's commit, or a hash of a folder's or a bucket's files."""
     columns: dict[str, Any] = {}
     """The row's further columns."""
-    error: ErrorInfo | None = None
-    """Why the row has no result."""
 
 
 class Spent(TypedDict):

@@ -77,7 +77,9 @@ def read_range(part: FileRange, shape: RowShape, max_row_bytes: int = MAX_ROW_BY
 
 def unreadable_file(path: str, error: Exception) -> DeadLetter:
     """The letter of a file, or the rest of one."""
-    reason = f"the file is damaged ({type(error).__name__}: {error}); rows from there on are missing"
+    empty = "file size is 0 bytes" in str(error)
+    damaged = f"the file is damaged ({type(error).__name__}: {error}); rows from there on are missing"
+    reason = "the file is empty, and no Parquet file" if empty else damaged
     return DeadLetter(id=path, error=UnreadableFile.__name__, reason=reason, source=path)
 
 

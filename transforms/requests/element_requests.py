@@ -15,6 +15,7 @@ import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
+from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS, Completion, DeadLetter, Prompt
@@ -42,6 +43,10 @@ class Task(Protocol):
     @property
     def result(self) -> type[Completion] | type[Result]:
         """The elements that come out."""
+
+    @property
+    def request(self) -> RequestTask:
+        """What its requests ask of the engine."""
 
     @property
     def rows(self) -> RowShape:

@@ -11,10 +11,11 @@ import apache_beam as beam
 from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.typehints import typehints
 
+from millrace.model_manager.store.environments import check_engine
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.conversion import unknown
-from millrace.model_manager.wire.engine_extra import check_engine_extra
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
@@ -90,6 +91,7 @@ class ModelTransform(beam.PTransform):
         self._task = task
         self._model = ModelConfig(model=model) if isinstance(model, str) else model
         self._params = params or SamplingParams()
+        _check_backend(self._model, task.request, self._params)
         if self._params.adapter and not self._model.max_loras:
             raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
         self._fail_fast = settings.get("fail_fast", False)
@@ -130,7 +132,7 @@ class ModelTransform(beam.PTransform):
         warn_of_lost_rows(prompts.pipeline.options)
         runner = running(prompts.pipeline.runner)
         if self._open_client is open_engine_client and runs_here(prompts.pipeline.options, runner):
-            check_engine_extra(self._model)
+            check_engine(self._model)
         lift_job_timeout(prompts.pipeline.options, runner)
         outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
@@ -172,6 +174,16 @@ class ModelTransform(beam.PTransform):
         return {name: DisplayDataItem(value) for name, value in shown.items()} | {
             "job": DisplayDataItem(self.job, label="Job of the requests")
         }
+
+
+def _check_backend(model: ModelConfig, task: str, params: SamplingParams) -> None:
+    """What no row can be asked, told before the job. Raises ConfigError."""
+    backend = BACKENDS[model.backend]
+    backend.check_task(task)
+    try:
+        backend.check_params(params)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_types(transform: type, model: object, params: object) -> None:

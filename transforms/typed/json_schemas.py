@@ -49,7 +49,9 @@ def record_of_schema(given: Schema | str | Path) -> Record:
     check_keywords(resolved or {}, "")
     shape = root.shape(resolved, "", ())
     if not isinstance(shape, Record):
-        raise ConfigError(f"the JSON Schema: takes an object with properties and no more on top; {_oddity(resolved)}")
+        raise ConfigError(
+            f"the JSON Schema: takes type object with properties, and nothing else on top; {_oddity(resolved)}"
+        )
     return shape
 
 
@@ -60,7 +62,7 @@ def _schema_in(given: Schema) -> Schema:
     except InvalidRequest as error:
         raise ConfigError(str(error).removeprefix("constraint.")) from None
     if not isinstance(found, dict):
-        raise ConfigError("the JSON Schema: takes an object with properties and no more on top; it is a boolean")
+        raise ConfigError("the JSON Schema: takes type object with properties; it is a boolean")
     return found
 
 
@@ -72,7 +74,9 @@ def _oddity(schema: Schema | None) -> str:
         return f"it has {', '.join(odd)}"
     if missing := sorted(set(schema.get("required", [])) - schema.get("properties", {}).keys()):
         return f"it requires {', '.join(missing)}, of which properties says nothing"
-    return f"its type is {schema.get('type')!r}" if schema.get("properties") else "it has no properties"
+    if schema.get("type", "object") != "object":
+        return f"its type is {schema['type']}"
+    return "it has no properties"
 
 
 def _loaded(path: str | Path) -> Schema:

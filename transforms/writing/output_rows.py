@@ -77,7 +77,7 @@ COMMON_FIELDS = [PARQUET_SCHEMA.field(name) for name in ("usage", "timings", "mo
 
 def _task_schema(result: pa.Field) -> pa.Schema:
     """That of completions, with another result."""
-    kept = ("finish_reason", "usage", "timings", "model", "revision", "error", "columns")
+    kept = ("finish_reason", "usage", "timings", "model", "revision", "columns")
     return pa.schema([PARQUET_SCHEMA.field("id"), result, *(PARQUET_SCHEMA.field(name) for name in kept)])
 
 
@@ -136,8 +136,6 @@ def _common(result: Completion | Result) -> dict[str, Any]:
     row: dict[str, Any] = {"usage": result.usage, **_maker(result)}
     if result.timings is not None:
         row["timings"] = msgspec.to_builtins(result.timings) | {"latency": result.latency}
-    if result.error is not None:
-        row["error"] = result.error
     return row
 
 
@@ -149,6 +147,8 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
         "columns": completion.columns,
     }
     row |= _common(completion) | _ending(completion)
+    if completion.error is not None:
+        row["error"] = completion.error
     if completion.choices:
         row["choices"] = [_choice(choice) for choice in completion.choices]
     for name in ("logprobs", "prompt_logprobs"):

@@ -24,7 +24,7 @@ from .arrow_values import arrow_members
 JSON_TEXT = {b"millrace": b"json"}
 """Metadata of a field that holds any JSON, as text."""
 _OURS = frozenset(
-    ("id", "confidence", "confidences", "spans", "finish_reason", "usage", "timings", "model", "revision", "error")
+    ("id", "confidence", "confidences", "spans", "finish_reason", "usage", "timings", "model", "revision")
 ) | {"columns"}
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 

@@ -95,11 +95,6 @@ def _samples(sampled: Sampled, rows: SamplingRows) -> Samples:
     )
 
 
-def sample_by_torch(logits: torch.Tensor, rows: SamplingRows) -> Samples:
-    """As `Sampler.sample`, in torch's operations, on any device."""
-    return launch_by_torch(logits, rows).get()
-
-
 def launch_by_torch(logits: torch.Tensor, rows: SamplingRows) -> LaunchedSamples:
     """As `Sampler.launch`, in torch's operations, on any device."""
     best, token_ids = logits.max(dim=-1)  # NaN counts as the greatest, so `best` alone tells what is not finite

@@ -168,11 +168,11 @@ def test_text_goes_through_the_chat_template_unless_told_not_to(machine: Machine
             pytest.skip("the embedded model has no chat template")
         messages = [{"role": "user", "content": "hello"}]
         assert (
-            chatting._encoding.prompt("hello", plain.info)
-            == chatting._encoding.prompt(messages, plain.info)
-            == plain._encoding.prompt(messages, plain.info)
+            chatting._encoding.fields("hello", plain.info)
+            == chatting._encoding.fields(messages, plain.info)
+            == plain._encoding.fields(messages, plain.info)
         )
-        assert plain._encoding.prompt("hello", plain.info) == plain.tokenizer.encode("hello")
+        assert plain._encoding.fields("hello", plain.info) == {"prompt_token_ids": plain.tokenizer.encode("hello")}
 
 
 def test_cancelling_fails_the_future_at_once_and_the_id_can_be_used_again(

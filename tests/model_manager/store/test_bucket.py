@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.store import resolve
+from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store import resolving_process
 from tests.model_manager.store.checkpoints import contents, write_checkpoint
 from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage, serve
@@ -34,6 +36,16 @@ def test_a_folder_of_a_bucket_arrives_whole(cloud: CloudStorage, tmp_path: Path)
     folder = resolve(cloud.upload(source, "models/small"))
     assert contents(folder) == contents(source)
     assert folder.is_relative_to(tmp_path / "cache")
+
+
+def test_a_gguf_file_of_a_bucket_arrives_without_its_neighbours(cloud: CloudStorage, tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "source")
+    wanted = write_gguf(source / "q4_0.gguf", "q4_0")
+    write_gguf(source / "q8_0.gguf", "q8_0")
+    address = f"{cloud.upload(source, 'models/small')}/q4_0.gguf"
+    folder = resolve(address)
+    assert contents(folder) == {wanted.name: wanted.read_bytes()}
+    assert revision_of(address, folder).startswith("bucket-")
 
 
 def test_the_cache_may_be_named_by_the_caller(cloud: CloudStorage, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
+from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store.checkpoints import contents, write_checkpoint
 from tests.model_manager.store.model_hub import COMMIT, ModelHub, serve
 from tests.model_manager.store.resolving_process import finish, run, start
@@ -29,6 +30,18 @@ def test_a_hub_name_arrives_whole_and_without_code_or_pickles(hub: ModelHub) -> 
         (source / name).write_bytes(b"left out")
     assert contents(run(hub.environment, "org/small")) == wanted
     assert sorted(hub.downloads) == sorted(wanted)
+
+
+def test_of_gguf_files_the_named_one_is_fetched_with_its_other_parts(hub: ModelHub) -> None:
+    source = hub.models["org/small"]
+    for name in ("q8_0.gguf", "q4_0-00001-of-00002.gguf", "q4_0-00002-of-00002.gguf"):
+        write_gguf(source / name, fields={"general.name": name})
+    assert set(contents(run(hub.environment, "org/small/q8_0.gguf"))) == {"q8_0.gguf"}
+    hub.downloads.clear()
+    assert run(hub.environment, "org/small/q4_0-00001-of-00002.gguf", COMMIT).name == COMMIT
+    assert sorted(hub.downloads) == ["q4_0-00001-of-00002.gguf", "q4_0-00002-of-00002.gguf"]
+    with pytest.raises(ModelNotFound, match=r"org/small/q5\.gguf: no such file"):
+        run(hub.environment, "org/small/q5.gguf")
 
 
 def test_a_revision_may_be_a_commit(hub: ModelHub) -> None:

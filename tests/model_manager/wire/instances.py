@@ -93,6 +93,14 @@ _MANAGER = st.fixed_dictionaries(
 ).map(ManagerConfig.parse)
 
 
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+"""Values of a chat message's fields."""
+
+
 def of_type(kind: Any) -> st.SearchStrategy[Any]:
     """Valid values of a type that is used in a message."""
     origin, arguments = get_origin(kind), get_args(kind)
@@ -120,6 +128,7 @@ def _of_class(kind: Any) -> st.SearchStrategy[Any]:
         bytes: st.binary(max_size=64),
         SamplingParams: _SAMPLING,
         ModelConfig: _MODEL,
+        Any: _JSON,
     }
     if kind in plain:
         return plain[kind]

@@ -55,6 +55,8 @@ WRONG_TYPE = [
     ("prefix_caching", "yes"),
     ("speculation", "sometimes"),
     ("backend", "other"),
+    ("backend_options", 3),
+    ("backend_python", 3),
 ]
 
 
@@ -112,6 +114,9 @@ def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
         ModelConfig(max_model_len=64),
         ModelConfig(max_loras=1),
         ModelConfig(backend="fake"),
+        ModelConfig(backend="vllm"),
+        ModelConfig(backend="vllm", backend_options={"seed": 1}),
+        ModelConfig(backend="vllm", backend_python="/other/bin/python"),
     ]
     assert ModelConfig(max_loras=1).key == ModelConfig(max_loras=2).key
     assert base.key == ModelConfig(max_lora_rank=8).key
@@ -122,9 +127,22 @@ def test_capacity_is_not_in_the_key_and_what_changes_answers_is() -> None:
 def test_each_setting_is_in_the_key_or_one_that_is_shared(name: str) -> None:
     other: dict[str, Any] = {"model": "m", "revision": "r", "dtype": "float32", "quantization": "int8", "device": "cpu"}
     other |= {"kv_cache_dtype": "int8", "max_model_len": 64, "backend": "fake"}
+    other |= {"backend_options": {"seed": 1}, "backend_python": "/other/bin/python"}
     assert (name in other) != (name in SHARED_SETTINGS)
     if name in other:
-        assert ModelConfig.parse({name: other[name]}).key != ModelConfig().key
+        beside = {"backend": "vllm"} if name.startswith("backend_") else {}
+        assert ModelConfig.parse({**beside, name: other[name]}).key != ModelConfig.parse(beside).key
+
+
+def test_another_engine_takes_its_own_options_and_fewer_settings() -> None:
+    with pytest.raises(ConfigError, match=r"^block_size=32: the back end vllm does not take it"):
+        ModelConfig(backend="vllm", block_size=32)
+    with pytest.raises(ConfigError, match=r"^backend='vlm': did you mean vllm"):
+        ModelConfig(backend="vlm")
+    with pytest.raises(ConfigError, match=r"^backend_options: seed: millrace's own engines take none"):
+        ModelConfig(backend_options={"seed": 1})
+    with pytest.raises(ConfigError, match=r"^backend_python='/usr/bin/python3': takes a path, for a back end with"):
+        ModelConfig(backend_python="/usr/bin/python3")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ def test_a_dry_run_does_not_ask_how_large_a_remote_model_is(capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("no_network")
+def test_a_model_behind_servers_needs_no_files_on_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate([*JOB, *CLOUD, "--dry_run", "--model", "gpt-4o", "--endpoint", "https://a"]) == 0
+    told = capsys.readouterr().err
+    assert "workers fetch no model: the back end endpoint names it to servers" in told
+
+
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

@@ -10,10 +10,11 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.runners.portability.stager import Stager
 
-from millrace.model_manager.wire.engine_extra import ENGINE_PACKAGES
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.pipelines.dataflow.package import find_package
 from tests.pipelines.clean_environments import ROOT, clean_environment, install, pip
 
+ENGINE_PACKAGES = BACKENDS["torch"].modules
 LOADS = """
 import json, sys
 import millrace.pipelines.commands.tasks, millrace.transforms

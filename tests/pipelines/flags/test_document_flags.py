@@ -78,7 +78,7 @@ def schema_of(*properties: Any, **more: Any) -> str:
     [
         ("{", "is not JSON"),
         ("[1]", "takes a JSON Schema that is an object"),
-        ('{"type": "string"}', "takes an object with properties"),
+        ('{"type": "string"}', "takes type object with properties, and nothing else on top; its type is string"),
         (
             schema_of(("a", {"type": "object", "unevaluatedProperties": False})),
             "a: `unevaluatedProperties` is not supported: write",

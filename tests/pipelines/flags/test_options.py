@@ -93,6 +93,10 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--direct_num_workers", "x"], "--direct_num_workers x: takes an integer"),
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
         ([*INPUT, "--backend", "gpu"], "backend"),
+        (
+            [*INPUT, "--backend", "vllm", "--endpoint", "http://a"],
+            "--endpoint: is for --backend endpoint; leave it out",
+        ),
         (["stray", *INPUT], "unexpected argument 'stray'"),
         ([*INPUT, "--schema", "s.json"], "--schema: this command does not take it, extract does"),
         ([*INPUT, "--labels=a,b"], "--labels: this command does not take it, classify does"),
@@ -171,8 +175,19 @@ def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.Captur
         assert f"--{field}" in shown
     assert "Default: 128." in shown
     assert "GiB of KV cache" in shown
-    assert "--backend" not in shown
+    assert "--backend_options NAME=VALUE" in shown
     assert "Default: ." not in shown
+
+
+def test_servers_have_flags_of_their_own() -> None:
+    options = parse([*INPUT, "--endpoint", "http://a", "http://b", "--backend_options", "dialect=tgi"])
+    assert options.model.backend == "endpoint"
+    assert options.model.backend_options == {"urls": "http://a,http://b", "dialect": "tgi"}
+    options = parse([*INPUT, "--server_command", "serve {model} --port={port}"])
+    assert options.model.backend == "server"
+    assert options.model.backend_options == {"command": "serve {model} --port={port}"}
+    options = parse([*INPUT, "--backend", "server", "--backend_options", "command=serve --port={port}", "retries=1"])
+    assert options.model.backend_options == {"command": "serve --port={port}", "retries": 1}
 
 
 def test_every_setting_has_a_help_text() -> None:

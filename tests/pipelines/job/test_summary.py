@@ -115,9 +115,9 @@ def test_a_resumed_job_that_is_left_with_bad_rows_alone_has_not() -> None:
 
 def test_it_says_that_every_row_failed() -> None:
     failed = outcome(0, 5, dead=[])
-    assert summary_lines(failed)[:2] == ["no completions: every row failed", "completions:  none"]
+    assert summary_lines(failed)[:2] == ["no results: every row failed", "completions:  none"]
     resumed = dataclasses.replace(failed, earlier_files=["c-0.jsonl"])
-    told = ["no completions beside the earlier ones: every row failed", "completions:  c-0.jsonl"]
+    told = ["no results beside the earlier ones: every row failed", "completions:  c-0.jsonl"]
     assert summary_lines(resumed)[:2] == told
 
 

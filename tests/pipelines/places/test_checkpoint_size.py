@@ -8,6 +8,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ModelNotFound
 from millrace.pipelines.places.checkpoint_size import is_remote, weights_bytes
+from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store.checkpoints import write_checkpoint
 from tests.model_manager.store.model_hub import ModelHub, serve
 
@@ -46,6 +47,16 @@ def test_the_hub_says_how_large_the_weights_are_and_none_is_fetched(hub: ModelHu
     (source / "pytorch_model.bin").write_bytes(b"left out")
     assert asked(hub, "org/small") == str(wanted)
     assert hub.downloads == []
+
+
+def test_of_gguf_files_the_named_one_counts(hub: ModelHub, tmp_path: Path) -> None:
+    source = hub.models["org/small"] = tmp_path / "source"
+    source.mkdir()
+    write_gguf(source / "q4_0.gguf", "q4_0")
+    write_gguf(source / "q8_0.gguf", "q8_0")
+    assert asked(hub, "org/small/q4_0.gguf") == str((source / "q4_0.gguf").stat().st_size)
+    assert weights_bytes(str(source / "q8_0.gguf")) == (source / "q8_0.gguf").stat().st_size
+    assert "there are no q5.gguf files" in asked(hub, "org/small/q5.gguf")
 
 
 def test_a_model_that_the_hub_does_not_have_is_one_sentence(hub: ModelHub) -> None:

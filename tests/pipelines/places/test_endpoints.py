@@ -242,6 +242,21 @@ def test_a_job_does_not_read_what_it_writes(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("how", ["--overwrite", "--resume"])
+def test_a_job_of_files_does_not_read_what_an_earlier_run_wrote(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
+    flags = ["--backend", "fake", "--input", f"{tmp_path}/*.jsonl", "--output", f"{tmp_path}/p"]
+    assert main(flags) == 0
+    before = {path.name: path.read_text() for path in tmp_path.glob("*.jsonl")}
+    capsys.readouterr()
+    assert main([*flags, how]) == 2
+    told = capsys.readouterr().err
+    assert f"*.jsonl matches {tmp_path}/p-00000-of-00001.jsonl, which --output {tmp_path}/p names too" in told
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.jsonl")} == before
+
+
 @pytest.mark.parametrize(
     ("source", "flags"),
     [

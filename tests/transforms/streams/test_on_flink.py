@@ -25,12 +25,14 @@ from tests.transforms.streams.test_on_prism import TardyClient, meanwhile, rows
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
 FILES, ROWS = 10, 10
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Flink]:
     """One for each test: Beam's job server does not end a job that it is told to cancel."""
-    with flink(tmp_path / "flink", embedded=True) as running:
+    # A worker starts with `python -P`: without a path it imports another package called `tests`.
+    with flink(tmp_path / "flink", {"PYTHONPATH": str(ROOT)}, embedded=True) as running:
         yield running
 
 

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 
 import millrace.model_manager.store
 from millrace.model_manager.engine.sampling.logit_rows import SamplingRows, mask_words
-from millrace.model_manager.engine.sampling.sampler import Sampler, Samples, sample_by_torch
+from millrace.model_manager.engine.sampling.sampler import Sampler, Samples, launch_by_torch
 from millrace.model_manager.engine.sampling.token_rules import bad_word_tokens, token_rules
 from millrace.model_manager.engine.sampling.torch_sampling import kept_weights, processed
 from millrace.model_manager.engine.scheduling.stopping import StopRules
@@ -42,7 +42,9 @@ from tests.model_manager.engine.sampling_cases import Case, case, indexed, rows_
 
 FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 VOCAB = 3000
-EITHER = pytest.mark.parametrize("sample", [Sampler().sample, sample_by_torch], ids=["compiled", "torch"])
+EITHER = pytest.mark.parametrize(
+    "sample", [Sampler().sample, lambda *each: launch_by_torch(*each).get()], ids=["compiled", "torch"]
+)
 Sample = Callable[[torch.Tensor, SamplingRows], Samples]
 
 
@@ -99,7 +101,7 @@ def test_the_compiled_kernel_draws_what_torch_draws(name: str, scale: float, voc
         case(history[:20], history[20:], n, temperature=1.0, repetition_penalty=1.0 + 0.1 * n, **WARPERS[name][0])
         for n in range(24)
     ]
-    compiled, plain = Sampler().sample(logits, rows_of(cases)), sample_by_torch(logits, rows_of(cases))
+    compiled, plain = Sampler().sample(logits, rows_of(cases)), launch_by_torch(logits, rows_of(cases)).get()
     differing = sum(one != other for one, other in zip(compiled.token_ids, plain.token_ids, strict=True))
     assert differing <= 1  # sums in another order may move a limit
 

@@ -19,7 +19,7 @@ from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untype
 
 from millrace.model_manager.engine.sampling.cpu_sampling import CpuSampling
 from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
-from millrace.model_manager.engine.sampling.sampler import Sampler, sample_by_torch
+from millrace.model_manager.engine.sampling.sampler import Sampler, launch_by_torch
 from millrace.model_manager.engine.sampling.torch_sampling import kept_weights
 from tests.model_manager.engine.sampling_cases import case, indexed, rows_of
 
@@ -51,7 +51,7 @@ def rows(count: int, **params: Any) -> SamplingRows:
 
 def assert_as_torch(logits: torch.Tensor, sampled: SamplingRows, differences: int = 1) -> None:
     """`differences` rows may differ: sums in another order may move a limit."""
-    compiled, plain = Sampler().sample(logits, sampled), sample_by_torch(logits, sampled)
+    compiled, plain = Sampler().sample(logits, sampled), launch_by_torch(logits, sampled).get()
     differing = sum(one != other for one, other in zip(compiled.token_ids, plain.token_ids, strict=True))
     assert differing <= differences
     assert (compiled.finite, compiled.possible) == (plain.finite, plain.possible)

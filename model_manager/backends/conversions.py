@@ -1,0 +1,36 @@
+"""Models in the formats of other engines, converted once on a machine and kept in the cache folder.
+
+A conversion is written beside its place and renamed, under a lock: two engines that start together make one, and one
+that is there is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ..store.cache_folder import cache_folder
+from ..wire.config import ModelConfig
+
+
+def converted(config: ModelConfig, kind: str, make: Callable[[Path], None]) -> Path:
+    """The folder of the model's conversion; `make` writes it into the folder that it is given, where it is not there.
+
+    `kind` names the format and the version of what converts, so that another version converts again.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", config.model.rsplit("/", 1)[-1])
+    digest = hashlib.sha256(f"{config.model}\0{config.revision}".encode()).hexdigest()[:12]
+    place = cache_folder() / "conversions" / f"{name}-{kind}-{digest}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f"{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            unfinished = place.with_name(f"{place.name}.unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            make(unfinished)
+            unfinished.rename(place)
+    return place

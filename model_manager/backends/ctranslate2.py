@@ -1,0 +1,228 @@
+"""CTranslate2 behind our loop: batches of requests with equal sampling parameters, token by token through its callback.
+
+It has no continuous batching: a batch takes no request until it ends, but each request leaves it with its own last
+token, and the batch shrinks. A model is converted at its first load, and kept. Options of `backend_options` are
+arguments of its Generator.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..engine.interface import Engine
+from ..engine.scheduling.sequence import Sequence
+from ..engine.scheduling.stopping import StopRules
+from ..wire.config import ModelConfig
+from ..wire.errors import InvalidRequest, ModelLoadFailed
+from ..wire.sampling import SamplingParams
+from ..wire.status import ModelInfo
+from .conversions import converted
+from .hosted import Event, HostedEngine
+from .model_files import eos_token_ids, read_json
+
+MODEL_FILE = "model.bin"
+_CONVERT = "import sys; from ctranslate2.converters.transformers import main; main()"
+_WITHIN = 0.02
+"""Seconds that `poll` waits for tokens."""
+
+
+def load(config: ModelConfig, folder: Path) -> Engine:
+    """The engine of a folder, which CTranslate2 runs; raises ModelLoadFailed where it cannot convert the model."""
+    import ctranslate2
+
+    started = time.monotonic()
+    fields, eos = read_json(folder / "config.json"), eos_token_ids(folder)
+    said = fields.get("dtype") or fields.get("torch_dtype") or "float32"
+    dtype = config.dtype if config.dtype != "auto" else str(said)
+    found = folder if (folder / MODEL_FILE).exists() else _converted(config, folder, dtype)
+    generator = ctranslate2.Generator(
+        str(found),
+        device="cuda" if config.device == "cuda" else "cpu",
+        compute_type=dtype if config.quantization == "none" else f"int8_{dtype}",
+        intra_threads=config.num_threads or len(os.sched_getaffinity(0)),
+        **config.backend_options,
+    )
+    info = ModelInfo(
+        name=config.model,
+        folder=str(folder),
+        architecture=next(iter(fields.get("architectures", [])), ""),
+        dtype=dtype,
+        device=generator.device,
+        vocab_size=int(fields["vocab_size"]),
+        max_model_len=config.max_model_len or int(fields.get("max_position_embeddings", 2048)),
+        max_num_seqs=config.max_num_seqs,
+        num_blocks=0,
+        block_size=0,
+        eos_token_ids=eos,
+        load_seconds=time.monotonic() - started,
+        quantization=config.quantization,
+        revision=config.revision or "",
+    )
+    vocabulary = msgspec.json.decode((found / "vocabulary.json").read_bytes(), type=list[str])
+    library = _CTranslate2(generator, vocabulary, config.max_num_seqs, eos)
+    return HostedEngine(info, library, StopRules.load(folder, eos))
+
+
+def _converted(config: ModelConfig, folder: Path, dtype: str) -> Path:
+    from importlib.metadata import version
+
+    weights = "int8" if config.quantization == "int8" else dtype
+
+    def make(place: Path) -> None:
+        arguments = ["--model", str(folder), "--output_dir", str(place), "--quantization", weights]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-c", _CONVERT, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        if done.returncode:
+            last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "nothing")
+            raise ModelLoadFailed(f"{config.model}: the conversion to CTranslate2's format failed: {last}")
+
+    return converted(config, f"ctranslate2-{weights}-{version('ctranslate2')}", make)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Parameters that are a batch's, not a request's."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    min_tokens: int
+    ignore_eos: bool
+
+
+@dataclass
+class _Asked:
+    """A request that waits or runs."""
+
+    name: str
+    tokens: list[str]
+    most: int
+    group: _Group
+    count: int = 0
+    cancelled: bool = False
+
+
+@dataclass
+class _CTranslate2:
+    """Its generator as a Library. A thread of its own runs the batches; what they generate comes through a queue."""
+
+    generator: Any
+    vocabulary: list[str]
+    max_num_seqs: int
+    eos: list[int]
+    events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    waiting: OrderedDict[str, _Asked] = field(default_factory=OrderedDict)
+    running: dict[str, _Asked] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._run, name="ctranslate2", daemon=True).start()
+
+    def submit(self, sequence: Sequence, params: SamplingParams) -> None:
+        made = sequence.num_output_tokens
+        group = _Group(
+            params.temperature,
+            params.top_k,
+            params.top_p,
+            params.repetition_penalty,
+            max(0, params.min_tokens - made),
+            params.ignore_eos,
+        )
+        tokens = [self.vocabulary[token] for token in sequence.token_ids]
+        asked = _Asked(sequence.request_id, tokens, sequence.conditions.max_tokens - made, group)
+        with self.changed:
+            self.waiting[sequence.request_id] = asked
+            self.changed.notify()
+
+    def cancel(self, request_id: str) -> None:
+        with self.changed:
+            self.waiting.pop(request_id, None)
+            if (asked := self.running.pop(request_id, None)) is not None:
+                asked.cancelled = True
+
+    def poll(self) -> list[Event]:
+        try:
+            events = [self.events.get(timeout=_WITHIN)]
+        except queue.Empty:
+            return []
+        while not self.events.empty():
+            events.append(self.events.get())
+        return events
+
+    def num_running(self) -> int:
+        return len(self.running)
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting)
+                batch = self._next_batch()
+            try:
+                self._generate(batch)
+            except Exception as error:  # whatever it is: these requests end, and the thread goes on
+                self._fail(batch, error)
+
+    def _next_batch(self) -> list[_Asked]:
+        """The request that waits longest, and those with its parameters."""
+        group = next(iter(self.waiting.values())).group
+        batch = [asked for asked in self.waiting.values() if asked.group == group][: self.max_num_seqs]
+        for asked in batch:
+            self.running[asked.name] = self.waiting.pop(asked.name)
+        return batch
+
+    def _generate(self, batch: list[_Asked]) -> None:
+        group = batch[0].group
+
+        def told(step: Any) -> bool:
+            """Called with each token; true ends that request."""
+            asked = batch[step.batch_id]
+            if asked.cancelled:
+                return True
+            asked.count += 1
+            over = asked.count >= asked.most or (step.token_id in self.eos and not group.ignore_eos)
+            if over:
+                self.running.pop(asked.name, None)
+                asked.cancelled = True
+            self.events.put(Event(asked.name, [step.token_id], finished=over))
+            return over
+
+        sampled = group.temperature > 0
+        self.generator.generate_batch(
+            [asked.tokens for asked in batch],
+            max_length=max(asked.most for asked in batch),
+            min_length=max(asked.most for asked in batch) if group.ignore_eos else group.min_tokens,
+            sampling_topk=group.top_k if sampled else 1,
+            sampling_topp=group.top_p,
+            sampling_temperature=group.temperature if sampled else 1.0,
+            repetition_penalty=group.repetition_penalty,
+            end_token=[] if group.ignore_eos else [self.vocabulary[token] for token in self.eos],
+            include_prompt_in_result=False,
+            callback=told,
+        )
+        for asked in batch:
+            if not asked.cancelled:  # it ended by itself, with a token that it did not tell
+                self.running.pop(asked.name, None)
+                self.events.put(Event(asked.name, [] if group.ignore_eos else self.eos[:1], finished=True))
+
+    def _fail(self, batch: list[_Asked], error: Exception) -> None:
+        """A batch that is refused: each of its requests, as it is not known whose fault it was."""
+        reason = InvalidRequest(f"CTranslate2: {' '.join(str(error).split())[:300]}")
+        for asked in batch:
+            if not asked.cancelled:
+                self.running.pop(asked.name, None)
+                self.events.put(Event(asked.name, error=reason))

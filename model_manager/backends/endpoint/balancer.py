@@ -1,0 +1,80 @@
+"""Which server gets the next request: the one with the least outstanding work among those that work and have room.
+
+Knows servers as URLs, with their circuits; not what is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .circuit import Circuit
+
+
+@dataclass
+class Server:
+    """One server, as its client sees it."""
+
+    url: str
+    circuit: Circuit = field(default_factory=Circuit)
+    connections: int = 0
+    """Requests in flight."""
+    work: float = 0.0
+    """Tokens that they may come to, of prompts and outputs."""
+    paused_until: float = -math.inf
+    """The server asked for a pause until then."""
+
+    def ready_at(self) -> float:
+        """When it may get a request."""
+        return max(self.circuit.opens_at(), self.paused_until)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place at a server, for one try of one request."""
+
+    server: Server
+    work: float
+    is_test: bool
+
+
+class Balancer:
+    """The servers and their places; only for the thread of its event loop."""
+
+    def __init__(self, urls: Sequence[str], max_connections: int, clock: Callable[[], float]) -> None:
+        self.servers = [Server(url) for url in urls]
+        self._max_connections = max_connections
+        self._clock = clock
+        self._changed = asyncio.Event()
+
+    async def enter(self, work: float, *, avoided: Server | None = None) -> Place:
+        """A place, once there is one; not at `avoided` as long as another server is ready."""
+        while (server := self._least_busy(avoided)) is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._next_change()):
+                    await self._changed.wait()
+        server.connections += 1
+        server.work += work
+        return Place(server, work, server.circuit.begin())
+
+    def leave(self, place: Place) -> None:
+        """The try is over; who waits looks again."""
+        place.server.connections -= 1
+        place.server.work -= place.work
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _least_busy(self, avoided: Server | None) -> Server | None:
+        now = self._clock()
+        able = [each for each in self.servers if each.connections < self._max_connections and each.ready_at() <= now]
+        return min(able, key=lambda server: (server is avoided, server.work, server.connections), default=None)
+
+    def _next_change(self) -> float | None:
+        """Seconds until a server is ready by itself; None if that depends on others leaving."""
+        now = self._clock()
+        times = [each.ready_at() - now for each in self.servers]
+        coming = [seconds for seconds in times if 0 < seconds < math.inf]
+        return min(coming, default=None)

@@ -1,0 +1,83 @@
+"""One HTTP request and its reply, with limits of time and size. Knows no dialect and tries once."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from .judging import Reply, TryFailed
+from .options import EndpointOptions
+
+MOST_BYTES = 64 * 2**20
+"""Bytes of a reply that are read, at most."""
+_KEEP_ALIVE = 4.0
+"""Seconds that an idle connection is kept: less than servers keep theirs (5 s for vLLM's)."""
+_JSON = {"Content-Type": "application/json", "Accept": "application/json"}
+
+
+class Connections:
+    """Connections to all servers; an async context manager that owns them."""
+
+    def __init__(self, options: EndpointOptions, key: str) -> None:
+        """`key` is sent with each request, if there is one, and shown in no error."""
+        self._key = key
+        self._headers = dict(_JSON)
+        if key:
+            bearer = options.key_header.lower() == "authorization"
+            self._headers[options.key_header] = f"Bearer {key}" if bearer else key
+        self._timeout = aiohttp.ClientTimeout(total=options.timeout, connect=options.connect_timeout)
+        self._probe_timeout = aiohttp.ClientTimeout(total=options.connect_timeout)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # The balancer limits requests in flight, so the pool needs no limit of its own.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def post(self, url: str, body: bytes) -> Reply:
+        """POST a JSON body; raises TryFailed if no whole reply comes."""
+        return await self._ask("POST", url, self._timeout, body)
+
+    async def get(self, url: str) -> Reply:
+        """GET a route, with the time that a connection may take."""
+        return await self._ask("GET", url, self._probe_timeout)
+
+    async def _ask(self, method: str, url: str, timeout: aiohttp.ClientTimeout, body: bytes | None = None) -> Reply:
+        assert self._session is not None, "entered"
+        try:
+            async with self._session.request(
+                method, url, data=body, timeout=timeout, allow_redirects=False
+            ) as response:
+                return Reply(response.status, response.headers, self._scrubbed(await _read(response)))
+        except TimeoutError as error:
+            raise TryFailed(f"{url}: no answer in time: {_named(error)}") from None
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+            raise TryFailed(f"{url}: {_named(error)}") from None
+
+    def _scrubbed(self, body: bytes) -> bytes:
+        """Servers repeat a wrong key in their errors."""
+        return body.replace(self._key.encode(), b"***") if self._key else body
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    whole = bytearray()
+    async for part in response.content.iter_any():
+        whole += part
+        if len(whole) > MOST_BYTES:
+            response.close()
+            raise TryFailed(f"{response.url}: its answer has more than {MOST_BYTES} bytes")
+    return bytes(whole)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

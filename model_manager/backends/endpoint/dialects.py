@@ -1,0 +1,133 @@
+"""What a dialect of HTTP servers is: which route, what stands in a request's body and what its answer says.
+
+`openai.py`, `tgi.py` and `kserve.py` are the dialects. They turn requests into bytes and bytes into answers; they send
+nothing and retry nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...wire.errors import InvalidRequest
+from ...wire.messages import FinishReason, Request
+from ...wire.sampling import SamplingParams
+
+ALWAYS = frozenset(("max_tokens", "temperature", "n", "priority", "deadline"))
+"""Parameters that every dialect takes: the last three are obeyed on this side of the connection."""
+_DEFAULTS = SamplingParams()
+_Struct = TypeVar("_Struct")
+
+
+class Garbled(Exception):
+    """An answer with a good status that is not what the dialect says; the request may be tried again."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A POST request."""
+
+    route: str
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered."""
+
+    text: str = ""
+    finish_reason: FinishReason = FinishReason.STOP
+    stop_reason: str | int | None = None
+    num_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    embedding: list[float] | None = None
+
+
+class Dialect(Protocol):
+    """A way to ask servers for completions."""
+
+    name: str
+    probes: tuple[str, ...]
+    """Routes to GET as the engine starts: the first tells that the server lives."""
+    needs_probes: bool
+    """Without what they tell no request can be made."""
+    max_model_len: int
+    """Most tokens of prompt and answer, if the probes told it; else 0."""
+
+    def learn(self, route: str, body: bytes) -> None:
+        """Take in what a probe answered; raises ModelError if the server cannot do the work."""
+
+    def base(self, url: str) -> str:
+        """What routes are appended to, of a URL as the user gave it."""
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest, naming it, for what the dialect cannot ask for."""
+
+    def call(self, request: Request) -> Call:
+        """What to send for a request that was checked."""
+
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """The answer in a body; raises Garbled, or RequestError if it is the row's fault."""
+
+
+def check_task(request: Request, dialect: str, tasks: Collection[str]) -> None:
+    """Raises InvalidRequest for a task that the dialect lacks."""
+    if request.task not in tasks:
+        raise InvalidRequest(f"task {request.task}: the dialect {dialect} takes {', '.join(sorted(tasks))}")
+
+
+def check_params(
+    params: SamplingParams, dialect: str, parameters: Collection[str], constraints: Collection[str]
+) -> None:
+    """Raises InvalidRequest for a parameter that is not at its default and that the dialect lacks."""
+    for name in SamplingParams.__struct_fields__:
+        value = getattr(params, name)
+        if name != "constraint" and name not in parameters and value != getattr(_DEFAULTS, name):
+            raise InvalidRequest(f"{name}={value!r}: the dialect {dialect} does not take it")
+    if params.constraint is not None and params.constraint.kind not in constraints:
+        takes = ", ".join(sorted(constraints)) or "no constraint"
+        raise InvalidRequest(f"constraint: the dialect {dialect} takes {takes}, got {params.constraint.kind}")
+
+
+def check_text(request: Request, dialect: str) -> None:
+    """Raises InvalidRequest for a conversation, where the dialect takes a text."""
+    if request.messages:
+        raise InvalidRequest(f"messages: the dialect {dialect} takes a text; the dialect openai takes messages")
+    if not request.text:
+        raise InvalidRequest("prompt: is empty")
+
+
+def given(params: SamplingParams, names: Collection[str]) -> dict[str, Any]:
+    """Those parameters that are not at their default."""
+    fields = ((name, getattr(params, name)) for name in SamplingParams.__struct_fields__ if name in names)
+    return {name: value for name, value in fields if value != getattr(_DEFAULTS, name)}
+
+
+def parsed(body: bytes, kind: type[_Struct]) -> _Struct:
+    """A body as this struct; raises Garbled with the reason and the body's beginning."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        shown = body[:80].decode(errors="replace")
+        raise Garbled(f"its answer is not what the dialect says ({error}): {shown!r}") from None
+
+
+def has_path(url: str) -> bool:
+    """Whether a base URL names more than a host."""
+    return urlsplit(url).path not in ("", "/")
+
+
+def cut_at_stop(text: str, params: SamplingParams) -> tuple[str, str | None]:
+    """A text without the stop string that ended it, unless it is wanted, and that string.
+
+    For servers that leave it in: it stands at the end, and nothing after it.
+    """
+    found = next((stop for stop in params.stop if text.endswith(stop)), None)
+    if found is None or params.include_stop_str_in_output:
+        return text, found
+    return text[: len(text) - len(found)], found

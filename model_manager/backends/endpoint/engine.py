@@ -1,0 +1,126 @@
+"""The Engine over HTTP: an event loop in a thread holds the queue and the requests in flight.
+
+    add ──► queue ──max_num_seqs at once──► Sender ──► mailbox ──► step
+    (the inference process's thread)     (the loop's thread)     (the inference process's thread)
+
+Only the loop's thread touches requests, so each ends once (`requests.py`).
+Servers keep no part of an answer for another try, so there is no progress to report and no stream to read.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from ...engine.interface import StepResult
+from ...wire.config import ModelConfig
+from ...wire.errors import InvalidRequest
+from ...wire.messages import Request
+from ...wire.status import EngineStats, ModelInfo
+from .dialects import Dialect
+from .kserve import KServe
+from .loop_thread import LoopThread
+from .openai import OpenAI
+from .options import EndpointOptions
+from .requests import Requests
+from .tgi import TGI
+
+_WAIT = 0.02
+"""Seconds that a step waits for a result: new requests are taken in between two steps."""
+
+
+def load(config: ModelConfig, folder: Path) -> EndpointEngine:
+    """An engine whose servers were asked whether they live; raises ConfigError or ModelError."""
+    return connect(config, folder, EndpointOptions.parse(config.backend_options))
+
+
+def connect(config: ModelConfig, folder: Path, options: EndpointOptions) -> EndpointEngine:
+    """The same, with options that were parsed."""
+    started, key = time.monotonic(), options.key()
+    dialect = dialect_of(config.model, options)
+    runner = LoopThread()
+    try:
+        core = runner.run(Requests.start(config, options, dialect, key))
+    except BaseException:
+        runner.close()
+        raise
+    info = ModelInfo(
+        name=config.model,
+        folder=str(folder),
+        architecture=options.dialect,
+        dtype="",
+        device="remote",
+        vocab_size=0,
+        max_model_len=dialect.max_model_len,
+        max_num_seqs=core.most,
+        num_blocks=0,
+        block_size=0,
+        eos_token_ids=[],
+        load_seconds=time.monotonic() - started,
+        revision=config.revision or "",
+        chat=options.dialect == "openai",
+    )
+    return EndpointEngine(info, dialect, core, runner)
+
+
+def dialect_of(model: str, options: EndpointOptions) -> Dialect:
+    """The dialect that the options name; raises ConfigError for an extra parameter that there is not."""
+    match options.dialect:
+        case "tgi":
+            return TGI()
+        case "triton" | "kserve":
+            return KServe(model, generates=options.dialect == "triton")
+        case _:
+            return OpenAI(model, options, chat=options.dialect == "openai")
+
+
+class EndpointEngine:
+    """An Engine (engine/interface.py) whose work is done elsewhere."""
+
+    def __init__(self, info: ModelInfo, dialect: Dialect, core: Requests, runner: LoopThread) -> None:
+        """`connect` makes it."""
+        self.info = info
+        self._dialect = dialect
+        self._core = core
+        self._runner = runner
+        self._known: set[str] = set()
+        self._steps = 0
+        self._process = psutil.Process()
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises InvalidRequest for what the dialect cannot ask for."""
+        if request.request_id in self._known:
+            raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
+        if request.params.n != 1:
+            raise InvalidRequest(f"n={request.params.n}: an engine takes 1; its client sends a request for each answer")
+        self._dialect.check(request)
+        self._known.add(request.request_id)
+        self._runner.soon(self._core.add, request)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its Output comes with a later step. What the server has done of it is paid."""
+        self._runner.soon(self._core.abort, request_id)
+
+    def has_work(self) -> bool:
+        """Whether results are to come."""
+        return bool(self._known)
+
+    def step(self) -> StepResult:
+        """What has come, after some hundredths of a second at most; raises ModelError if no request can be answered."""
+        result = StepResult()
+        self._steps += 1
+        for answer in self._core.mailbox.take(_WAIT):
+            self._known.remove(answer.request_id)
+            result.add(answer)
+        return result
+
+    def stats(self) -> EngineStats:
+        """A snapshot."""
+        return self._core.stats(self._steps, self._process.memory_info().rss / 2**20)
+
+    def close(self) -> None:
+        """End the loop and its connections (tests; the inference process just ends)."""
+        self._runner.run(self._core.close())
+        self._runner.close()

@@ -1,0 +1,94 @@
+"""What a server's status means: an answer, the row's fault, a try that failed, or a job that cannot go on.
+
+    2xx                                    an answer
+    408, 409, 424, 425, 429, 5xx           try again; after 429 when the server says so
+    401, 402, 403, 404, 405, 3xx           hopeless: the key, the route or the model is wrong for every row
+    other 4xx (400, 413, 422, …)           this row's fault
+
+Knows statuses and error bodies; sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ...wire.errors import InvalidRequest, ModelError, ModelLoadFailed, ModelNotFound
+from .retrying import retry_after
+
+MOST_MESSAGE = 500
+"""Characters of a server's message that are kept."""
+_RETRIED = frozenset((408, 409, 424, 425, 429))
+_HOPELESS = frozenset((401, 402, 403, 404, 405))
+_QUOTA = "insufficient_quota"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came over the connection."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class TryFailed(Exception):
+    """A try failed for a reason that may pass. Its text says why."""
+
+    def __init__(self, reason: str, *, pause: float | None = None, is_busy: bool = False) -> None:
+        """`pause`: seconds that the server asks for; `is_busy`: it works, but not now."""
+        super().__init__(reason)
+        self.pause = pause
+        self.is_busy = is_busy
+
+
+def judge(reply: Reply, url: str, key_env: str) -> None:
+    """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError."""
+    status = reply.status
+    if 200 <= status < 300:
+        return
+    said = message(reply.body)
+    sentence = f"{url} answered {status}" + (f": {said}" if said else "")
+    if status == 429 and _QUOTA in said:
+        raise ModelLoadFailed(f"{sentence}; its account has no quota left")
+    if status in _RETRIED or status >= 500:
+        pause = retry_after(reply.headers.get("Retry-After"))
+        raise TryFailed(sentence, pause=pause, is_busy=status == 429 or pause is not None)
+    if status in _HOPELESS or status < 400:
+        raise _hopeless(status, sentence, key_env, reply.headers.get("Location", ""))
+    raise InvalidRequest(sentence)
+
+
+def _hopeless(status: int, sentence: str, key_env: str, location: str) -> ModelError:
+    if status in (401, 403):
+        key = f"the key in {key_env}" if key_env else "a request without a key (the option key_env names its variable)"
+        return ModelLoadFailed(f"{sentence}; it refuses {key}")
+    if status in (404, 405):
+        return ModelNotFound(f"{sentence}; check the options urls and dialect, and the model's name")
+    if status < 400:
+        return ModelLoadFailed(f"{sentence}; it points to {location or 'another place'}: name that in urls")
+    return ModelLoadFailed(sentence)
+
+
+def message(body: bytes) -> str:
+    """The sentence of an error's body, cut; OpenAI's, TGI's and Triton's form, or the text as it is."""
+    try:
+        text = _said(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = body[: 4 * MOST_MESSAGE].decode(errors="replace")
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_MESSAGE else text[: MOST_MESSAGE - 1] + "…"
+
+
+def _said(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    error = next((value[name] for name in ("error", "message", "detail") if value.get(name)), value)
+    if not isinstance(error, dict):
+        return str(error)
+    code = error.get("code") if isinstance(error.get("code"), str) else None
+    said = str(error.get("message") or error)
+    return f"{said} ({code})" if code else said

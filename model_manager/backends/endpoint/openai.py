@@ -1,0 +1,207 @@
+"""OpenAI's dialect: `/chat/completions`, `/completions` and `/embeddings` under `/v1`.
+
+vLLM, SGLang, LMDeploy, llama-server, TensorRT-LLM, Ray Serve and many services speak it. A parameter beyond OpenAI's
+own is sent only if the option `extra_parameters` names it: some servers ignore what they do not know.
+Source: OpenAI API reference; vLLM's documentation for the names of extra parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ...wire.constraint import Constraint
+from ...wire.conversion import unknown
+from ...wire.errors import ConfigError, InvalidRequest
+from ...wire.messages import FinishReason, Request
+from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, given, has_path, parsed
+from .options import EndpointOptions, listed
+
+log = logging.getLogger(__name__)
+
+_OWN = frozenset(("top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop"))
+_EXTRA = frozenset(
+    ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "constraint")
+) | frozenset(("include_stop_str_in_output", "bad_words", "allowed_token_ids", "cache_salt"))
+_STRUCTURED = {"json_schema": "json", "json": "json_object", "regex": "regex", "choice": "choice"}
+"""Constraints that vLLM's `structured_outputs` holds an answer to, and its names for them."""
+_CHAT = ("json_schema", "json")
+"""Constraints that OpenAI's `response_format` holds an answer to."""
+_ENDINGS = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,
+    "eos_token": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "tool_calls": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+}
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    message: _Message | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+class _Vector(msgspec.Struct):
+    embedding: list[float]
+
+
+class _Embeddings(msgspec.Struct):
+    data: list[_Vector]
+    usage: _Usage | None = None
+
+
+class _Card(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Card]
+
+
+class OpenAI:
+    """Chat completions, or with `chat=False` completions."""
+
+    probes: tuple[str, ...] = ("/models",)
+    needs_probes = False
+
+    def __init__(self, model: str, options: EndpointOptions, *, chat: bool) -> None:
+        self.name = "openai" if chat else "openai-completions"
+        self.max_model_len = 0
+        self._model = model
+        self._chat = chat
+        self._max_tokens = options.max_tokens_name
+        extra = frozenset(listed(options.extra_parameters))
+        for name in sorted(extra - _EXTRA):
+            raise ConfigError(f"extra_parameters: {unknown(name, sorted(_EXTRA), what='parameter')}")
+        self._names = _OWN | extra - {"constraint"}
+        self._structured = "constraint" in extra
+        self._constraints = frozenset(_STRUCTURED) if self._structured else frozenset(_CHAT if chat else ())
+
+    def learn(self, route: str, body: bytes) -> None:
+        """The list of models; a model that is not in it may be served all the same."""
+        del route
+        try:
+            cards = parsed(body, _Models).data
+        except Garbled as error:
+            log.warning("the list of models: %s", error)
+            return
+        found = next((card for card in cards if card.id == self._model), None)
+        if found is None and cards:
+            log.warning("%s is not in the server's list of models: %s", self._model, ", ".join(c.id for c in cards[:8]))
+        self.max_model_len = (found and found.max_model_len) or 0
+
+    def base(self, url: str) -> str:
+        """A host alone has its routes under /v1."""
+        return url if has_path(url) else f"{url}/v1"
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest for what cannot be asked for."""
+        check_task(request, self.name, ("generate", "embed"))
+        if request.task == "embed":
+            _text_of(request)
+            if request.pooling != "last":
+                raise InvalidRequest(f"pooling={request.pooling!r}: the server's model decides it")
+            return
+        if not self._chat:
+            check_text(request, self.name)
+        elif not (request.messages or request.text):
+            raise InvalidRequest("prompt: is empty")
+        check_params(request.params, self.name, ALWAYS | self._names, self._constraints)
+
+    def call(self, request: Request) -> Call:
+        """The body for one answer, which is not streamed."""
+        if request.task == "embed":
+            return _call("/embeddings", {"model": self._model, "input": _text_of(request), "encoding_format": "float"})
+        params = request.params
+        fields: dict[str, Any] = {"model": self._model}
+        if not self._chat:
+            fields["prompt"] = request.text
+        else:
+            fields["messages"] = request.messages or [{"role": "user", "content": request.text}]
+        fields |= {self._max_tokens: params.max_tokens, "temperature": params.temperature}
+        fields |= given(params, self._names)
+        if "logit_bias" in fields:
+            fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
+        if params.constraint is not None:
+            fields |= self._constraint(params.constraint)
+        return _call("/chat/completions" if self._chat else "/completions", fields)
+
+    def _constraint(self, constraint: Constraint) -> dict[str, Any]:
+        if self._structured:
+            return {"structured_outputs": {_STRUCTURED[constraint.kind]: getattr(constraint, constraint.kind)}}
+        if constraint.kind == "json":
+            return {"response_format": {"type": "json_object"}}
+        schema = {"name": "answer", "strict": True, "schema": constraint.json_schema}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """The first choice, or the one vector."""
+        del headers
+        if request.task == "embed":
+            found = parsed(body, _Embeddings)
+            if not found.data or not found.data[0].embedding:
+                raise Garbled("its answer has no vector")
+            return Answer(prompt_tokens=(found.usage or _Usage()).prompt_tokens, embedding=found.data[0].embedding)
+        completion = parsed(body, _Completion)
+        if not completion.choices:
+            raise Garbled("its answer has no choices")
+        return _answer(completion.choices[0], completion.usage or _Usage())
+
+
+def _answer(choice: _Choice, usage: _Usage) -> Answer:
+    if choice.finish_reason == "content_filter":
+        raise InvalidRequest("the server's content filter stopped the answer")
+    if choice.finish_reason not in _ENDINGS:
+        raise Garbled(f"its answer ended for finish_reason={choice.finish_reason!r}")
+    text = choice.text if choice.message is None else choice.message.content or choice.message.refusal or ""
+    if text is None:
+        raise Garbled("its answer has no text")
+    details = usage.prompt_tokens_details or _Details()
+    return Answer(
+        text=text,
+        finish_reason=_ENDINGS[choice.finish_reason],
+        stop_reason=choice.stop_reason,
+        num_tokens=usage.completion_tokens or 0,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=details.cached_tokens or 0,
+    )
+
+
+def _text_of(request: Request) -> str:
+    """The text to embed: a conversation has one if it is a single message."""
+    messages = request.messages or [{"content": request.text}]
+    text = messages[0].get("content")
+    if len(messages) > 1 or not isinstance(text, str) or not text:
+        raise InvalidRequest("prompt: an embedding takes one text that is not empty")
+    return text
+
+
+def _call(route: str, fields: dict[str, Any]) -> Call:
+    return Call(route, msgspec.json.encode(fields))

@@ -1,0 +1,101 @@
+"""Options of the back end `endpoint`, parsed once. Knows names and ranges; sends nothing.
+
+The key itself is no option: it would stand in the job's graph. `key_env` names the environment variable that holds it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...wire.conversion import converted
+from ...wire.errors import ConfigError
+
+DialectName = Literal["openai", "openai-completions", "tgi", "triton", "kserve"]
+
+
+class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the servers are, what they speak, and how patient their client is. Times are in seconds.
+
+    Raises ConfigError, naming the option, for a value outside its range.
+    """
+
+    urls: str
+    """One or more base URLs, with commas between them. Requests go to the one with the least outstanding work."""
+    dialect: DialectName = "openai"
+    """What the servers speak: OpenAI's chat or completions routes, TGI, Triton's generate route, or KServe v2."""
+    key_env: str = ""
+    """Environment variable that holds the API key; empty sends none."""
+    key_header: str = "Authorization"
+    """Header of the key: Authorization carries `Bearer KEY`, any other the key alone."""
+    timeout: float = 600.0
+    """Longest time for one try, from its first byte to the last byte of its answer."""
+    connect_timeout: float = 10.0
+    """Longest time to connect."""
+    retries: int = 5
+    """Most further tries of a request. Waits that a server asks for (429) are not counted."""
+    down_timeout: float = 600.0
+    """The job fails when no server has answered any request for so long; longer than the longest answer."""
+    requests_per_minute: float = 0.0
+    """Most requests a minute, over all servers; 0 is no limit."""
+    tokens_per_minute: float = 0.0
+    """Most tokens a minute, prompts and answers together, over all servers; 0 is no limit."""
+    max_connections: int = 64
+    """Most requests in flight at one server."""
+    extra_parameters: str = ""
+    """Sampling parameters beyond OpenAI's that the servers take by vLLM's names, with commas between them."""
+    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What an OpenAI server calls the most tokens of an answer."""
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "connect_timeout", "down_timeout"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number, 0 for no limit")
+        _check("retries", self.retries, 0 <= self.retries <= 100, "0 to 100")
+        _check("max_connections", self.max_connections, 1 <= self.max_connections <= 4096, "1 to 4096")
+        _check("urls", self.urls, bool(self.addresses), "http:// or https:// URLs, with commas between them")
+        for url in self.addresses:
+            _check_url(url)
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """From `backend_options`; an unknown name, a wrong type or an impossible value raises ConfigError."""
+        return converted(fields, cls, ConfigError, what="option of the back end endpoint")
+
+    @property
+    def addresses(self) -> list[str]:
+        """Each base URL, without a slash at its end."""
+        return [each.rstrip("/") for each in listed(self.urls)]
+
+    def key(self) -> str:
+        """The key; empty if none is sent. Raises ConfigError if its variable is not set."""
+        if not self.key_env:
+            return ""
+        found = os.environ.get(self.key_env, "").strip()
+        _check("key_env", self.key_env, bool(found), "the name of a variable that is set where the engine runs")
+        return found
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a list that is written with commas or spaces."""
+    return [each for each in re.split(r"[,\s]+", text) if each]
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.username or parts.password or parts.query or parts.fragment:
+        shown = f"{parts.scheme}://{parts.hostname}"
+        raise ConfigError(f"urls: {shown}…: takes no user, query or fragment; name the key's variable in key_env")
+    _check("urls", url, parts.scheme in ("http", "https") and bool(parts.hostname), "http:// or https:// URLs")
+
+
+def _check(name: str, got: object, holds: bool, takes: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name}={got!r}: takes {takes}")

@@ -1,0 +1,71 @@
+"""Whether servers live, asked once as the engine starts: a wrong key or address ends the job in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ...wire.errors import InvalidRequest, ModelLoadFailed, ModelNotFound
+from .balancer import Balancer, Server
+from .circuit import FAILURES
+from .connection import Connections
+from .dialects import Dialect
+from .judging import TryFailed, judge
+from .options import EndpointOptions
+from .retrying import backoff
+
+log = logging.getLogger(__name__)
+
+
+async def probe(
+    options: EndpointOptions,
+    dialect: Dialect,
+    connections: Connections,
+    balancer: Balancer,
+    clock: Callable[[], float],
+) -> None:
+    """Returns if a server lives; the circuit of one that does not is open.
+
+    Raises ModelLoadFailed if none does, after as many tries as a request has, or if one refuses the key.
+    """
+    probed = (_probed(server, options, dialect, connections) for server in balancer.servers)
+    reasons = dict(zip(options.addresses, await asyncio.gather(*probed), strict=True))
+    down = {url: reason for url, reason in reasons.items() if reason}
+    if len(down) == len(reasons):
+        raise ModelLoadFailed(f"no server lives: {'; '.join(down.values())}")
+    for server in balancer.servers:
+        if server.url in down:
+            log.warning("others go on without %s", down[server.url])
+            for _ in range(FAILURES):
+                server.circuit.failed(clock(), was_test=False)
+
+
+async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, connections: Connections) -> str:
+    """Why the server does not live; empty if it does."""
+    failures = 0
+    while True:
+        try:
+            for route in dialect.probes:
+                await _ask(server, route, options, dialect, connections)
+            return ""
+        except TryFailed as failure:
+            failures += 1
+            if failures > options.retries:
+                return str(failure)
+            await asyncio.sleep(backoff(failures) if failure.pause is None else failure.pause)
+
+
+async def _ask(
+    server: Server, route: str, options: EndpointOptions, dialect: Dialect, connections: Connections
+) -> None:
+    reply = await connections.get(dialect.base(server.url) + route)
+    try:
+        judge(reply, server.url, options.key_env)
+    except (ModelNotFound, InvalidRequest) as error:
+        if dialect.needs_probes:
+            raise
+        # Many servers lack this route; if the address is wrong, the first request says so.
+        log.warning("%s: the route %s tells nothing: %s", server.url, route, error)
+        return
+    dialect.learn(route, reply.body)

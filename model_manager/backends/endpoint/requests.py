@@ -1,0 +1,170 @@
+"""The queue and the requests in flight, each of which ends once. Knows who sends them; not how.
+
+`_finish` is the only way out: it takes the request out of the table and posts its one result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from ...engine.counters import Throughput
+from ...wire.config import ModelConfig
+from ...wire.errors import DeadlineExceeded, RequestError
+from ...wire.messages import Failure, FinishReason, Output, Request, Timings
+from ...wire.status import EngineStats
+from .balancer import Balancer
+from .connection import Connections
+from .dialects import Answer, Dialect
+from .mailbox import Mailbox
+from .options import EndpointOptions
+from .probing import probe
+from .sending import Sender
+
+
+@dataclass
+class _Entry:
+    """A request that has no result yet."""
+
+    request: Request
+    added: float
+    started: float | None = None
+    task: asyncio.Task[None] | None = None
+    alarm: asyncio.TimerHandle | None = None
+
+
+class Requests:
+    """The queue and the requests in flight; only for the loop's thread, but for the mailbox and the counters."""
+
+    def __init__(self, sender: Sender, most: int, resources: AsyncExitStack) -> None:
+        self.mailbox = Mailbox()
+        self.most = most
+        self._sender = sender
+        self._resources = resources
+        self._loop = asyncio.get_running_loop()
+        self._entries: dict[str, _Entry] = {}
+        self._queue: asyncio.PriorityQueue[tuple[int, int, str]] = asyncio.PriorityQueue()
+        self._arrivals = 0
+        self._running = 0
+        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        self._throughput = Throughput(self._loop.time())
+
+    @classmethod
+    async def start(cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str) -> Requests:
+        """With connections that were tried."""
+        clock = asyncio.get_running_loop().time
+        async with AsyncExitStack() as resources:
+            connections = await resources.enter_async_context(Connections(options, key))
+            balancer = Balancer(options.addresses, options.max_connections, clock)
+            await probe(options, dialect, connections, balancer, clock)
+            most = min(config.max_num_seqs, options.max_connections * len(options.addresses))
+            sender = Sender(options, dialect, connections, balancer, clock)
+            return cls(sender, most, resources.pop_all())
+        raise AssertionError("a context manager of resources hides no error")
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        if not self._entries:
+            self._sender.wakes()
+        entry = _Entry(request, self._loop.time())
+        self._entries[request.request_id] = entry
+        self._arrivals += 1
+        self._queue.put_nowait((request.params.priority, self._arrivals, request.request_id))
+        if request.params.deadline is not None:
+            left = max(0.0, request.params.deadline - request.waited)
+            entry.alarm = self._loop.call_later(left, self._expire, request.request_id)
+        self._pump()
+
+    def abort(self, request_id: str) -> None:
+        """End a request without an answer."""
+        if (entry := self._entries.get(request_id)) is not None:
+            self._finish(entry, self._output(entry, Answer(finish_reason=FinishReason.ABORT)))
+
+    def _expire(self, request_id: str) -> None:
+        entry = self._entries[request_id]
+        error = DeadlineExceeded(f"no token after deadline={entry.request.params.deadline} seconds")
+        self._finish(entry, Failure(request_id, error.info()))
+
+    def _pump(self) -> None:
+        """Start what there is room for, the most urgent first."""
+        while self._running < self.most and not self._queue.empty():
+            *_, request_id = self._queue.get_nowait()
+            entry = self._entries.get(request_id)
+            if entry is not None and entry.task is None:
+                self._running += 1
+                entry.started = self._loop.time()
+                entry.task = self._loop.create_task(self._run(entry))
+
+    async def _run(self, entry: _Entry) -> None:
+        try:
+            answer = await self._sender.send(entry.request)
+            self._finish(entry, self._output(entry, answer))
+        except RequestError as error:
+            self._finish(entry, Failure(entry.request.request_id, error.info()))
+        except Exception as error:
+            self.mailbox.fail(error)
+        finally:
+            self._running -= 1
+            self._pump()
+
+    def _finish(self, entry: _Entry, result: Output | Failure) -> None:
+        """A request's one result."""
+        if self._entries.get(entry.request.request_id) is not entry:
+            return
+        del self._entries[entry.request.request_id]
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        if entry.task is not None and entry.task is not asyncio.current_task():
+            entry.task.cancel()
+        self.mailbox.put(result)
+
+    def _output(self, entry: _Entry, answer: Answer) -> Output:
+        now, waited = self._loop.time(), entry.request.waited
+        self._prompt_tokens += answer.prompt_tokens
+        self._cached_tokens += answer.cached_tokens
+        self._generated_tokens += answer.num_tokens
+        self._throughput.add(now, answer.num_tokens)
+        started = now if entry.started is None else entry.started
+        finished = waited + now - entry.added
+        return Output(
+            request_id=entry.request.request_id,
+            token_ids=[],
+            finish_reason=answer.finish_reason,
+            timings=Timings(queued=waited + started - entry.added, first_token=finished, finished=finished),
+            prompt_tokens=answer.prompt_tokens,
+            cached_tokens=answer.cached_tokens,
+            stop_reason=answer.stop_reason,
+            embedding=_packed(answer.embedding, normalize=entry.request.normalize),
+            text=answer.text,
+            num_tokens=answer.num_tokens,
+        )
+
+    def stats(self, steps: int, rss_mb: float) -> EngineStats:
+        """A snapshot."""
+        return EngineStats(
+            running=self._running,
+            waiting=max(0, len(self._entries) - self._running),
+            steps=steps,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            generated_tokens=self._generated_tokens,
+            tokens_per_s=self._throughput.rate(self._loop.time()),
+            rss_mb=rss_mb,
+        )
+
+    async def close(self) -> None:
+        """End all that runs."""
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        for entry in list(self._entries.values()):
+            self.abort(entry.request.request_id)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._resources.aclose()
+
+
+def _packed(vector: list[float] | None, *, normalize: bool) -> bytes | None:
+    if vector is None:
+        return None
+    length = sum(each * each for each in vector) ** 0.5 if normalize else 1.0
+    return struct.pack(f"<{len(vector)}f", *(each / (length or 1.0) for each in vector))

@@ -1,0 +1,224 @@
+"""An Engine over a library that generates tokens from token ids: it judges each ending itself, as ours does.
+
+The library gives tokens; whether an end-of-sequence token, a stop token or string, the budget or the deadline ends the
+output is decided here, from the same `Sequence` as in our engine. So stop strings, progress and counts are the same
+whatever the library makes of them. Knows no library.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from ..engine.counters import EngineCounters
+from ..engine.interface import StepResult
+from ..engine.scheduling.admission import admitted
+from ..engine.scheduling.deadlines import Deadlines
+from ..engine.scheduling.readings import EmbedReading, ScoreReading, Scores
+from ..engine.scheduling.sequence import Sequence, SequenceStatus
+from ..engine.scheduling.stopping import Ending, StopRules
+from ..wire.errors import ConstraintNotMet, RequestError
+from ..wire.logprobs import Logprobs
+from ..wire.messages import FinishReason, Request
+from ..wire.sampling import SamplingParams
+from ..wire.status import EngineStats, ModelInfo
+
+
+@dataclass
+class Event:
+    """What a library did for a request since the last one."""
+
+    request_id: str
+    token_ids: list[int] = field(default_factory=list)
+    """Tokens generated since, an end-of-sequence token included."""
+    logprobs: Logprobs | None = None
+    """One entry for each of them, if the request asked."""
+    finished: bool = False
+    """The library has ended it."""
+    error: RequestError | None = None
+    """It failed, and has ended."""
+    cached_tokens: int = 0
+    """Prompt tokens that the library did not compute again."""
+    scores: Scores | None = None
+    """For a score, and for a generation with prompt_logprobs: of the prompt's tokens that were asked for."""
+    embedding: list[float] | None = None
+    """For an embedding: the pooled states, not scaled."""
+
+
+class Library(Protocol):
+    """Generates tokens for many sequences at once."""
+
+    def submit(self, sequence: Sequence, params: SamplingParams) -> None:
+        """Begin to generate after `sequence.token_ids`, the prompt and what an earlier engine had generated, at most
+        `sequence.conditions.max_tokens - sequence.num_output_tokens` tokens; or what its task asks.
+
+        `params` are the request's, its constraint included. Raises RequestError for what the library refuses.
+        """
+
+    def cancel(self, request_id: str) -> None:
+        """End a sequence; no event of it comes any more. Unknown ids are ignored."""
+
+    def poll(self) -> list[Event]:
+        """Advance by a step, or wait at most some hundredths of a second for tokens."""
+
+    def num_running(self) -> int:
+        """Sequences that run now; the others wait."""
+
+
+class HostedEngine:
+    """Continuous batching by a library."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        library: Library,
+        stop_rules: StopRules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.info = info
+        self._library = library
+        self._stop_rules = stop_rules
+        self._clock = clock
+        self._sequences: dict[str, Sequence] = {}
+        self._held: set[str] = set()
+        """Requests whose outputs the library holds to a constraint."""
+        self._arrivals = 0
+        self._deadlines = Deadlines(clock)
+        self._ended: list[Sequence] = []
+        self._counters = EngineCounters(clock)
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises InvalidRequest or PromptTooLong, as ours does, and what the library refuses."""
+        self._arrivals += 1
+        params = request.params
+        free = msgspec.structs.replace(request, params=msgspec.structs.replace(params, constraint=None))
+        sequence = admitted(
+            free,
+            vocab_size=self.info.vocab_size,
+            max_len=self.info.max_model_len,
+            stop_rules=self._stop_rules,
+            known=self._sequences,
+            now=self._clock(),
+            order=self._arrivals,
+        )
+        if sequence.is_over:
+            self._ended.append(sequence)
+            return
+        self._library.submit(sequence, params)
+        self._sequences[request.request_id] = sequence
+        self._deadlines.add(sequence)
+        if params.constraint is not None and request.task == "generate":
+            self._held.add(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._end(sequence, FinishReason.ABORT)
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._sequences or self._ended)
+
+    def step(self) -> StepResult:
+        """Take in what the library generated."""
+        for sequence in self._deadlines.passed():
+            self._end(sequence, FinishReason.DEADLINE)
+        result, started = StepResult(), self._clock()
+        for event in self._library.poll() if self._sequences else ():
+            if (running := self._sequences.get(event.request_id)) is not None:
+                self._take(running, event, started, result)
+        now = self._clock()
+        for sequence in self._ended:
+            result.forget_progress(sequence.request_id)
+            result.add(sequence.answer(now))
+        self._ended.clear()
+        self._counters.steps += 1
+        return result
+
+    def stats(self) -> EngineStats:
+        """A snapshot."""
+        running = min(len(self._sequences), self._library.num_running())
+        return EngineStats(running=running, waiting=len(self._sequences) - running, **self._counters.snapshot())
+
+    def _take(self, sequence: Sequence, event: Event, started: float, result: StepResult) -> None:
+        now = self._clock()
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at, sequence.first_token_at = started, now
+            sequence.cached_tokens = event.cached_tokens
+            self._counters.started(sequence)
+        if event.error is not None:
+            self._fail(sequence, event.error, result)
+            return
+        self._read(sequence, event)
+        for token_id, logprobs in _tokens(event):
+            self._counters.generated(now, 1)
+            ending = sequence.append(token_id, logprobs)
+            if sequence.request_id not in self._held:  # a constrained output begins anew in the next engine
+                result.note_progress(sequence.request_id, token_id, logprobs)
+            if ending is not None:
+                self._finish(sequence, result, cancel=not event.finished or token_id != event.token_ids[-1])
+                return
+        if event.finished:
+            sequence.close()
+            self._finish(sequence, result, cancel=False)
+
+    def _read(self, sequence: Sequence, event: Event) -> None:
+        reading = sequence.reading
+        if isinstance(reading, ScoreReading) and event.scores is not None and not reading.done:
+            reading.add(event.scores)
+        elif isinstance(reading, EmbedReading) and event.embedding is not None and not reading.done:
+            count = reading.stop - reading.next
+            reading.add(np.array(event.embedding) * count, count)
+
+    def _finish(self, sequence: Sequence, result: StepResult, *, cancel: bool) -> None:
+        """It has its ending. An output that the budget cut, and that the library held to a constraint, is no answer."""
+        ending = sequence.ending
+        assert ending is not None
+        if sequence.request_id in self._held:
+            if ending.reason is FinishReason.LENGTH:
+                cut = ConstraintNotMet(f"the output is not complete after {sequence.num_output_tokens} tokens")
+                if cancel:
+                    self._library.cancel(sequence.request_id)
+                self._fail(sequence, cut, result)
+                return
+            stopped_by_token = ending.matched is None and sequence.token_ids[-1] in self._stop_rules.eos_token_ids
+            sequence.ending = Ending(ending.reason, ending.matched, complete=not stopped_by_token)
+        if cancel:
+            self._library.cancel(sequence.request_id)
+        self._leave(sequence)
+
+    def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
+        self._forget(sequence)
+        result.forget_progress(sequence.request_id)
+        result.failures.append(sequence.failure(error))
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.ending = Ending(reason, complete=sequence.request_id in self._held)
+        self._library.cancel(sequence.request_id)
+        self._leave(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._forget(sequence)
+        self._ended.append(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        sequence.status = SequenceStatus.FINISHED
+        del self._sequences[sequence.request_id]
+        self._held.discard(sequence.request_id)
+
+
+def _tokens(event: Event) -> Iterator[tuple[int, Logprobs | None]]:
+    """Each new token with its own log-probabilities."""
+    given = event.logprobs
+    for at, token_id in enumerate(event.token_ids):
+        if given is None:
+            yield token_id, None
+        else:
+            tops = given.top_token_ids[at : at + 1], given.top_logprobs[at : at + 1]
+            yield token_id, Logprobs(given.logprobs[at : at + 1], given.greedy[at : at + 1], *tops)

@@ -1,0 +1,76 @@
+"""Options of llama.cpp: `backend_options`, in its own words, as fields of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...wire.backends import LLAMA_CPP_OPTIONS
+from ...wire.config import Option
+from ...wire.conversion import unknown
+from ...wire.errors import ConfigError
+
+_ENUMS = {
+    "cache_type_k": ("ggml_type", "GGML_TYPE_"),
+    "cache_type_v": ("ggml_type", "GGML_TYPE_"),
+    "flash_attn_type": ("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_"),
+    "load_mode": ("llama_load_mode", "LLAMA_LOAD_MODE_"),
+    "numa": ("ggml_numa_strategy", "GGML_NUMA_STRATEGY_"),
+    "rope_scaling_type": ("llama_rope_scaling_type", "LLAMA_ROPE_SCALING_TYPE_"),
+    "split_mode": ("llama_split_mode", "LLAMA_SPLIT_MODE_"),
+}
+"""Options whose value is a name: the enumeration of xllamacpp, and what its names begin with."""
+_CACHE_BYTES = {
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+"""Bytes of a number of the KV cache, by the format's name."""
+
+
+def cache_bytes(options: Mapping[str, Option], name: str, default: str) -> float:
+    """Bytes of a number in the cache of the keys (`cache_type_k`) or values; raises ConfigError for no such format."""
+    given = str(options.get(name, default)).lower()
+    if given not in _CACHE_BYTES:
+        raise ConfigError(f"backend_options: {name}={given!r}: takes {', '.join(_CACHE_BYTES)}")
+    return _CACHE_BYTES[given]
+
+
+def apply_options(library: Any, params: Any, options: Mapping[str, Option]) -> None:
+    """Set the fields of CommonParams; raises ConfigError for an unknown name or a value of another type."""
+    for name, value in options.items():
+        if name not in LLAMA_CPP_OPTIONS:
+            raise ConfigError(f"backend_options: {unknown(name, LLAMA_CPP_OPTIONS, what='option of llama.cpp')[:300]}")
+        if name == "n_threads_batch":
+            params.cpuparams_batch.n_threads = _of_kind(name, value, 0)
+        elif name == "poll":
+            params.cpuparams.poll = params.cpuparams_batch.poll = _of_kind(name, value, 0)
+        elif name in _ENUMS:
+            setattr(params, name, _named(library, name, value))
+        else:
+            setattr(params, name, _of_kind(name, value, getattr(params, name)))
+
+
+def _named(library: Any, name: str, value: Option) -> Any:
+    kind, prefix = _ENUMS[name]
+    known = {each.name.removeprefix(prefix).lower(): each for each in getattr(library, kind)}
+    if str(value).lower() not in known:
+        raise ConfigError(f"backend_options: {name}={value!r}: takes one of {', '.join(known)}")
+    return known[str(value).lower()]
+
+
+def _of_kind(name: str, value: Option, default: Any) -> Option:
+    """The value, if it has the type of the field's default."""
+    kind = type(default)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        words = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+        raise ConfigError(f"backend_options: {name}={value!r}: takes {words[kind]}")
+    return value

@@ -1,0 +1,224 @@
+"""OpenVINO GenAI behind our loop: its continuous batching, a step at a time, token ids in and out.
+
+A folder of OpenVINO's own format (openvino_model.xml) is loaded as it is; another model is exported at its first load
+by optimum-intel, and kept. Options of `backend_options` are the fields of its SchedulerConfig and the properties of the
+device, such as ENABLE_CPU_PINNING.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..engine.interface import Engine
+from ..engine.scheduling.sequence import Sequence
+from ..engine.scheduling.stopping import StopRules
+from ..wire.config import ModelConfig
+from ..wire.conversion import unknown
+from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
+from ..wire.sampling import SamplingParams
+from ..wire.status import ModelInfo
+from .conversions import converted
+from .hosted import Event, HostedEngine
+from .model_files import eos_token_ids, read_json
+
+MODEL_FILE = "openvino_model.xml"
+_CACHE_GIB = 4.0
+"""GiB of KV cache, where nothing is said."""
+_PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+_WEIGHTS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_OURS = {
+    "cache_size": "kv_cache_gib",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "enable_prefix_caching": "prefix_caching",
+    "INFERENCE_NUM_THREADS": "num_threads",
+    "INFERENCE_PRECISION_HINT": "dtype",
+    "KV_CACHE_PRECISION": "kv_cache_dtype",
+}
+"""Options that settings of ModelConfig decide, and these."""
+
+
+def load(config: ModelConfig, folder: Path) -> Engine:
+    """The engine of a folder, which OpenVINO GenAI runs; raises ConfigError for an option that it does not have."""
+    import openvino
+    import openvino_genai
+
+    started = time.monotonic()
+    device = "GPU" if config.device == "cuda" else "CPU"
+    known = [*_fields(openvino_genai.SchedulerConfig()), *openvino.Core().get_property(device, "SUPPORTED_PROPERTIES")]
+    _check_options(config, known)
+    fields, eos = read_json(folder / "config.json"), eos_token_ids(folder)
+    dtype = _dtype(config, fields)
+    found = folder if (folder / MODEL_FILE).exists() else _exported(config, folder, dtype)
+    scheduler = _scheduler(config, openvino_genai.SchedulerConfig())
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(found), scheduler, device, _properties(config, dtype))
+    info = ModelInfo(
+        name=config.model,
+        folder=str(folder),
+        architecture=next(iter(fields.get("architectures", [])), ""),
+        dtype=dtype,
+        device=device.lower(),
+        vocab_size=int(fields["vocab_size"]),
+        max_model_len=config.max_model_len or int(fields.get("max_position_embeddings", 2048)),
+        max_num_seqs=config.max_num_seqs,
+        num_blocks=0,
+        block_size=0,
+        eos_token_ids=eos,
+        load_seconds=time.monotonic() - started,
+        quantization=config.quantization,
+        kv_cache_dtype="" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+        revision=config.revision or "",
+    )
+    return HostedEngine(info, _OpenVino(pipeline, config.max_num_seqs), StopRules.load(folder, eos))
+
+
+def _fields(scheduler: Any) -> list[str]:
+    return [name for name in dir(scheduler) if not name.startswith("_") and not callable(getattr(scheduler, name))]
+
+
+def _check_options(config: ModelConfig, known: list[str]) -> None:
+    for name in config.backend_options:
+        if name not in known:
+            raise ConfigError(f"backend_options: {unknown(name, known, what='option of OpenVINO')[:300]}")
+        if name in _OURS:
+            raise ConfigError(f"backend_options: {name}: is decided by the setting {_OURS[name]}")
+
+
+def _dtype(config: ModelConfig, fields: dict[str, Any]) -> str:
+    said = fields.get("dtype") or fields.get("torch_dtype") or "float32"
+    return config.dtype if config.dtype != "auto" else str(said)
+
+
+def _scheduler(config: ModelConfig, scheduler: Any) -> Any:
+    scheduler.cache_size = max(1, round(config.kv_cache_gib or _CACHE_GIB))
+    scheduler.max_num_seqs = config.max_num_seqs
+    scheduler.max_num_batched_tokens = config.max_num_batched_tokens
+    scheduler.enable_prefix_caching = config.prefix_caching
+    for name, value in config.backend_options.items():
+        if name.islower():
+            setattr(scheduler, name, value)
+    return scheduler
+
+
+def _properties(config: ModelConfig, dtype: str) -> dict[str, Any]:
+    precision = _PRECISIONS.get(dtype, "f32")
+    properties: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "KV_CACHE_PRECISION": "u8" if config.kv_cache_dtype == "int8" else precision,
+        "INFERENCE_NUM_THREADS": config.num_threads or len(os.sched_getaffinity(0)),
+    }
+    if config.quantization == "none":
+        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+    return properties | {name: value for name, value in config.backend_options.items() if not name.islower()}
+
+
+def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:
+    """The model in OpenVINO's format; raises ModelLoadFailed with what the exporter said."""
+    from importlib.metadata import version
+
+    weights = config.quantization if config.quantization != "none" else _WEIGHTS.get(dtype, "fp32")
+
+    def make(place: Path) -> None:
+        command = [str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino", "--model", str(folder)]
+        command = [sys.executable, *command] if os.access(command[0], os.R_OK) else command
+        command += ["--task", "text-generation-with-past", "--weight-format", weights, str(place)]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing"]
+            raise ModelLoadFailed(f"{config.model}: the export to OpenVINO's format failed: {said[-1]}")
+
+    return converted(config, f"openvino-{weights}-{version('optimum-intel')}", make)
+
+
+class _OpenVino:
+    """Its pipeline as a Library."""
+
+    def __init__(self, pipeline: Any, max_num_seqs: int) -> None:
+        import openvino_genai
+        from openvino import Tensor
+
+        self._genai = openvino_genai
+        self._tensor = Tensor
+        self._pipeline = pipeline
+        self._max_num_seqs = max_num_seqs
+        self._handles: dict[str, Any] = {}
+        self._arrivals = 0
+
+    def submit(self, sequence: Sequence, params: SamplingParams) -> None:
+        self._arrivals += 1
+        prompt = self._tensor(np.array([sequence.token_ids], np.int64))
+        try:
+            handle = self._pipeline.add_request(self._arrivals, prompt, self._config(sequence, params))
+        except RuntimeError as error:
+            raise InvalidRequest(f"OpenVINO: {' '.join(str(error).split())[:300]}") from None
+        self._handles[sequence.request_id] = handle
+
+    def cancel(self, request_id: str) -> None:
+        if (handle := self._handles.pop(request_id, None)) is not None:
+            handle.cancel()
+
+    def poll(self) -> list[Event]:
+        if self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        events = [event for name in list(self._handles) for event in self._read(name)]
+        for event in events:
+            if event.finished or event.error is not None:
+                del self._handles[event.request_id]
+        return events
+
+    def num_running(self) -> int:
+        return min(len(self._handles), self._max_num_seqs)
+
+    def _read(self, name: str) -> Iterator[Event]:
+        handle, status = self._handles[name], self._genai.GenerationStatus
+        said = handle.get_status()
+        tokens: list[int] = []
+        while handle.can_read():
+            for output in handle.read().values():
+                tokens += output.generated_ids
+        if said == status.IGNORED:
+            yield Event(name, error=InvalidRequest("prompt: does not fit into the KV cache (kv_cache_gib)"))
+        elif tokens or said != status.RUNNING:
+            yield Event(name, tokens, finished=said != status.RUNNING)
+
+    def _config(self, sequence: Sequence, params: SamplingParams) -> Any:
+        made = sequence.num_output_tokens
+        config = self._genai.GenerationConfig(
+            max_new_tokens=sequence.conditions.max_tokens - made,
+            min_new_tokens=max(0, params.min_tokens - made),
+            ignore_eos=params.ignore_eos,
+            do_sample=params.temperature > 0,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            stop_token_ids={*params.stop_token_ids, *(() if params.ignore_eos else sequence.conditions.eos)},
+        )
+        if params.temperature > 0:
+            config.temperature, config.top_p, config.min_p = params.temperature, params.top_p, params.min_p
+            config.rng_seed = sequence.seed % 2**32
+            if params.top_k:
+                config.top_k = params.top_k
+        if params.constraint is not None:
+            config.structured_output_config = self._constraint(params)
+        return config
+
+    def _constraint(self, params: SamplingParams) -> Any:
+        constraint = params.constraint
+        assert constraint is not None
+        if constraint.kind == "regex":
+            return self._genai.StructuredOutputConfig(regex=constraint.regex)
+        if constraint.kind == "choice":
+            choices = " | ".join(msgspec.json.encode(each).decode() for each in constraint.choice or ())
+            return self._genai.StructuredOutputConfig(grammar=f"root ::= {choices}")
+        schema = {} if constraint.kind == "json" else constraint.json_schema
+        return self._genai.StructuredOutputConfig(json_schema=msgspec.json.encode(schema).decode())

@@ -1,0 +1,71 @@
+"""Servers that are known: how each is started, its health route, what it speaks and which parameters it takes beyond.
+
+From the servers' own documentation; docs/how-to/servers.md says which were run here. Knows no process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_VLLM = (
+    "top_k,min_p,repetition_penalty,min_tokens,ignore_eos,stop_token_ids,include_stop_str_in_output,bad_words,"
+    "allowed_token_ids"
+)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One kind of server."""
+
+    command: str
+    """Its arguments; `{model}`, `{port}` and `{tensor_parallel}` are filled in."""
+    dialect: str = "openai"
+    health: str = "/health"
+    extra_parameters: str = ""
+    max_connections: int = 64
+
+
+PRESETS = {
+    "vllm": Preset(
+        "vllm serve {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",
+        extra_parameters=f"{_VLLM},constraint",
+    ),
+    "aphrodite": Preset(
+        "aphrodite run {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",
+        extra_parameters=f"{_VLLM},typical_p",
+    ),
+    "sglang": Preset(
+        "python -m sglang.launch_server --model-path {model} --host 127.0.0.1 --port {port} --tp {tensor_parallel}",
+        extra_parameters="top_k,min_p,repetition_penalty,min_tokens,ignore_eos,stop_token_ids",
+    ),
+    "lmdeploy": Preset(
+        "lmdeploy serve api_server {model} --server-name 127.0.0.1 --server-port {port} --tp {tensor_parallel}",
+        extra_parameters="top_k,repetition_penalty,ignore_eos",
+    ),
+    "trtllm": Preset(
+        "trtllm-serve {model} --host 127.0.0.1 --port {port} --tp_size {tensor_parallel}",
+        extra_parameters="top_k,min_p,repetition_penalty,min_tokens,ignore_eos,stop_token_ids",
+    ),
+    "mii": Preset(
+        "python -m mii.entrypoints.openai_api_server --model {model} --host 127.0.0.1 --port {port}"
+        " --tensor-parallel {tensor_parallel}",
+        extra_parameters="top_k",
+    ),
+    "llama-server": Preset(
+        "llama-server --model {model} --host 127.0.0.1 --port {port}",
+        extra_parameters="top_k,min_p,typical_p",
+        max_connections=4,  # each connection holds one of its few threads, idle ones for 5 s
+    ),
+    "tgi": Preset(
+        "text-generation-launcher --model-id {model} --hostname 127.0.0.1 --port {port} --num-shard {tensor_parallel}",
+        dialect="tgi",
+    ),
+    "ray": Preset("serve run {model}", health="/-/healthz"),
+    "triton": Preset(
+        "tritonserver --model-repository {model} --http-address 127.0.0.1 --http-port {port} --allow-grpc false"
+        " --allow-metrics false",
+        dialect="triton",
+        health="/v2/health/ready",
+    ),
+}
+"""By name."""

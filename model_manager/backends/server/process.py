@@ -1,0 +1,141 @@
+"""The server as the inference process sees it: started behind its guard, awaited, watched. Knows no request."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from ...wire.errors import ModelLoadFailed
+
+log = logging.getLogger(__name__)
+
+_GUARD = ("-P", "-m", "millrace.model_manager.backends.server.guard")
+_LINES = 20
+_LAST_LINES_WITHIN = 1.0
+"""Seconds after the server's end for its last lines to be read; a process that it left may keep its output open."""
+_POLL = 0.2
+"""Seconds between two questions to a server that starts."""
+
+
+class ServerProcess:
+    """One server on this machine's loopback."""
+
+    def __init__(self, command: Sequence[str], port: int, health: str) -> None:
+        """Starts it."""
+        self.url = f"http://127.0.0.1:{port}"
+        self._port = port
+        self._health = health
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._guard = subprocess.Popen(
+            [sys.executable, *_GUARD, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="server output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the guard."""
+        return self._guard.pid
+
+    def wait_until_healthy(self) -> None:
+        """Returns when the health route answers 200; raises ModelLoadFailed if the server ends before.
+
+        How long that may take is the manager's setting `load_timeout`.
+        """
+        while True:
+            if (status := self._guard.poll()) is not None:
+                self._reader.join(_LAST_LINES_WITHIN)
+                raise ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
+            answer = self.healthy(timeout=5.0)
+            if answer == http.HTTPStatus.OK:
+                return
+            if answer in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
+                raise ModelLoadFailed(
+                    f"the server answers {answer} at {self._health}: the option health names its route"
+                )
+            time.sleep(_POLL)
+
+    def healthy(self, timeout: float) -> int | None:
+        """The status of the health route; None if there is no answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
+        try:
+            connection.request("GET", self._health)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def watch(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
+        """From now on call `leave` with the reason when the server ends, or hangs for so many seconds."""
+        for target, arguments in ((self._await_end, ()), (self._await_hang, (hang_timeout,))):
+            threading.Thread(target=target, args=[*arguments, leave], name=target.__name__, daemon=True).start()
+
+    def _await_end(self, leave: Callable[[str], None]) -> None:
+        status = self._guard.wait()
+        _end_session(self._guard.pid)
+        self._reader.join(_LAST_LINES_WITHIN)
+        leave(f"the server ended with status {status}: {self._last()}")
+
+    def _await_hang(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
+        while self._guard.poll() is None:
+            time.sleep(hang_timeout / 4)
+            if self.healthy(hang_timeout) is None and self._guard.poll() is None:
+                leave(f"the server's {self._health} gives no answer within {hang_timeout:g} s")
+
+    def close(self) -> None:
+        """End the server and all that it has started."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        """Hand its output on to ours, and keep the last lines."""
+        assert self._guard.stdout is not None
+        for line in self._guard.stdout:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self._lines.append(text)
+                print(text, file=sys.stderr, flush=True)
+
+    def _last(self) -> str:
+        return self._lines[-1][:500] if self._lines else "it wrote nothing"
+
+
+def _end_session(session: int) -> None:
+    """End what a guard that was killed has left: the server's processes are of its session."""
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port of the loopback that nothing listens at; the server may still lose it to another program."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def leave(reason: str) -> None:
+    """End the inference process: the manager starts another, with another server, and sends the requests again."""
+    log.error("ends: %s", reason)
+    os._exit(1)

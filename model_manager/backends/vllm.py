@@ -1,0 +1,276 @@
+"""vLLM behind our loop: its engine in this process, a step at a time, token ids in and out.
+
+Its own scheduler, KV cache, kernels and structured outputs; endings, retries and progress are ours (hosted.py). Options
+of `backend_options` are the fields of vLLM's EngineArgs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..engine.interface import Engine
+from ..engine.scheduling.readings import Scores
+from ..engine.scheduling.sequence import Sequence
+from ..engine.scheduling.stopping import StopRules
+from ..wire.config import ModelConfig
+from ..wire.conversion import unknown
+from ..wire.errors import ConfigError, InvalidRequest
+from ..wire.logprobs import LEAST, Logprobs
+from ..wire.sampling import SamplingParams
+from ..wire.status import ModelInfo
+from .hosted import Event, HostedEngine
+from .model_files import eos_token_ids
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the inference process is this one, and the manager watches it
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Beam's workers need cores too
+}
+_CPU_KV_CACHE_GIB = 4
+"""GiB of KV cache on a CPU, where nothing is said: vLLM would take most of the memory."""
+_OURS = {
+    "model": "model",
+    "tokenizer": "model",
+    "revision": "revision",
+    "dtype": "dtype",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "tensor_parallel_size": "tensor_parallel",
+    "enable_prefix_caching": "prefix_caching",
+    "enable_lora": "max_loras",
+    "max_loras": "max_loras",
+    "max_lora_rank": "max_lora_rank",
+}
+"""Fields of EngineArgs that settings of ModelConfig decide, and these."""
+
+
+def load(config: ModelConfig, folder: Path) -> Engine:
+    """The engine of a folder, which vLLM runs; raises ConfigError for an option that it does not have."""
+    started = time.monotonic()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(math.ceil(config.kv_cache_gib or _CPU_KV_CACHE_GIB)))
+
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    names = [field.name for field in dataclasses.fields(EngineArgs)]
+    try:
+        engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
+    except ValueError as error:  # pydantic's among them, of several lines
+        raise ConfigError(f"vLLM: {' '.join(str(error).split())[:500]}") from error
+    model, cache = engine.model_config, engine.vllm_config.cache_config
+    eos = eos_token_ids(folder)
+    info = ModelInfo(
+        name=config.model,
+        folder=str(folder),
+        architecture=model.hf_config.architectures[0],
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(engine.vllm_config.device_config.device_type),
+        vocab_size=model.get_vocab_size(),
+        max_model_len=model.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        num_blocks=cache.num_gpu_blocks or 0,
+        block_size=cache.block_size,
+        eos_token_ids=eos,
+        load_seconds=time.monotonic() - started,
+        revision=config.revision or "",
+    )
+    return HostedEngine(info, _Vllm(engine, config.max_num_seqs, eos), StopRules.load(folder, eos))
+
+
+def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str, Any]:
+    """What EngineArgs is made of."""
+    for name in config.backend_options:
+        if name not in names:
+            raise ConfigError(f"backend_options: {unknown(name, names, what='option of vLLM')[:300]}")
+        if name in _OURS:
+            raise ConfigError(f"backend_options: {name}: is decided by the setting {_OURS[name]}")
+    ours: dict[str, Any] = {
+        "model": str(folder),
+        "tokenizer": str(folder),
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "tensor_parallel_size": config.tensor_parallel,
+        "enable_prefix_caching": config.prefix_caching,
+        "scheduling_policy": "priority",
+        # llguidance, as in our engine; where any whitespace is allowed a small model may write spaces for ever
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+        "disable_log_stats": True,
+    }
+    if config.max_num_batched_tokens != ModelConfig().max_num_batched_tokens:
+        ours["max_num_batched_tokens"] = config.max_num_batched_tokens
+    if config.kv_cache_gib is not None and config.device != "cpu" and "kv_cache_memory_bytes" in names:
+        ours["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
+    if config.max_loras:
+        ours |= {"enable_lora": True, "max_loras": config.max_loras, "max_lora_rank": config.max_lora_rank}
+    return ours | config.backend_options
+
+
+class _Vllm:
+    """vLLM's engine as a Library."""
+
+    def __init__(self, engine: Any, max_num_seqs: int, eos: list[int]) -> None:
+        from vllm import SamplingParams as Params
+        from vllm.lora.request import LoRARequest
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        self._engine = engine
+        self._max_num_seqs = max_num_seqs
+        self._eos = eos
+        self._params = Params
+        self._kind = RequestOutputKind.DELTA
+        self._structured = StructuredOutputsParams
+        self._lora = LoRARequest
+        self._adapters: dict[str, int] = {}
+        self._running: dict[str, _Asked] = {}
+
+    def submit(self, sequence: Sequence, params: SamplingParams) -> None:
+        prompt: dict[str, Any] = {"prompt_token_ids": sequence.token_ids}
+        if params.cache_salt:
+            prompt["cache_salt"] = params.cache_salt
+        try:
+            self._engine.add_request(
+                sequence.request_id,
+                prompt,
+                self._sampling(sequence, params),
+                priority=params.priority,
+                lora_request=self._adapter(sequence),
+            )
+        except ValueError as error:
+            raise InvalidRequest(f"vLLM: {error}") from None
+        self._running[sequence.request_id] = _Asked(sequence, params)
+
+    def cancel(self, request_id: str) -> None:
+        if self._running.pop(request_id, None) is not None:
+            self._engine.abort_request([request_id])
+
+    def poll(self) -> list[Event]:
+        events = []
+        for output in self._engine.step():
+            asked = self._running.get(output.request_id)
+            if asked is None:
+                continue
+            if output.finished:
+                del self._running[output.request_id]
+            events.append(asked.event(output))
+        return events
+
+    def num_running(self) -> int:
+        return min(len(self._running), self._max_num_seqs)
+
+    def _sampling(self, sequence: Sequence, params: SamplingParams) -> Any:
+        made = sequence.num_output_tokens
+        generates = sequence.task == "generate"
+        stops = () if params.ignore_eos else self._eos
+        return self._params(
+            temperature=params.temperature,
+            top_k=params.top_k or -1,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            logit_bias=params.logit_bias or None,
+            allowed_token_ids=None if params.allowed_token_ids is None else list(params.allowed_token_ids),
+            bad_words=list(params.bad_words) or None,
+            seed=params.seed,
+            stop_token_ids=[*stops, *params.stop_token_ids],
+            ignore_eos=params.ignore_eos,
+            max_tokens=sequence.conditions.max_tokens - made if generates else 1,
+            min_tokens=max(0, params.min_tokens - made) if generates else 0,
+            logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs if generates else 0,
+            structured_outputs=self._constraint(params) if generates else None,
+            detokenize=False,
+            output_kind=self._kind,
+        )
+
+    def _constraint(self, params: SamplingParams) -> Any:
+        constraint = params.constraint
+        if constraint is None:
+            return None
+        match constraint.kind:
+            case "json":
+                return self._structured(json_object=True)
+            case "json_schema":
+                schema = constraint.json_schema
+                return self._structured(json=msgspec.json.encode({} if schema is True else schema).decode())
+            case "choice":
+                return self._structured(choice=list(constraint.choice or ()))
+            case kind:
+                return self._structured(**{kind: getattr(constraint, kind)})
+
+    def _adapter(self, sequence: Sequence) -> Any:
+        if (adapter := sequence.adapter) is None:
+            return None
+        number = self._adapters.setdefault(adapter.digest, len(self._adapters) + 1)
+        return self._lora(adapter.digest, number, adapter.folder)
+
+
+@dataclasses.dataclass
+class _Asked:
+    """A request that vLLM runs."""
+
+    sequence: Sequence
+    params: SamplingParams
+    read: bool = False
+
+    def event(self, output: Any) -> Event:
+        """What one of its outputs tells."""
+        completion = output.outputs[0]
+        event = Event(output.request_id, finished=output.finished, cached_tokens=output.num_cached_tokens or 0)
+        if output.prompt_logprobs and not self.read:
+            self.read = True
+            event.scores = self._scores(output.prompt_logprobs)
+        if self.sequence.task == "generate":
+            event.token_ids = list(completion.token_ids)
+            if self.params.logprobs is not None:
+                pairs = zip(event.token_ids, completion.logprobs, strict=True)
+                event.logprobs = Logprobs.join([_logprobs(*pair, self.params.logprobs) for pair in pairs])
+        return event
+
+    def _scores(self, entries: list[Mapping[int, Any] | None]) -> Scores:
+        """Log-probabilities of the prompt's tokens that are asked for."""
+        first = self.sequence.num_prompt_tokens - _num_read(self.sequence)
+        count = self.params.prompt_logprobs or 0
+        ids = self.sequence.token_ids
+        found = [
+            _logprobs(ids[place], entry, count)
+            for place, entry in enumerate(entries)
+            if entry is not None and first <= place < self.sequence.num_prompt_tokens
+        ]
+        return Scores(
+            np.array([each.logprobs[0] for each in found], np.float32),
+            np.array([each.greedy[0] for each in found], np.bool_),
+            np.array([each.top_token_ids[0] if count else [] for each in found], np.int64).reshape(len(found), -1),
+            np.array([each.top_logprobs[0] if count else [] for each in found], np.float32).reshape(len(found), -1),
+        )
+
+
+def _num_read(sequence: Sequence) -> int:
+    """How many tokens at the prompt's end are scored."""
+    assert sequence.reading is not None
+    return sequence.reading.stop - sequence.reading.next
+
+
+def _logprobs(token_id: int, entry: Mapping[int, Any], count: int) -> Logprobs:
+    """Of one token, with `count` alternatives."""
+    own = entry[token_id]
+    ranked = sorted(entry.items(), key=lambda pair: pair[1].rank)[:count]
+    tops = [[each for each, _ in ranked]], [[max(each.logprob, LEAST) for _, each in ranked]]
+    return Logprobs([max(own.logprob, LEAST)], [own.rank == 1], *(tops if count else ([], [])))

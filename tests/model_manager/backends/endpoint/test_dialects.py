@@ -1,0 +1,93 @@
+"""Dialects say what their documentation says: requests and answers of documented examples, as golden files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millrace.model_manager.backends.endpoint.dialects import Answer, Dialect, Garbled
+from millrace.model_manager.backends.endpoint.engine import dialect_of
+from millrace.model_manager.backends.endpoint.options import EndpointOptions
+from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
+from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.sampling import SamplingParams
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))
+
+
+def spoken(model: str, options: dict[str, Any], metadata: Any = None) -> Dialect:
+    dialect = dialect_of(model, EndpointOptions.parse({"urls": "http://localhost"} | options))
+    if metadata is not None:
+        dialect.learn(dialect.probes[-1], msgspec.json.encode(metadata))
+    return dialect
+
+
+def asked(fields: dict[str, Any]) -> Request:
+    params = SamplingParams.parse(fields["params"])
+    others = {name: value for name, value in fields.items() if name != "params"}
+    return Request("id", [], params, **others)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_a_documented_example_is_what_is_sent_and_read(path: Path) -> None:
+    example = json.loads(path.read_text(encoding="utf-8"))
+    dialect = spoken(example["model"], example["options"], example.get("metadata"))
+    request = asked(example["request"])
+    dialect.check(request)
+    call = dialect.call(request)
+    assert (call.route, json.loads(call.body)) == (example["route"], example["body"])
+    wanted = example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])}
+    assert dialect.read(request, msgspec.json.encode(example["reply"]), example.get("headers", {})) == Answer(**wanted)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": None, "finish_reason": "stop"},
+        {"text": "a", "finish_reason": None},
+        {"text": "a", "finish_reason": "abort"},
+        {},
+    ],
+)
+def test_a_choice_that_is_not_whole_is_no_answer(choice: dict[str, Any]) -> None:
+    dialect = spoken("m", {"dialect": "openai-completions"})
+    with pytest.raises(Garbled):
+        dialect.read(asked({"text": "a", "params": {}}), msgspec.json.encode({"choices": [choice]}), {})
+
+
+def test_an_answer_that_a_filter_stopped_fails_its_row() -> None:
+    dialect = spoken("m", {})
+    body = {"choices": [{"message": {"content": "a"}, "finish_reason": "content_filter"}]}
+    with pytest.raises(InvalidRequest, match="content filter"):
+        dialect.read(asked({"text": "a", "params": {}}), msgspec.json.encode(body), {})
+
+
+def test_a_model_without_a_text_tensor_is_unsupported() -> None:
+    numbers = {"name": "input", "datatype": "FP32", "shape": [1]}
+    with pytest.raises(ModelUnsupported, match="has no input text_input"):
+        spoken("resnet", {"dialect": "kserve"}, {"inputs": [numbers], "outputs": [numbers]})
+
+
+def test_a_model_that_has_no_input_for_most_tokens_refuses_another_number_of_them() -> None:
+    text = {"name": "prompt", "datatype": "BYTES", "shape": [-1]}
+    dialect = spoken("m", {"dialect": "kserve"}, {"inputs": [text], "outputs": [text | {"name": "completion"}]})
+    dialect.check(asked({"text": "a", "params": {}}))
+    with pytest.raises(InvalidRequest, match="max_tokens: the model m has no input for it"):
+        dialect.check(asked({"text": "a", "params": {"max_tokens": 5}}))
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://a:8000", "http://a:8000/v1"),
+        ("http://a:8000/", "http://a:8000/v1"),
+        ("https://a/api/v1", "https://a/api/v1"),
+    ],
+)
+def test_a_host_alone_has_openais_routes_under_v1(url: str, base: str) -> None:
+    options = EndpointOptions.parse({"urls": url})
+    assert dialect_of("m", options).base(options.addresses[0]) == base

@@ -1,0 +1,234 @@
+"""What every engine that takes tokens is put through, by way of a real manager and a real client."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, PromptTooLong, RequestAborted, RequestError
+from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.waiting import eventually
+
+PATIENCE = 300.0
+"""Seconds; a busy machine loads some engines for a minute."""
+CAPITALS = [f"What is the capital of {each}?" for each in "France Peru Japan Kenya Spain Chile Norway Cuba".split()]
+SUMS = [f"What is {n} plus {n % 7}?" for n in range(24)]
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An engine under test, and what is known of it."""
+
+    backend: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    constraints: tuple[str, ...] = ()
+    seeds: bool = True
+    logprobs: bool = True
+    unsupported: dict[str, Any] = field(default_factory=dict)
+    """A parameter that it does not obey, with a value."""
+    unknown_option: str = "max_nun_seqs"
+    differ: int = 0
+    """Most rows of 32 whose greedy tokens may differ from ours: rounding decides between two tokens."""
+
+    @property
+    def config(self) -> ModelConfig:
+        return ModelConfig.parse({"backend": self.backend, **self.settings})
+
+
+@dataclass
+class Running:
+    """A client of an engine, and one of ours beside it."""
+
+    case: Case
+    client: EngineClient
+    ours: EngineClient
+    runtime: Path
+    count: int = 0
+
+    def submit(self, prompt: Any, client: EngineClient | None = None, **params: Any) -> Future[Output]:
+        self.count += 1
+        return (client or self.client).submit(prompt, SamplingParams.parse(params), request_id=f"request-{self.count}")
+
+    def answer(self, prompt: Any, **params: Any) -> Output:
+        return self.submit(prompt, **params).result(PATIENCE)
+
+    def answers(self, prompts: list[str], client: EngineClient | None = None, **params: Any) -> list[Output]:
+        asked = [self.submit(each, client, **params) for each in prompts]
+        return [future.result(PATIENCE) for future in asked]
+
+    def engine_pid(self) -> int:
+        def pids() -> list[int]:
+            status = read_status(self.runtime)
+            found = status.models if status else []
+            return [
+                pid for model in found if model.state == "ready" and model.key == self.client.key for pid in model.pids
+            ]
+
+        found: list[int] = eventually(pids, "an engine")
+        return found[0]
+
+
+def running(case: Case, runtime: Path) -> Iterator[Running]:
+    """Both engines; they end with the clients."""
+    manager = ManagerConfig(linger=0.5)
+    ours = EngineClient.open(ModelConfig(model=EMBEDDED_MODEL, dtype="float32"), manager=manager, runtime=runtime)
+    with ours, EngineClient.open(case.config, manager=manager, runtime=runtime) as client:
+        yield Running(case, client, ours, runtime)
+
+
+class Scenarios:
+    """Collected by the subclass of each engine, which has the fixture `running`."""
+
+    def test_greedy_answers_are_those_of_our_engine(self, running: Running) -> None:
+        prompts = CAPITALS + SUMS
+        found, expected = (running.answers(prompts, each, max_tokens=24) for each in (running.client, running.ours))
+        different = [
+            (prompt, one.text, other.text)
+            for prompt, one, other in zip(prompts, found, expected, strict=True)
+            if one.token_ids != other.token_ids
+        ]
+        assert len(different) <= running.case.differ, different
+        assert {each.finish_reason for each in found} <= {FinishReason.STOP, FinishReason.LENGTH}
+        assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected]
+
+    def test_rows_have_parameters_of_their_own(self, running: Running) -> None:
+        lengths = [1, 3, 8, 40, 2, 17, 64]
+        asked = [
+            running.submit(prompt, max_tokens=most, ignore_eos=True)
+            for prompt, most in zip(CAPITALS, lengths, strict=False)
+        ]
+        found = [future.result(PATIENCE) for future in asked]
+        assert [len(each.token_ids) for each in found] == lengths
+        assert {each.finish_reason for each in found} == {FinishReason.LENGTH}
+
+    def test_stop_strings_and_stop_tokens_end_outputs_as_in_our_engine(self, running: Running) -> None:
+        asked: list[dict[str, Any]] = [{"stop": ["r", "i"]}, {"stop": ["a"], "include_stop_str_in_output": True}]
+        first = running.answers(CAPITALS[:1], running.ours, max_tokens=8)[0].token_ids
+        for params in [*asked, {"stop_token_ids": first[1:2]}]:
+            params |= {"max_tokens": 30, "ignore_eos": True}
+            one, other = (running.answers(CAPITALS[:4], each, **params) for each in (running.client, running.ours))
+            assert [(each.text, each.stop_reason) for each in one] == [(each.text, each.stop_reason) for each in other]
+
+    def test_a_seed_gives_the_same_tokens_again(self, running: Running) -> None:
+        if not running.case.seeds:
+            with pytest.raises(InvalidRequest, match=r"^seed=1: the back end"):
+                running.submit("x", seed=1)
+            return
+        params: dict[str, Any] = {"max_tokens": 16, "temperature": 1.5, "ignore_eos": True}
+        one, again, other = (running.answers(CAPITALS[:3], seed=seed, **params) for seed in (1, 1, 2))
+        assert [each.token_ids for each in one] == [each.token_ids for each in again]
+        assert [each.token_ids for each in one] != [each.token_ids for each in other]
+
+    def test_logprobs_are_what_our_engine_finds(self, running: Running) -> None:
+        if not running.case.logprobs:
+            with pytest.raises(InvalidRequest, match=r"^logprobs=2: the back end"):
+                running.submit("x", logprobs=2)
+            return
+        one, other = (running.answers(CAPITALS[:3], each, logprobs=2, max_tokens=4) for each in self._both(running))
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine.logprobs is not None
+            assert theirs.logprobs is not None
+            assert mine.logprobs.logprobs == pytest.approx(theirs.logprobs.logprobs, abs=0.01)
+            assert mine.logprobs.greedy == theirs.logprobs.greedy
+            assert [each.token for each in mine.logprobs.tokens] == [each.token for each in theirs.logprobs.tokens]
+            assert all(len(tops) == 2 for tops in mine.logprobs.top_token_ids)
+
+    def _both(self, running: Running) -> tuple[EngineClient, EngineClient]:
+        return running.client, running.ours
+
+    @pytest.mark.parametrize("kind", ["regex", "json_schema", "json", "choice", "grammar"])
+    def test_constraints_are_held_or_refused(self, running: Running, kind: str) -> None:
+        values = {
+            "regex": "(yes|no){2,4}",
+            "json_schema": SCHEMA,
+            "json": True,
+            "choice": ["Paris", "Lima"],
+            "grammar": 'start: "a"+',
+        }
+        constraint = {kind: values[kind]}
+        if kind not in running.case.constraints:
+            with pytest.raises(InvalidRequest, match=f"^constraint: the back end {running.case.backend} takes"):
+                running.submit("x", constraint=constraint)
+            return
+        text = running.answer(CAPITALS[0], constraint=constraint, max_tokens=80).text
+        match kind:
+            case "regex":
+                assert re.fullmatch("(yes|no){2,4}", text)
+            case "choice":
+                assert text in ("Paris", "Lima")
+            case "grammar":
+                assert re.fullmatch("a+", text)
+            case _:
+                found = msgspec.json.decode(text)
+                assert kind == "json" or found.keys() == {"n", "ok"}
+
+    def test_a_request_too_long_fails_alone(self, running: Running) -> None:
+        beside = running.submit(CAPITALS[0], max_tokens=4)
+        with pytest.raises(PromptTooLong):
+            running.submit("word " * 5000)
+        assert beside.result(PATIENCE).token_ids
+
+    def test_a_parameter_that_it_does_not_obey_is_refused_by_name(self, running: Running) -> None:
+        for name, value in running.case.unsupported.items():
+            with pytest.raises(
+                InvalidRequest, match=f"^{name}=.*: the back end {running.case.backend} does not take it"
+            ):
+                running.submit("x", **{name: value})
+
+    def test_an_unknown_option_is_refused_by_name(self, running: Running) -> None:
+        name = running.case.unknown_option
+        settings = {**running.case.settings, "backend_options": {name: 1}}
+
+        def open_wrong() -> None:
+            wrong = ModelConfig.parse({"backend": running.case.backend, **settings})
+            EngineClient.open(wrong, runtime=running.runtime).close()
+
+        with pytest.raises(ConfigError, match=name):
+            open_wrong()
+
+    def test_a_cancelled_request_ends_and_the_others_go_on(self, running: Running) -> None:
+        asked = [running.submit(each, max_tokens=300, ignore_eos=True) for each in CAPITALS]
+        for future in asked[::2]:
+            future.cancel()
+        for future in asked[1::2]:
+            assert len(future.result(PATIENCE).token_ids) == 300
+        assert all(future.cancelled() or isinstance(future.exception(), RequestAborted) for future in asked[::2])
+
+    def test_a_deadline_ends_a_request_with_what_it_has(self, running: Running) -> None:
+        try:
+            found = running.answer(CAPITALS[0], max_tokens=900, ignore_eos=True, deadline=0.3)
+        except RequestError as error:
+            assert "deadline" in str(error)  # noqa: PT017  nothing had come by then
+        else:
+            assert found.finish_reason in (FinishReason.DEADLINE, FinishReason.LENGTH)
+
+    def test_requests_go_on_after_the_engine_is_killed(self, running: Running) -> None:
+        params: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
+        whole = running.answers(CAPITALS, **params)
+        pid = running.engine_pid()
+        asked = [running.submit(each, **params) for each in CAPITALS]
+        os.kill(pid, signal.SIGKILL)
+        found = [future.result(PATIENCE) for future in asked]
+        assert [len(each.token_ids) for each in found] == [200] * len(CAPITALS)
+        different = sum(one.token_ids != other.token_ids for one, other in zip(found, whole, strict=True))
+        assert different <= running.case.differ
+        assert running.engine_pid() != pid

@@ -1,0 +1,55 @@
+"""A server as a program: `python -m tests.model_manager.backends.stand_in_main PORT FOLDER`.
+
+It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
+process ids, its PYTHONPATH, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the
+first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.model_manager.backends.stand_in_server import StandIn
+
+_CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+def main(port: int, folder: Path) -> None:
+    """Serve until it is ended."""
+    if (folder / "refuse").exists():
+        sys.exit("no such model: it was refused")
+    (folder / "path").write_text(os.environ["PYTHONPATH"])
+    child = subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
+    (folder / "pids").write_text(f"{os.getpid()} {child.pid}")
+    with (folder / "starts").open("a") as starts:
+        starts.write("start\n")
+    once = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}
+
+    def behaves(prompt: str, _tries: int) -> Any:
+        with (folder / "prompts").open("a") as prompts:
+            prompts.write(f"{prompt}\n")
+        if prompt in once and not (folder / prompt).exists():
+            (folder / prompt).touch()
+            os.kill(os.getpid(), once[prompt])
+
+    async def serve() -> None:
+        server = StandIn()
+        server.behaves = behaves
+        runner = web.AppRunner(server.app(), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

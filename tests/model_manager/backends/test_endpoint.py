@@ -1,0 +1,452 @@
+"""The back end `endpoint` against real HTTP servers: every request ends in one answer, whatever the servers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.model_manager.backends.endpoint import connection, sending
+from millrace.model_manager.backends.endpoint.engine import EndpointEngine, load
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.engine.interface import StepResult
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import (
+    ConfigError,
+    InvalidRequest,
+    ModelError,
+    ModelLoadFailed,
+    ModelNotFound,
+)
+from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.stand_in_server import Servers, serving, text_for
+from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
+from tests.waiting import eventually
+
+__all__ = ["machine"]
+
+KEY = "sk-the-secret-key"
+DIALECTS = ("openai", "openai-completions", "tgi", "triton", "kserve")
+FAULTS = ["page", "broken", "empty", "binary", "hang up", "hang up in the body", 408, 409, 424, 425, 500, 502, 503, 599]
+
+
+@pytest.fixture(autouse=True)
+def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once; how long waits are is tested where they are computed."""
+    monkeypatch.setattr(sending, "backoff", lambda _failures: 0.0)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with serving() as found:
+        yield found
+
+
+@contextmanager
+def engine_for(*urls: str, max_num_seqs: int = 64, **options: Any) -> Iterator[EndpointEngine]:
+    options = {"urls": ",".join(urls), **options}
+    engine = load(
+        ModelConfig(model="m", backend="endpoint", backend_options=options, max_num_seqs=max_num_seqs), Path()
+    )
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def asked(prompt: str, **params: Any) -> Request:
+    return Request(prompt, [], SamplingParams(**params), text=prompt)
+
+
+def answers(engine: EndpointEngine, prompts: list[str], **params: Any) -> dict[str, Output | Failure]:
+    for prompt in prompts:
+        engine.add(asked(prompt, **params))
+    return drained(engine)
+
+
+def drained(engine: EndpointEngine) -> dict[str, Output | Failure]:
+    """All that is to come, each once."""
+    found: dict[str, Output | Failure] = {}
+    while engine.has_work():
+        result = engine.step()
+        for answer in ended(result):
+            assert answer.request_id not in found, "ended twice"
+            found[answer.request_id] = answer
+    assert engine.stats().waiting == 0
+    return found
+
+
+def ended(result: StepResult) -> list[Output | Failure]:
+    found: list[Output | Failure] = list(result.outputs)
+    return found + result.failures
+
+
+def text(answer: Output | Failure) -> str:
+    assert isinstance(answer, Output), answer
+    return answer.text
+
+
+def refusal(answer: Output | Failure) -> tuple[str, str]:
+    assert isinstance(answer, Failure), answer
+    return answer.error.kind, answer.error.message
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_row_gets_its_own_answer_in_every_dialect(servers: Servers, dialect: str) -> None:
+    server = servers.start()
+    with engine_for(server.url, dialect=dialect) as engine:
+        prompts = [f"row {index}" for index in range(300)]
+        assert {key: text(each) for key, each in answers(engine, prompts).items()} == {
+            prompt: text_for(prompt) for prompt in prompts
+        }
+        assert len(server.seen) == 300
+        assert server.most_in_flight <= 64
+
+
+def test_usage_and_the_reason_of_the_end_come_from_the_server(servers: Servers) -> None:
+    with engine_for(servers.start().url) as engine:
+        (output,) = answers(engine, ["a"]).values()
+        assert isinstance(output, Output)
+        assert (output.prompt_tokens, output.num_tokens, output.finish_reason) == (3, 5, FinishReason.STOP)
+        assert 0 <= output.timings.queued <= output.timings.first_token <= output.timings.finished
+        assert (engine.stats().prompt_tokens, engine.stats().generated_tokens) == (3, 5)
+        assert (engine.info.max_model_len, engine.info.device) == (2048, "remote")
+
+
+def test_an_embedding_is_scaled_to_length_1_unless_the_request_says_otherwise(servers: Servers) -> None:
+    with engine_for(servers.start().url) as engine:
+        engine.add(Request("scaled", [], SamplingParams(), text="a", task="embed"))
+        engine.add(Request("raw", [], SamplingParams(), text="a", task="embed", normalize=False))
+        found = drained(engine)
+    assert [output.vector for key in ("scaled", "raw") if isinstance(output := found[key], Output)] == [
+        pytest.approx([0.6, 0.8]),
+        pytest.approx([3.0, 4.0]),
+    ]
+
+
+def test_tgi_leaves_the_stop_string_in_and_the_output_does_not(servers: Servers) -> None:
+    with engine_for(servers.start().url, dialect="tgi") as engine:
+        engine.add(asked("cut", stop=("END",)))
+        engine.add(asked("kept", stop=("END",), include_stop_str_in_output=True))
+        found = drained(engine)
+    assert {key: (text(each), getattr(each, "stop_reason", None)) for key, each in found.items()} == {
+        "cut": ("<cut>", "END"),
+        "kept": ("<kept>END", "END"),
+    }
+
+
+def test_a_wrong_content_type_does_not_matter(servers: Servers) -> None:
+    with engine_for(servers.start(lambda _prompt, _tries: "plain text").url) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+
+
+def test_an_urgent_request_overtakes_others_that_wait(servers: Servers) -> None:
+    server = servers.start(lambda prompt, _tries: "wait" if prompt == "first" else None)
+    with engine_for(server.url, max_num_seqs=1) as engine:
+        for request in (asked("first"), asked("late"), asked("urgent", priority=-1)):
+            engine.add(request)
+        while not server.in_flight:
+            engine.step()
+        servers.set(server)
+        assert set(drained(engine)) == {"first", "late", "urgent"}
+    assert [each["messages"][0]["content"] for each in server.seen] == ["first", "urgent", "late"]
+
+
+# ── what one row can suffer ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [400, 413, 418, 422])
+def test_a_row_that_a_server_refuses_is_that_rows_failure(servers: Servers, status: int) -> None:
+    server = servers.start(lambda prompt, _tries: status if prompt == "bad" else None)
+    with engine_for(server.url) as engine:
+        found = answers(engine, ["good", "bad"])
+    assert text(found["good"]) == "<good>"
+    assert refusal(found["bad"]) == ("InvalidRequest", f"{server.url} answered {status}: no bad")
+    assert server.tries == {"good": 1, "bad": 1}
+
+
+def test_a_servers_message_is_cut(servers: Servers) -> None:
+    with engine_for(servers.start(lambda _prompt, _tries: 400).url) as engine:
+        _, message = refusal(answers(engine, ["x" * 5000])["x" * 5000])
+    assert len(message) < 600
+    assert message.endswith("x…")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_passes_is_tried_again(servers: Servers, fault: Any) -> None:
+    server = servers.start(lambda _prompt, tries: fault if tries == 1 else None)
+    with engine_for(server.url) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+    assert server.tries == {"a": 2}
+
+
+@pytest.mark.parametrize("fault", ["empty", "hang up", 500])
+def test_a_row_at_which_a_living_server_fails_each_time_fails_alone(servers: Servers, fault: Any) -> None:
+    server = servers.start(lambda prompt, _tries: fault if prompt == "poison" else None)
+    with engine_for(server.url, retries=2) as engine:
+        found = answers(engine, ["poison", *map(str, range(20))])
+    assert {text(each) for key, each in found.items() if key != "poison"} == {text_for(str(n)) for n in range(20)}
+    kind, message = refusal(found["poison"])
+    assert (kind, message.partition(";")[0]) == ("ServerFailed", "no answer in 3 tries")
+    assert server.tries["poison"] == 3
+
+
+def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) -> None:
+    busy = (429, {"Retry-After": "0"})
+    server = servers.start(lambda _prompt, tries: busy if tries <= 20 else None)
+    with engine_for(server.url, retries=1) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+    assert server.tries == {"a": 21}
+
+
+def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_for(servers.start().url, retries=0) as engine:
+        monkeypatch.setattr(connection, "MOST_BYTES", 120)
+        kind, message = refusal(answers(engine, ["a"])["a"])
+    assert (kind, "more than 120 bytes" in message) == ("ServerFailed", True)
+
+
+def test_a_server_that_does_not_answer_in_time_fails_the_row_alone(servers: Servers) -> None:
+    server = servers.start(lambda prompt, _tries: "wait" if prompt == "slow" else None)
+    with engine_for(server.url, timeout=0.2, retries=1) as engine:
+        found = answers(engine, ["slow", "fast"])
+    assert text(found["fast"]) == "<fast>"
+    assert "no answer in time" in refusal(found["slow"])[1]
+
+
+def test_a_deadline_and_an_abort_end_a_request_that_its_server_holds(servers: Servers) -> None:
+    server = servers.start(lambda _prompt, _tries: "wait")
+    with engine_for(server.url) as engine:
+        engine.add(asked("late", deadline=0.1))
+        engine.add(asked("unwanted"))
+        while server.in_flight < 2 and "late" not in server.tries:
+            engine.step()
+        engine.abort("unwanted")
+        engine.abort("never heard of")
+        found = drained(engine)
+    assert refusal(found["late"]) == ("DeadlineExceeded", "no token after deadline=0.1 seconds")
+    assert isinstance(found["unwanted"], Output)
+    assert found["unwanted"].finish_reason is FinishReason.ABORT
+
+
+@pytest.mark.parametrize(
+    ("dialect", "params", "said"),
+    [
+        ("openai", {"top_k": 5}, "top_k=5: the dialect openai does not take it"),
+        ("openai-completions", {"min_p": 0.5}, "min_p=0.5: the dialect openai-completions does not take it"),
+        ("tgi", {"presence_penalty": 1.0}, "presence_penalty=1.0: the dialect tgi does not take it"),
+        ("kserve", {"top_k": 5}, "top_k=5: the dialect kserve with the inputs of m does not take it"),
+        ("tgi", {"constraint": {"choice": ["a"]}}, "constraint: the dialect tgi takes json_schema, regex, got choice"),
+        ("openai", {"constraint": {"regex": "a"}}, "constraint: the dialect openai takes json, json_schema, got regex"),
+    ],
+)
+def test_a_parameter_that_the_dialect_lacks_is_refused_by_name(
+    servers: Servers, dialect: str, params: dict[str, Any], said: str
+) -> None:
+    with engine_for(servers.start().url, dialect=dialect) as engine:
+        with pytest.raises(InvalidRequest) as refused:
+            engine.add(Request("a", [], SamplingParams.parse(params), text="a"))
+        assert str(refused.value) == said
+        assert not engine.has_work()
+
+
+def test_a_conversation_is_for_the_chat_route_alone(servers: Servers) -> None:
+    said = Request("a", [], SamplingParams(), messages=[{"role": "user", "content": "hello"}])
+    server = servers.start()
+    with engine_for(server.url) as engine:
+        engine.add(said)
+        assert text(drained(engine)["a"]) == "<hello>"
+    with (
+        engine_for(server.url, dialect="tgi") as engine,
+        pytest.raises(InvalidRequest, match=r"the dialect openai takes"),
+    ):
+        engine.add(said)
+
+
+# ── what all rows suffer ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wrong_key_ends_the_load_with_a_sentence_that_does_not_hold_it(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = servers.start(key="another")
+    monkeypatch.setenv("MY_KEY", KEY)
+    with pytest.raises(ModelLoadFailed) as failed, engine_for(server.url, key_env="MY_KEY"):
+        pass
+    assert str(failed.value) == (
+        f"{server.url} answered 401: Incorrect API key provided: Bearer ***; it refuses the key in MY_KEY"
+    )
+
+
+def test_the_right_key_is_sent_and_shown_nowhere(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = servers.start(lambda _prompt, _tries: 400, key=KEY)
+    monkeypatch.setenv("MY_KEY", KEY)
+    with engine_for(server.url, key_env="MY_KEY") as engine:
+        found = answers(engine, [KEY])
+        assert KEY not in repr(engine.info)
+    assert refusal(found[KEY]) == ("InvalidRequest", f"{server.url} answered 400: no ***")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, ModelLoadFailed), (403, ModelLoadFailed), (404, ModelNotFound)])
+def test_a_later_refusal_of_everything_raises_out_of_the_step(
+    servers: Servers, status: int, kind: type[ModelError]
+) -> None:
+    server = servers.start(lambda _prompt, _tries: status)
+    with engine_for(server.url) as engine:
+        engine.add(asked("a"))
+        with pytest.raises(kind, match=f"answered {status}: no a"):
+            drained(engine)
+
+
+def test_a_redirection_is_not_followed_with_the_key(servers: Servers) -> None:
+    elsewhere = servers.start()
+    server = servers.start(lambda _prompt, _tries: (307, {"Location": f"{elsewhere.url}/v1/chat/completions"}))
+    with engine_for(server.url) as engine:
+        engine.add(asked("a"))
+        with pytest.raises(ModelLoadFailed, match="name that in urls"):
+            drained(engine)
+    assert not elsewhere.seen
+
+
+def test_an_address_without_a_server_ends_the_load() -> None:
+    with (
+        pytest.raises(ModelLoadFailed, match=r"no server lives: http://127\.0\.0\.1:1/"),
+        engine_for("http://127.0.0.1:1", retries=0),
+    ):
+        pass
+
+
+def test_servers_that_answer_nothing_for_long_end_the_job_and_no_row(servers: Servers) -> None:
+    server = servers.start()
+    with engine_for(server.url, down_timeout=0.05) as engine:
+        servers.stop(server)
+        for index in range(10):
+            engine.add(asked(str(index)))
+        with pytest.raises(ModelLoadFailed, match="no server has answered a request for"):
+            drained(engine)
+
+
+def test_one_of_two_servers_dies_and_the_other_gets_its_requests(servers: Servers) -> None:
+    first, second = servers.start(), servers.start()
+    with engine_for(first.url, second.url, max_num_seqs=8, retries=0) as engine:
+        prompts = [f"row {index}" for index in range(400)]
+        for prompt in prompts:
+            engine.add(asked(prompt))
+        found: dict[str, Output | Failure] = {}
+        while engine.has_work():
+            result = engine.step()
+            found |= {each.request_id: each for each in ended(result)}
+            if len(found) > 50 and first.url in servers.urls:
+                servers.stop(first)
+        assert {key: text(each) for key, each in found.items()} == {prompt: text_for(prompt) for prompt in prompts}
+    assert 0 < len(first.seen) < 400
+
+
+def test_a_server_that_is_down_from_the_beginning_gets_nothing(servers: Servers) -> None:
+    dead, alive = servers.start(), servers.start()
+    servers.stop(dead)
+    with engine_for(dead.url, alive.url, retries=0) as engine:
+        assert len(answers(engine, list("abcdefgh"))) == 8
+    assert len(alive.seen) == 8
+
+
+def test_work_is_balanced(servers: Servers) -> None:
+    both = [servers.start(), servers.start()]
+    with engine_for(*(server.url for server in both), max_connections=3) as engine:
+        answers(engine, [f"row {index}" for index in range(200)])
+    assert sum(len(server.seen) for server in both) == 200
+    assert all(len(server.seen) > 50 for server in both)
+    assert all(server.most_in_flight <= 3 for server in both)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"urls": "http://a", "dialekt": "tgi"}, "did you mean dialect?"),
+        ({}, "urls is missing"),
+        ({"urls": "ftp://a"}, "takes http:// or https:// URLs"),
+        ({"urls": "http://me:secret@a"}, "takes no user, query or fragment"),
+        ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, openai"),
+        ({"urls": "http://a", "timeout": 0}, "timeout=0.0: takes a finite number above 0"),
+        ({"urls": "http://a", "key_env": "NO_SUCH_VARIABLE"}, "key_env='NO_SUCH_VARIABLE'"),
+        ({"urls": "http://a", "extra_parameters": "topk"}, "did you mean top_k?"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(ModelConfig(model="m", backend="endpoint", backend_options=options), Path())
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_kserve_needs_the_models_metadata(servers: Servers) -> None:
+    with pytest.raises(ModelNotFound), engine_for(servers.start().url + "/nothing", dialect="kserve"):
+        pass
+
+
+# ── all of it at once ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.data())
+@settings(max_examples=15)
+def test_every_request_ends_once_whatever_servers_do(servers: Servers, data: st.DataObject) -> None:
+    faults = st.sampled_from([*FAULTS, 400, 422, (429, {"Retry-After": "0"}), "plain text"])
+    plans = data.draw(st.lists(st.lists(faults, max_size=4), min_size=1, max_size=40))
+    aborted = data.draw(st.sets(st.integers(0, len(plans) - 1)))
+
+    def behaves(prompt: str, tries: int) -> Any:
+        plan = plans[int(prompt)]
+        return plan[tries - 1] if tries <= len(plan) else None
+
+    fleet = [servers.start(behaves) for _ in range(data.draw(st.integers(1, 2)))]
+    with engine_for(*(server.url for server in fleet), max_num_seqs=8, retries=10) as engine:
+        for index in range(len(plans)):
+            engine.add(asked(str(index)))
+            if index in aborted:
+                engine.abort(str(index))
+        found = drained(engine)
+    assert set(found) == {str(index) for index in range(len(plans))}
+    for key, each in found.items():
+        if isinstance(each, Output) and each.finish_reason is not FinishReason.ABORT:
+            assert each.text == text_for(key)
+        elif isinstance(each, Failure):
+            assert each.error.kind == "InvalidRequest"
+    for server in fleet:
+        servers.stop(server)
+
+
+# ── under the manager ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_requests_of_an_inference_process_that_is_killed_are_sent_again(machine: Machine, servers: Servers) -> None:
+    held = {str(index) for index in range(8)}
+    server = servers.start(lambda prompt, tries: "wait" if prompt in held and tries == 1 else None)
+    client = machine.open(
+        command=MANAGER_COMMAND, model="m", backend="endpoint", backend_options={"urls": server.url}, max_num_seqs=16
+    )
+    futures = {str(index): client.submit(str(index), SamplingParams(), request_id=str(index)) for index in range(40)}
+    eventually(lambda: server.in_flight == 8 and len(server.seen) == 40, "requests that are held")
+    kill(machine.engine_pid())
+    found = {name: future.result(PATIENCE) for name, future in futures.items()}
+    assert {name: output.text for name, output in found.items()} == {name: text_for(name) for name in futures}
+    assert all((output.num_generated, output.prompt_tokens) == (5, 3) for output in found.values())
+    assert {prompt for prompt, tries in server.tries.items() if tries > 1} == held
+    assert machine.model_status().restarts == 1
+
+
+def test_a_key_that_is_withdrawn_in_mid_job_fails_the_job_at_once(machine: Machine, servers: Servers) -> None:
+    server = servers.start(lambda prompt, _tries: 401 if prompt == "9" else None)
+    client = machine.open(command=MANAGER_COMMAND, model="m", backend="endpoint", backend_options={"urls": server.url})
+    futures = [client.submit(str(index), SamplingParams(), request_id=str(index)) for index in range(10)]
+    with pytest.raises(ModelLoadFailed, match=r"answered 401: no 9; it refuses a request without a key"):
+        futures[9].result(PATIENCE)
+    eventually(lambda: not machine.model_status().pids, "the end of the engine")

@@ -1,0 +1,160 @@
+"""The back end `server`: a real program is started, watched, started again, and ended with all that it started."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from millrace.model_manager.backends.server.options import parse
+from millrace.model_manager.backends.server.presets import PRESETS
+from millrace.model_manager.client import EngineClient
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.stand_in_server import text_for
+from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
+from tests.waiting import eventually
+
+__all__ = ["machine"]
+
+ROOT = Path(__file__).parents[3]
+SHELL = f"""sh -c 'PYTHONPATH="$PYTHONPATH:{ROOT}" exec "$@"' sh"""
+
+
+def opened(machine: Machine, folder: Path, **options: Any) -> EngineClient:
+    program = f"{SHELL} {sys.executable} -m tests.model_manager.backends.stand_in_main {{port}} {folder}"
+    options = {"command": program} | options
+    return machine.open(command=MANAGER_COMMAND, model="m", backend="server", backend_options=options)
+
+
+def expect_answers(client: EngineClient, prompts: list[str]) -> None:
+    futures = {prompt: client.submit(prompt, SamplingParams(), request_id=prompt) for prompt in prompts}
+    assert {name: future.result(PATIENCE).text for name, future in futures.items()} == {
+        prompt: text_for(prompt) for prompt in prompts
+    }
+
+
+def pids(folder: Path) -> list[int]:
+    """Of the server that was started last, and its child."""
+    return [int(pid) for pid in (folder / "pids").read_text().split()]
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "starts").read_text().splitlines())
+
+
+def expect_gone(*gone: int) -> None:
+    eventually(lambda: not any(runs(pid) for pid in gone), "the end of the server's processes")
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_server_is_started_for_the_job_and_ended_with_it(machine: Machine, tmp_path: Path) -> None:
+    client = opened(machine, tmp_path)
+    expect_answers(client, [f"row {index}" for index in range(100)])
+    server, child = pids(tmp_path)
+    assert (tmp_path / "path").read_text() == f":{ROOT}"  # nothing of our Python's: the server may be another's
+    assert runs(server)
+    assert runs(child)
+    client.close()
+    expect_gone(server, child)
+    assert starts(tmp_path) == 1
+
+
+@pytest.mark.parametrize("fault", ["die", "hang"])
+def test_a_server_that_dies_or_hangs_is_started_again_and_no_row_is_lost(
+    machine: Machine, tmp_path: Path, fault: str
+) -> None:
+    client = opened(machine, tmp_path, hang_timeout=1)
+    expect_answers(client, [*(f"row {index}" for index in range(20)), fault])
+    assert starts(tmp_path) == 2
+    assert machine.model_status().restarts == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_inference_process_that_is_killed_takes_its_server_with_it(
+    machine: Machine, tmp_path: Path, number: signal.Signals
+) -> None:
+    client = opened(machine, tmp_path)
+    expect_answers(client, ["before"])
+    before = pids(tmp_path)
+    kill(machine.engine_pid(), number)
+    expect_gone(*before)
+    expect_answers(client, ["after"])
+    assert starts(tmp_path) == 2
+
+
+def test_a_guard_that_is_killed_leaves_no_server(machine: Machine, tmp_path: Path) -> None:
+    client = opened(machine, tmp_path)
+    expect_answers(client, ["before"])
+    server, child = pids(tmp_path)
+    guard = psutil.Process(server).ppid()
+    kill(guard)
+    expect_gone(server, guard)
+    kill(child)  # it is in a session of its own, so only its guard could have found it
+    expect_answers(client, ["after"])
+    assert starts(tmp_path) == 2
+
+
+def test_a_server_that_does_not_start_fails_the_job_with_its_last_line(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "refuse").touch()
+    with pytest.raises(ModelLoadFailed) as failed:
+        opened(machine, tmp_path)
+    assert str(failed.value) == "the server ended with status 1 before it was ready: no such model: it was refused"
+
+
+def test_a_program_that_there_is_not_is_named(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match="trtllm-serve: No such file or directory"):
+        opened(machine, tmp_path, command="trtllm-serve {model} --port {port}")
+
+
+def test_a_wrong_health_route_is_named(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match="answers 404 at /alive: the option health names its route"):
+        opened(machine, tmp_path, health="/alive")
+    expect_gone(*pids(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "command is missing"),
+        ({"preset": "vlm"}, "did you mean vllm?"),
+        ({"command": "run"}, "takes one with {port}"),
+        ({"command": "run '{port}"}, "No closing quotation"),
+        ({"preset": "vllm", "hang_timeout": 0}, "hang_timeout=0.0: takes a finite number above 0"),
+        ({"preset": "vllm", "port": 70_000}, "port=70000: takes 0"),
+        ({"preset": "vllm", "retries": -1}, "retries=-1: takes 0 to 100"),
+        ({"preset": "vllm", "urls": "http://a"}, "the back end endpoint takes urls"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(options)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_gives_options_that_hold(name: str) -> None:
+    options, connection = parse({"preset": name, "port": 8000})
+    assert connection["dialect"] == PRESETS[name].dialect
+    arguments = options.arguments("/models/a b", 8000, 2)
+    assert any("/models/a b" in part for part in arguments)
+    assert not any("{" in part for part in arguments)
+
+
+def test_options_of_the_connection_are_taken_beside_a_preset() -> None:
+    _, connection = parse({"preset": "vllm", "dialect": "openai-completions", "timeout": 5})
+    assert (connection["dialect"], connection["timeout"]) == ("openai-completions", 5)
+    assert "top_k" in connection["extra_parameters"]
+    ModelConfig(model="m", backend="server", backend_options={"preset": "vllm", "retries": 1}, tensor_parallel=2)

@@ -1,0 +1,78 @@
+"""GGUF files as models: their names, their headers, their revisions."""
+
+from pathlib import Path
+
+import pytest
+
+from millrace.model_manager.store import resolve
+from millrace.model_manager.store.gguf import read_gguf
+from millrace.model_manager.store.resolving import is_hub_name
+from millrace.model_manager.store.revisions import check_revision, revision_of
+from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound
+from tests.model_manager.backends.gguf_files import write_gguf
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "tiny-q4_0.gguf", "q4_0")
+
+
+def test_a_file_resolves_to_the_folder_that_holds_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    for name in (str(model), model.name, f"./{model.name}"):
+        assert resolve(name) == model.parent
+
+
+def test_a_header_tells_what_the_model_is(model: Path) -> None:
+    header = read_gguf(model)
+    assert header.of_model("context_length") == 1024
+    assert header.of_model("attention.head_count_kv") == 3
+    assert header.fields["tokenizer.ggml.tokens"] == 1536
+    assert header.offsets[0] == header.size
+    assert len(header.offsets) == 6 * 9 + 2
+
+
+def test_a_name_on_the_hub_has_three_parts_unless_it_is_here(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_hub_name("org/name/x.gguf")
+    assert not is_hub_name("name/x.gguf")
+    monkeypatch.chdir(model.parent.parent.parent)
+    assert not is_hub_name("/".join(model.parts[-3:]))
+
+
+def test_a_near_miss_gets_a_hint(model: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"no such file \(did you mean tiny-q4_0\.gguf\?\)"):
+        resolve(str(model.with_name("tiny-q4_1.gguf")))
+
+
+def test_a_revision_of_a_file_here_is_refused(model: Path) -> None:
+    with pytest.raises(ConfigError, match="revision='main'"):
+        resolve(str(model), "main")
+
+
+@pytest.mark.parametrize("kept", [0, 3, 20, 4_000, 300_000])
+def test_a_cut_file_is_corrupt(model: Path, kept: int) -> None:
+    model.write_bytes(model.read_bytes()[:kept])
+    with pytest.raises(ModelCorrupt, match=r"fetch it again"):
+        resolve(str(model))
+
+
+@pytest.mark.parametrize("place", [4, 8, 16, 24])
+def test_a_header_of_noise_is_corrupt(model: Path, place: int) -> None:
+    data = bytearray(model.read_bytes())
+    data[place : place + 8] = b"\xff" * 8
+    model.write_bytes(data)
+    with pytest.raises(ModelCorrupt, match="fetch it again"):
+        resolve(str(model))
+
+
+def test_a_revision_is_of_the_file_alone(model: Path) -> None:
+    first = revision_of(str(model), model.parent)
+    write_gguf(model.with_name("other.gguf"))
+    assert revision_of(str(model), model.parent) == first
+    check_revision(str(model), model.parent, first)
+    data = bytearray(model.read_bytes())
+    data[read_gguf(model).offsets[7]] ^= 1
+    model.write_bytes(data)
+    assert revision_of(str(model), model.parent) != first
+    with pytest.raises(ModelCorrupt, match="the files changed"):
+        check_revision(str(model), model.parent, first)
