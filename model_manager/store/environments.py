@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..wire.backends import BACKENDS, Backend
@@ -26,6 +27,8 @@ from .cache_folder import cache_folder
 
 PROCESS_PACKAGES = ("llguidance", "msgspec>=0.21", "numpy", "psutil", "tokenizers>=0.21")
 """What the inference process imports whatever the engine."""
+_PINS = "packages.txt"
+"""What an environment was made with."""
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that belong to the Python that starts the engine."""
 
@@ -73,6 +76,35 @@ def engine_environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(source), "PYTHONNOUSERSITE": "1"}
 
 
+def state(backend: Backend) -> str:
+    """A phrase: whether the back end starts here, tried by importing it in its Python, and else what to do."""
+    if not backend.packages:
+        missing = [name for name in backend.modules if find_spec(name) is None]
+        return f"lacks {', '.join(missing)}: pip install 'beam-millrace[engine]'" if missing else "starts here"
+    install_it = f"millrace engines install {backend.name}"
+    python = environment_python(backend.name)
+    if not python.exists():
+        return f"not installed: {install_it}"
+    if not _is_current(backend, python.parents[1]):
+        return f"installed with other versions: {install_it}"
+    tried = [str(python), "-P", "-c", f"import {', '.join(backend.modules)}"]
+    said = subprocess.run(tried, env=engine_environment(), capture_output=True, text=True, check=False)
+    if said.returncode:
+        reason = (said.stderr.strip().splitlines() or [f"status {said.returncode}"])[-1]
+        return f"installed, but does not start: {reason[:200]}"
+    return "installed, starts here"
+
+
+def _is_current(backend: Backend, place: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (place / _PINS).read_text() == _pins(backend)
+    return False
+
+
+def _pins(backend: Backend) -> str:
+    return "\n".join([*backend.packages, *backend.overrides, *PROCESS_PACKAGES])
+
+
 def install(backend: Backend) -> Path:
     """Make the back end's environment, replacing one that is there; returns its Python. Shows pip's output.
 
@@ -86,6 +118,7 @@ def install(backend: Backend) -> Path:
     try:
         _run([sys.executable, "-m", "venv", *(["--without-pip"] if _uv() else []), str(made)], backend)
         _install(backend, made)
+        (made / _PINS).write_text(_pins(backend))
         shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
     finally:

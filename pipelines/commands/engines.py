@@ -1,11 +1,12 @@
-"""`millrace engines`: which engines there are, what each can do, and the Python environments of the others."""
+"""`millrace engines`: which engines there are, what each can do and whether it starts here; `install` of one."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from millrace.model_manager.store.environments import environment_python, install
+from millrace.model_manager.store.environments import install, state
 from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.conversion import unknown
 from millrace.model_manager.wire.errors import ConfigError
@@ -35,7 +36,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _run(flags: argparse.Namespace) -> int:
     if not flags.action:
-        print("\n".join(map(_line, BACKENDS.values())))
+        with ThreadPoolExecutor() as tries:  # each is a process that imports an engine
+            for line in tries.map(_line, BACKENDS.values()):
+                print(line)
         return 0
     if flags.name not in BACKENDS:
         raise ConfigError(unknown(flags.name, _installable(), what="engine"))
@@ -44,9 +47,9 @@ def _run(flags: argparse.Namespace) -> int:
 
 
 def _line(backend: Backend) -> str:
-    state = "installed" if environment_python(backend.name).exists() else "not installed"
-    where = f"{', '.join(backend.packages)} ({state})" if backend.packages else "built in"
-    return f"{backend.name:<12} {backend.summary}\n{'':<12} {where}; {', '.join(sorted(backend.tasks))}"
+    tasks, packages = (", ".join(names) for names in (sorted(backend.tasks), backend.packages))
+    lines = [f"{backend.summary}; for {tasks}", *([packages] if packages else []), state(backend)]
+    return f"{backend.name:<12} " + f"\n{'':<13}".join(lines)
 
 
 def _installable() -> list[str]:
