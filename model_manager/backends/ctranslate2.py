@@ -1,7 +1,8 @@
 """CTranslate2 behind our loop: batches of requests with equal sampling parameters, token by token through its callback.
 
 It has no continuous batching: a batch takes no request until it ends, but each request leaves it with its own last
-token, and the batch shrinks. A model is converted at its first load, and kept. Options of `backend_options` are
+token, and the batch shrinks. A folder of CTranslate2's own format (model.bin) is loaded as it is; another model is
+converted at its first load, and kept. Options of `backend_options` are
 arguments of its Generator.
 """
 
@@ -23,15 +24,17 @@ import msgspec
 from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
+from ..store.engine_formats import is_in_format
 from ..wire.config import ModelConfig
-from ..wire.errors import InvalidRequest, ModelLoadFailed
+from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from ..wire.sampling import SamplingParams
 from ..wire.status import ModelInfo
 from .conversions import converted
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, read_json
 
-MODEL_FILE = "model.bin"
+_UNLIMITED = 10**9
+"""From here on, a tokenizer's `model_max_length` means that there is none."""
 _CONVERT = "import sys; from ctranslate2.converters.transformers import main; main()"
 _WITHIN = 0.02
 """Seconds that `poll` waits for tokens."""
@@ -42,36 +45,85 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     import ctranslate2
 
     started = time.monotonic()
-    fields, eos = read_json(folder / "config.json"), eos_token_ids(folder)
-    said = fields.get("dtype") or fields.get("torch_dtype") or "float32"
-    dtype = config.dtype if config.dtype != "auto" else str(said)
-    found = folder if (folder / MODEL_FILE).exists() else _converted(config, folder, dtype)
-    generator = ctranslate2.Generator(
-        str(found),
-        device="cuda" if config.device == "cuda" else "cpu",
-        compute_type=dtype if config.quantization == "none" else f"int8_{dtype}",
-        intra_threads=config.num_threads or len(os.sched_getaffinity(0)),
-        **config.backend_options,
-    )
+    model = _as_it_is(config, folder) if is_in_format(folder, "ctranslate2") else _of_checkpoint(config, folder)
+    try:
+        generator = ctranslate2.Generator(
+            str(model.folder),
+            device="cuda" if config.device == "cuda" else "cpu",
+            compute_type=model.compute_type,
+            intra_threads=config.num_threads or len(os.sched_getaffinity(0)),
+            **config.backend_options,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ModelLoadFailed(f"{config.model}: CTranslate2: {' '.join(str(error).split())[:300]}") from error
+    quantization, _, dtype = generator.compute_type.rpartition("_")
     info = ModelInfo(
         name=config.model,
         folder=str(folder),
-        architecture=next(iter(fields.get("architectures", [])), ""),
+        architecture=model.architecture,
         dtype=dtype,
         device=generator.device,
-        vocab_size=int(fields["vocab_size"]),
-        max_model_len=config.max_model_len or int(fields.get("max_position_embeddings", 2048)),
+        vocab_size=len(model.vocabulary),
+        max_model_len=model.max_len,
         max_num_seqs=config.max_num_seqs,
         num_blocks=0,
         block_size=0,
-        eos_token_ids=eos,
+        eos_token_ids=model.eos,
         load_seconds=time.monotonic() - started,
-        quantization=config.quantization,
+        quantization=quantization or "none",
         revision=config.revision or "",
     )
-    vocabulary = msgspec.json.decode((found / "vocabulary.json").read_bytes(), type=list[str])
-    library = _CTranslate2(generator, vocabulary, config.max_num_seqs, eos)
-    return HostedEngine(info, library, StopRules.load(folder, eos))
+    library = _CTranslate2(generator, model.vocabulary, config.max_num_seqs, model.eos)
+    return HostedEngine(info, library, StopRules.load(folder, model.eos))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A folder in CTranslate2's format, and what is read from other files than its own."""
+
+    folder: Path
+    vocabulary: list[str]
+    eos: list[int]
+    compute_type: str
+    max_len: int
+    architecture: str = ""
+
+
+def _of_checkpoint(config: ModelConfig, folder: Path) -> _Model:
+    fields = read_json(folder / "config.json")
+    said = fields.get("dtype") or fields.get("torch_dtype") or "float32"
+    dtype = config.dtype if config.dtype != "auto" else str(said)
+    found = _converted(config, folder, dtype)
+    return _Model(
+        found,
+        _vocabulary(found),
+        eos_token_ids(folder),
+        compute_type=dtype if config.quantization == "none" else f"int8_{dtype}",
+        max_len=config.max_model_len or int(fields.get("max_position_embeddings", 2048)),
+        architecture=next(iter(fields.get("architectures", [])), ""),
+    )
+
+
+def _as_it_is(config: ModelConfig, folder: Path) -> _Model:
+    """Its config.json is CTranslate2's own: the end-of-sequence token's text, and nothing of lengths."""
+    vocabulary = _vocabulary(folder)
+    eos = eos_token_ids(folder)
+    ending = read_json(folder / "config.json").get("eos_token")
+    if not eos and ending in vocabulary:
+        eos = [vocabulary.index(ending)]
+    declared = read_json(folder / "tokenizer_config.json").get("model_max_length")
+    known = declared if isinstance(declared, int) and declared < _UNLIMITED else None
+    if (longest := config.max_model_len or known) is None:
+        raise ConfigError(
+            f"max_model_len: {config.model} is in CTranslate2's format, and no file says how long it may be: set it"
+        )
+    kept = config.dtype if config.dtype != "auto" else "default"
+    quantized = "int8" if config.dtype == "auto" else f"int8_{config.dtype}"
+    return _Model(folder, vocabulary, eos, kept if config.quantization == "none" else quantized, longest)
+
+
+def _vocabulary(folder: Path) -> list[str]:
+    return msgspec.json.decode((folder / "vocabulary.json").read_bytes(), type=list[str])
 
 
 def _converted(config: ModelConfig, folder: Path, dtype: str) -> Path:

@@ -21,6 +21,7 @@ import numpy as np
 from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
+from ..store.engine_formats import is_in_format
 from ..wire.config import ModelConfig
 from ..wire.conversion import unknown
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
@@ -30,7 +31,6 @@ from .conversions import converted
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, read_json
 
-MODEL_FILE = "openvino_model.xml"
 _CACHE_GIB = 4.0
 """GiB of KV cache, where nothing is said."""
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -58,9 +58,13 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     _check_options(config, known)
     fields, eos = read_json(folder / "config.json"), eos_token_ids(folder)
     dtype = _dtype(config, fields)
-    found = folder if (folder / MODEL_FILE).exists() else _exported(config, folder, dtype)
-    scheduler = _scheduler(config, openvino_genai.SchedulerConfig())
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(found), scheduler, device, _properties(config, dtype))
+    as_it_is = is_in_format(folder, "openvino")
+    found = _checked(config, folder) if as_it_is else _exported(config, folder, dtype)
+    scheduler, properties = _scheduler(config, openvino_genai.SchedulerConfig()), _properties(config, dtype, as_it_is)
+    try:
+        pipeline = openvino_genai.ContinuousBatchingPipeline(str(found), scheduler, device, properties)
+    except RuntimeError as error:
+        raise ModelLoadFailed(f"{config.model}: OpenVINO: {' '.join(str(error).split())[:400]}") from error
     info = ModelInfo(
         name=config.model,
         folder=str(folder),
@@ -109,16 +113,27 @@ def _scheduler(config: ModelConfig, scheduler: Any) -> Any:
     return scheduler
 
 
-def _properties(config: ModelConfig, dtype: str) -> dict[str, Any]:
+def _properties(config: ModelConfig, dtype: str, as_it_is: bool) -> dict[str, Any]:
+    """Of the device. Whether activations are rounded for weights of few bits, OpenVINO decides for a model as it is."""
     precision = _PRECISIONS.get(dtype, "f32")
     properties: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": precision,
         "KV_CACHE_PRECISION": "u8" if config.kv_cache_dtype == "int8" else precision,
         "INFERENCE_NUM_THREADS": config.num_threads or len(os.sched_getaffinity(0)),
     }
-    if config.quantization == "none":
+    if config.quantization == "none" and not as_it_is:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     return properties | {name: value for name, value in config.backend_options.items() if not name.islower()}
+
+
+def _checked(config: ModelConfig, folder: Path) -> Path:
+    """The folder in OpenVINO's format, whose weights have the bits that they have."""
+    if config.quantization != "none":
+        raise ConfigError(
+            f"quantization={config.quantization!r}: {config.model} is in OpenVINO's format, with weights as they were"
+            " converted: leave quantization out, or name the checkpoint that it was made of"
+        )
+    return folder
 
 
 def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:

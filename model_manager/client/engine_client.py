@@ -69,7 +69,7 @@ class EngineClient:
         folder = Path()
         if not backend.is_remote:
             _check_files(config.model, backend)
-            folder = resolve(config.model, config.revision).absolute()
+            folder = resolve(config.model, config.revision, backend=config.backend).absolute()
             config = _on_this_machine(config, folder, revision_of(config.model, folder))
         if backend.takes == "tokens":
             tokenizer = Tokenizer.load(folder)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from ..wire.backends import BACKENDS
 from ..wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from .engine_formats import check_format, is_in_format, readers
 from .footprint import read_header
 
 WANTED = (
@@ -44,11 +46,17 @@ def is_wanted(name: str, wanted: Sequence[str] = WANTED) -> bool:
     return matches and not any(fnmatchcase(name, pattern) for pattern in UNWANTED)
 
 
-def check(folder: Path, model: str) -> Path:
-    """`folder`, if it is complete; raises ModelNotFound, ModelUnsupported or ModelCorrupt with what to do."""
+def check(folder: Path, model: str, backend: str = "torch") -> Path:
+    """`folder`, if it is complete: a checkpoint, or a model in the back end's own format.
+
+    Raises ModelNotFound, ModelUnsupported or ModelCorrupt with what to do.
+    """
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"--model {model}: {folder} has no config.json; name the folder that does")
-    _check_weights(folder, model)
+    if is_in_format(folder, backend):
+        check_format(folder, model, backend)
+    else:
+        _check_weights(folder, model, backend)
     if not (folder / "tokenizer.json").is_file():
         raise ModelUnsupported(
             f"--model {model}: there is no tokenizer.json; load the tokenizer with transformers' AutoTokenizer, and"
@@ -57,7 +65,7 @@ def check(folder: Path, model: str) -> Path:
     return folder
 
 
-def weight_files(folder: Path, name: str = "") -> list[Path]:
+def weight_files(folder: Path, name: str = "", backend: str = "torch") -> list[Path]:
     """The safetensors files that a model in `folder` is loaded from, all there; `name` is what errors call the model.
 
     Raises ModelUnsupported for no weights under a name that is loaded, ModelCorrupt for an index that does not hold.
@@ -67,15 +75,19 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
         return list(_shards(folder, name))
     if (folder / _WEIGHTS).is_file():
         return [folder / _WEIGHTS]
+    if others := readers(folder):
+        raise ModelUnsupported(f"{name}: is in the format of {others[0]}: --backend {others[0]} loads it as it is")
     others = [path.name for pattern in _OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
+    own = "".join(f", nor {file}" for file in BACKENDS[backend].own_files[:1])
+    only = f" (only {others[0]})" if others else ""
     raise ModelUnsupported(
-        f"{name}: there are no weights in safetensors format, {_WEIGHTS}{f' (only {others[0]})' if others else ''},"
-        " and no other is loaded; convert them with transformers' from_pretrained and save_pretrained"
+        f"{name}: there are no weights in safetensors format, {_WEIGHTS}{own}{only}, and no other is loaded;"
+        " convert them with transformers' from_pretrained and save_pretrained"
     )
 
 
-def _check_weights(folder: Path, model: str) -> None:
-    for path in weight_files(folder, f"--model {model}"):
+def _check_weights(folder: Path, model: str, backend: str) -> None:
+    for path in weight_files(folder, f"--model {model}", backend):
         _check_length(path, model)
 
 

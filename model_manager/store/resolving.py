@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..wire.backends import BACKENDS
 from ..wire.config import EMBEDDED_MODEL
 from ..wire.conversion import nearest
 from ..wire.errors import ConfigError, ModelNotFound
@@ -18,8 +19,9 @@ from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
 _EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
 
 
-def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
-    """The local folder of a model: config.json, tokenizer.json and safetensors weights, fetched if they are elsewhere.
+def resolve(model: str, revision: str | None = None, *, backend: str = "torch", cache_dir: Path | None = None) -> Path:
+    """The local folder of a model: config.json, tokenizer.json and safetensors weights, fetched if they are elsewhere;
+    or a folder in the own format of the back end that is to load it.
 
     `model` is the embedded model's name, a folder, a hub name (`org/name`, at `revision`) or `gs://bucket/folder`; or a
     GGUF file in one of these (`org/name/file.gguf`), and then the folder is the one that holds the file. `cache_dir` is
@@ -33,7 +35,8 @@ def resolve(model: str, revision: str | None = None, *, cache_dir: Path | None =
         raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
     if is_gguf(model):
         return _holding(model, revision, cache_dir)
-    return check(_local(model, revision, WANTED, cache_dir), model)
+    wanted = (*WANTED, *BACKENDS[backend].own_files)
+    return check(_local(model, revision, wanted, cache_dir), model, backend)
 
 
 def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:

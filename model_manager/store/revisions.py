@@ -3,7 +3,8 @@
     a hub's commit        9f2c…, 40 digits       of org/name, whatever branch or tag was asked for
     bucket-<16 digits>    a hash of the names, sizes, generations and checksums of the objects that were fetched
     folder-<16 digits>    a hash of the folder's files: all of the small ones, of the weights every tensor's name, type,
-                          shape and place, and three pieces of its values; of a GGUF file's folder, that file alone
+                          shape and place, and three pieces of its values, of another engine's format pieces at even
+                          distances; of a GGUF file's folder, that file alone
 
 The pieces stand for the whole so that a client need not read gigabytes to open a model. Training changes some value of
 each; an edit of single values between them goes unseen.
@@ -17,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..wire.errors import ModelCorrupt
-from .contents import is_wanted
+from .contents import WANTED, is_wanted
+from .engine_formats import ENGINE_FILES
 from .footprint import Header, read_header
 from .gguf import gguf_files, is_gguf, read_gguf
 from .resolving import in_bucket
@@ -26,8 +28,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER = "folder-"
 _DIGITS = 16
 _WEIGHTS = ".safetensors"
+_OTHER_WEIGHTS = ".bin"
 _PIECE = 1024
 """Bytes of each of a tensor's three pieces."""
+_EVEN_PIECES = 1024
+"""Pieces of a file whose tensors are not told apart here."""
 
 
 def revision_of(model: str, folder: Path) -> str:
@@ -60,7 +65,8 @@ def _digest_of(model: str, folder: Path) -> str:
 
 
 def _wanted(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and is_wanted(path.name))
+    known = (*WANTED, *ENGINE_FILES)
+    return sorted(path for path in folder.iterdir() if path.is_file() and is_wanted(path.name, known))
 
 
 def _parts(path: Path) -> Iterator[bytes]:
@@ -72,6 +78,10 @@ def _parts(path: Path) -> Iterator[bytes]:
         header = read_header(path)
         begin = len(header.raw)
         yield from _pieces(path, begin, ((begin + at, begin + end) for at, end in sorted(_places(header))))
+    elif path.name.endswith(_OTHER_WEIGHTS):
+        size = path.stat().st_size
+        apart = max(3 * _PIECE, size // _EVEN_PIECES)
+        yield from _pieces(path, 0, ((at, min(at + apart, size)) for at in range(0, size, apart)))
     else:
         yield path.read_bytes()
 

@@ -47,6 +47,9 @@ class Backend:
     """Versions of what these depend on that hold in place of what they ask for."""
     files: Literal["safetensors", "gguf"] = "safetensors"
     """Weights that it reads."""
+    own_files: tuple[str, ...] = ()
+    """Patterns of the files of a model in the engine's own format, which it loads as they are. A folder that holds the
+    first one is in that format."""
     takes: Takes = "tokens"
     """Token ids, made by the client with the model's tokenizer; or text, which the engine's own tokenizer reads."""
     is_remote: bool = False
@@ -154,6 +157,7 @@ _TABLE = (
         packages=("ctranslate2==4.8.5", "transformers==5.23.0", "torch==2.15.0"),
         parameters=JUDGED | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
+        own_files=("model.bin", "vocabulary.json"),
         options=("device_index", "inter_threads", "max_queued_batches", "flash_attention", "tensor_parallel"),
     ),
     Backend(
@@ -169,6 +173,7 @@ _TABLE = (
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
         | {"frequency_penalty", "seed", "ignore_eos"},
         constraints=ALL_CONSTRAINTS - {"grammar"},
+        own_files=("openvino_model.xml", "openvino_model.bin", "openvino_*.xml", "openvino_*.bin"),
         settings=frozenset(("dtype", "device", "quantization", "kv_cache_dtype", "max_model_len", "kv_cache_gib"))
         | {"max_num_batched_tokens", "prefix_caching"},
     ),

@@ -139,7 +139,7 @@ def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
     FileSystems.set_options(options.beam)
     in_image = bool(options.beam.view_as(WorkerOptions).sdk_container_image)
     try:
-        return sum(weights_bytes(name, _revision(options, name)) for name in names), []
+        return sum(weights_bytes(name, _revision(options, name), backend.name) for name in names), []
     except ModelError as error:
         if not in_image:
             raise

@@ -104,7 +104,7 @@ def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
 def _fetch(options: JobOptions) -> None:
     """The model's files, but where servers elsewhere have them."""
     if not BACKENDS[options.model.backend].is_remote:
-        resolve(options.model.model, options.model.revision)
+        resolve(options.model.model, options.model.revision, backend=options.model.backend)
 
 
 def _check_model(options: JobOptions) -> None:

@@ -9,6 +9,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
 from millrace.model_manager.store.gguf import file_pattern, gguf_files, is_gguf
 from millrace.model_manager.store.resolving import in_bucket, is_hub_name
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
 from millrace.transforms.files.file_systems import match
@@ -21,25 +22,29 @@ def is_remote(model: str) -> bool:
     return in_bucket(model) or is_hub_name(model)
 
 
-def weights_bytes(model: str, revision: str | None = None) -> int:
-    """Bytes of all weight files together. Raises ModelError, in one sentence, if they cannot be listed."""
+def weights_bytes(model: str, revision: str | None = None, backend: str = "torch") -> int:
+    """Bytes of all weight files together, of the back end's own format if the model is in it.
+
+    Raises ModelError, in one sentence, if they cannot be listed.
+    """
     home, _, file = model.rpartition("/")
     if is_gguf(model) and not is_remote(model):
         return sum(path.stat().st_size for path in gguf_files(model, resolve(model)))
-    sizes = _sizes(home if is_gguf(model) else model, revision)
-    pattern = file_pattern(file) if is_gguf(model) else f"*{_WEIGHTS}"
-    total = sum(size for name, size in sizes.items() if is_wanted(name, [pattern]))
+    sizes, own = _sizes(home if is_gguf(model) else model, revision, backend), BACKENDS[backend].own_files
+    weights = own if own and own[0] in sizes else (f"*{_WEIGHTS}",)
+    patterns = (file_pattern(file),) if is_gguf(model) else weights
+    total = sum(size for name, size in sizes.items() if is_wanted(name, patterns))
     if not total:
-        raise ModelNotFound(f"--model {model}: there are no {pattern.lstrip('*')} files")
+        raise ModelNotFound(f"--model {model}: there are no {patterns[0].lstrip('*')} files")
     return total
 
 
-def _sizes(model: str, revision: str | None) -> dict[str, int]:
+def _sizes(model: str, revision: str | None, backend: str) -> dict[str, int]:
     """Bytes by the names of the files."""
     if in_bucket(model):
         return {str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{model.rstrip('/')}/*")}
     if model == EMBEDDED_MODEL or not is_remote(model):
-        return {path.name: path.stat().st_size for path in resolve(model).iterdir()}
+        return {path.name: path.stat().st_size for path in resolve(model, backend=backend).iterdir()}
     return _on_hub(model, revision)
 
 

@@ -30,6 +30,15 @@ def write_checkpoint(folder: Path, shards: int = 1, values: int = 1000, seed: in
     return folder
 
 
+def write_openvino(folder: Path, seed: int = 0) -> Path:
+    """A folder with the names of OpenVINO's format, and noise for weights."""
+    (write_checkpoint(folder) / "model.safetensors").unlink()
+    (folder / "openvino_model.xml").write_text("<net/>")
+    (folder / "openvino_model.bin").write_bytes(np.random.default_rng(seed).bytes(5_000_000))
+    (folder / "openvino_tokenizer.xml").write_text("<net/>")
+    return folder
+
+
 def write_adapter(folder: Path, seed: int = 0) -> Path:
     """adapter_config.json and a file of random factors."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store import resolving_process
-from tests.model_manager.store.checkpoints import contents, write_checkpoint
+from tests.model_manager.store.checkpoints import contents, write_checkpoint, write_openvino
 from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage, serve
 from tests.servers.fake_gcs import downloads
 from tests.servers.faulty_http import ALWAYS, Held, Status
@@ -46,6 +46,11 @@ def test_a_gguf_file_of_a_bucket_arrives_without_its_neighbours(cloud: CloudStor
     folder = resolve(address)
     assert contents(folder) == {wanted.name: wanted.read_bytes()}
     assert revision_of(address, folder).startswith("bucket-")
+
+
+def test_a_folder_in_openvinos_format_arrives_whole(cloud: CloudStorage, tmp_path: Path) -> None:
+    source = write_openvino(tmp_path / "source")
+    assert contents(resolve(cloud.upload(source, "models/small"), backend="openvino")) == contents(source)
 
 
 def test_the_cache_may_be_named_by_the_caller(cloud: CloudStorage, tmp_path: Path) -> None:

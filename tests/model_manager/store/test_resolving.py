@@ -80,6 +80,28 @@ def test_only_pickled_weights_are_refused_by_name(tmp_path: Path) -> None:
         resolve(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("backend", "names"),
+    [("openvino", ["openvino_model.xml", "openvino_model.bin"]), ("ctranslate2", ["model.bin", "vocabulary.json"])],
+)
+def test_a_folder_in_an_engines_own_format_is_that_engines(tmp_path: Path, backend: str, names: list[str]) -> None:
+    folder = write_checkpoint(tmp_path / "own")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelUnsupported, match=rf"model\.safetensors, nor {names[0]}, and no other is loaded"):
+        resolve(str(folder), backend=backend)
+    for name in names:
+        (folder / name).write_bytes(b"weights")
+    assert resolve(str(folder), backend=backend) == folder
+    with pytest.raises(ModelUnsupported, match=f"is in the format of {backend}: --backend {backend} loads it as it is"):
+        resolve(str(folder))
+    (folder / names[1]).write_bytes(b"")
+    with pytest.raises(ModelCorrupt, match=f"{names[1]} is empty"):
+        resolve(str(folder), backend=backend)
+    (folder / names[1]).unlink()
+    with pytest.raises(ModelCorrupt, match=f"{names[1]} is missing, a part of {backend}'s format; convert it again"):
+        resolve(str(folder), backend=backend)
+
+
 def test_weights_of_another_name_are_refused_by_name(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "odd")
     (folder / "model.safetensors").rename(folder / "other.safetensors")

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.model_manager.store.revisions import check_revision, revision_of
 from millrace.model_manager.wire.errors import ModelCorrupt
-from tests.model_manager.store.checkpoints import header_length, write_checkpoint
+from tests.model_manager.store.checkpoints import header_length, write_checkpoint, write_openvino
 from tests.model_manager.store.model_hub import COMMIT
 
 
@@ -42,6 +42,16 @@ def test_other_weights_settings_or_templates_are_another_revision(tmp_path: Path
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     seen.add(revision(folder))
     assert len(seen) == 1 + len(places) + 2
+
+
+def test_other_weights_in_an_engines_own_format_are_another_revision(tmp_path: Path) -> None:
+    folder = write_openvino(tmp_path / "model")
+    seen = {revision(folder)}
+    (folder / "openvino_model.xml").write_text("<net version='2'/>")
+    seen.add(revision(folder))
+    write_openvino(folder, seed=1)
+    assert len(seen) == 2
+    assert revision(folder) not in seen
 
 
 def test_a_damaged_folder_has_a_revision_too(tmp_path: Path) -> None:

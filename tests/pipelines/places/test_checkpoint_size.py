@@ -9,7 +9,7 @@ import pytest
 from millrace.model_manager.wire.errors import ModelNotFound
 from millrace.pipelines.places.checkpoint_size import is_remote, weights_bytes
 from tests.model_manager.backends.gguf_files import write_gguf
-from tests.model_manager.store.checkpoints import write_checkpoint
+from tests.model_manager.store.checkpoints import write_checkpoint, write_openvino
 from tests.model_manager.store.model_hub import ModelHub, serve
 
 ASKS = """
@@ -57,6 +57,13 @@ def test_of_gguf_files_the_named_one_counts(hub: ModelHub, tmp_path: Path) -> No
     assert asked(hub, "org/small/q4_0.gguf") == str((source / "q4_0.gguf").stat().st_size)
     assert weights_bytes(str(source / "q8_0.gguf")) == (source / "q8_0.gguf").stat().st_size
     assert "there are no q5.gguf files" in asked(hub, "org/small/q5.gguf")
+
+
+def test_of_a_model_in_an_engines_own_format_the_files_of_it_count(tmp_path: Path) -> None:
+    folder = write_openvino(tmp_path / "model")
+    assert weights_bytes(str(folder), backend="openvino") == sum(
+        path.stat().st_size for path in folder.glob("openvino_*")
+    )
 
 
 def test_a_model_that_the_hub_does_not_have_is_one_sentence(hub: ModelHub) -> None:
