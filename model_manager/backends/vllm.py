@@ -72,8 +72,9 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
     except ValueError as error:  # pydantic's among them, of several lines
         raise ConfigError(f"vLLM: {' '.join(str(error).split())[:500]}") from error
-    model, cache = engine.model_config, engine.vllm_config.cache_config
     eos = eos_token_ids(folder)
+    library = (_Pooler if _embeds(config) else _Vllm)(engine, config.max_num_seqs, eos)
+    model, cache = engine.model_config, engine.vllm_config.cache_config
     info = ModelInfo(
         name=config.model,
         folder=str(folder),
@@ -89,7 +90,12 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         load_seconds=time.monotonic() - started,
         revision=config.revision or "",
     )
-    return HostedEngine(info, _Vllm(engine, config.max_num_seqs, eos), StopRules.load(folder, eos))
+    return HostedEngine(info, library, StopRules.load(folder, eos))
+
+
+def _embeds(config: ModelConfig) -> bool:
+    """A model is loaded to generate, or to give hidden states, never for both."""
+    return config.backend_options.get("runner") == "pooling"
 
 
 def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str, Any]:
@@ -108,10 +114,14 @@ def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str,
         "tensor_parallel_size": config.tensor_parallel,
         "enable_prefix_caching": config.prefix_caching,
         "scheduling_policy": "priority",
-        # llguidance, as in our engine; where any whitespace is allowed a small model may write spaces for ever
-        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         "disable_log_stats": True,
     }
+    if _embeds(config):
+        # with the mean as its own pooling vLLM takes a prompt in one piece, and caches no beginnings
+        ours["pooler_config"] = {"seq_pooling_type": "LAST", "tok_pooling_type": "ALL", "use_activation": False}
+    else:
+        # llguidance, as in our engine; where any whitespace is allowed a small model may write spaces for ever
+        ours["structured_outputs_config"] = {"backend": "guidance", "disable_any_whitespace": True}
     if config.max_num_batched_tokens != ModelConfig().max_num_batched_tokens:
         ours["max_num_batched_tokens"] = config.max_num_batched_tokens
     if config.kv_cache_gib is not None and config.device != "cpu" and "kv_cache_memory_bytes" in names:
@@ -122,7 +132,7 @@ def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str,
 
 
 class _Vllm:
-    """vLLM's engine as a Library."""
+    """vLLM's engine as a Library, loaded to generate."""
 
     def __init__(self, engine: Any, max_num_seqs: int, eos: list[int]) -> None:
         from vllm import SamplingParams as Params
@@ -147,7 +157,7 @@ class _Vllm:
             self._engine.add_request(
                 sequence.request_id,
                 prompt,
-                self._sampling(sequence, params),
+                self._wanted(sequence, params),
                 priority=params.priority,
                 lora_request=self._adapter(sequence),
             )
@@ -173,7 +183,10 @@ class _Vllm:
     def num_running(self) -> int:
         return min(len(self._running), self._max_num_seqs)
 
-    def _sampling(self, sequence: Sequence, params: SamplingParams) -> Any:
+    def _wanted(self, sequence: Sequence, params: SamplingParams) -> Any:
+        """The parameters in vLLM's own form; raises InvalidRequest."""
+        if sequence.task == "embed":
+            raise InvalidRequest("embed: this vLLM was loaded to generate: set runner=pooling among backend_options")
         made = sequence.num_output_tokens
         generates = sequence.task == "generate"
         stops = () if params.ignore_eos else self._eos
@@ -222,6 +235,17 @@ class _Vllm:
         return self._lora(adapter.digest, number, adapter.folder)
 
 
+class _Pooler(_Vllm):
+    """vLLM's engine as a Library, loaded to give hidden states: the last token's, or all of them for their mean."""
+
+    def _wanted(self, sequence: Sequence, _params: SamplingParams) -> Any:
+        from vllm import PoolingParams
+
+        if sequence.task != "embed":
+            raise InvalidRequest(f"{sequence.task}: this vLLM was loaded to embed: leave backend_options runner out")
+        return PoolingParams(task="embed" if _num_read(sequence) == 1 else "token_embed", use_activation=False)
+
+
 @dataclasses.dataclass
 class _Asked:
     """A request that vLLM runs."""
@@ -232,6 +256,10 @@ class _Asked:
 
     def event(self, output: Any) -> Event:
         """What one of its outputs tells."""
+        if self.sequence.task == "embed":
+            states = output.outputs.data.float().numpy()
+            pooled = states.reshape(-1, states.shape[-1]).mean(axis=0, dtype=np.float64)
+            return Event(output.request_id, finished=output.finished, embedding=pooled.tolist())
         completion = output.outputs[0]
         event = Event(output.request_id, finished=output.finished, cached_tokens=output.num_cached_tokens or 0)
         if output.prompt_logprobs and not self.read:
@@ -263,7 +291,7 @@ class _Asked:
 
 
 def _num_read(sequence: Sequence) -> int:
-    """How many tokens at the prompt's end are scored."""
+    """How many tokens at the prompt's end are scored, or give states."""
     assert sequence.reading is not None
     return sequence.reading.stop - sequence.reading.next
 

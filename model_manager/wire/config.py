@@ -166,6 +166,11 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         own = bool(backend.packages)
         _check("backend_python", python, python is None or own, "a path, for a back end with packages of its own")
 
+    def for_task(self, task: str) -> Self:
+        """The settings as a task needs them: vLLM loads a model for embeddings otherwise than for text."""
+        options = {**BACKENDS[self.backend].task_options.get(task, {}), **self.backend_options}
+        return msgspec.structs.replace(self, backend_options=options)
+
     @property
     def key(self) -> str:
         """The same engines serve all of one key: the model and the settings that change what it answers.

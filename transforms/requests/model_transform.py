@@ -89,7 +89,7 @@ class ModelTransform(beam.PTransform):
         _check_names(type(self), settings)
         _check_types(type(self), model, params)
         self._task = task
-        self._model = ModelConfig(model=model) if isinstance(model, str) else model
+        self._model = (ModelConfig(model=model) if isinstance(model, str) else model).for_task(task.request)
         self._params = params or SamplingParams()
         _check_backend(self._model, task.request, self._params)
         if self._params.adapter and not self._model.max_loras:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -16,6 +18,8 @@ import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
+from millrace.model_manager.store import resolve
+from millrace.model_manager.store.cache_folder import cache_folder
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, PromptTooLong, RequestAborted, RequestError
 from millrace.model_manager.wire.messages import FinishReason, Output
@@ -93,6 +97,38 @@ def running(case: Case, runtime: Path) -> Iterator[Running]:
     ours = EngineClient.open(ModelConfig(model=EMBEDDED_MODEL, dtype="float32"), manager=manager, runtime=runtime)
     with ours, EngineClient.open(case.config, manager=manager, runtime=runtime) as client:
         yield Running(case, client, ours, runtime)
+
+
+def conversions() -> set[Path]:
+    """What the cache folder holds in formats of engines."""
+    return set((cache_folder() / "conversions").glob("*"))
+
+
+def own_format(running: Running, kind: str, place: Path) -> Path:
+    """A folder in the engine's own format, as its converter writes one with the tokenizer's files."""
+    (made,) = (path for path in conversions() if path.name.startswith(f"{EMBEDDED_MODEL}-{kind}-") and path.is_dir())
+    assert running.client.info.name == EMBEDDED_MODEL
+    shutil.copytree(made, place)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copyfile(resolve(EMBEDDED_MODEL) / name, place / name)
+    return place
+
+
+@contextlib.contextmanager
+def opened(case: Case, folder: Path, runtime: Path, **settings: Any) -> Iterator[EngineClient]:
+    """The case's engine with that folder as its model."""
+    config = ModelConfig.parse({"backend": case.backend, **case.settings, "model": str(folder), **settings})
+    with EngineClient.open(config, manager=ManagerConfig(linger=0.0), runtime=runtime) as client:
+        yield client
+
+
+def a_folder_as_it_is_answers_alike(running: Running, folder: Path, runtime: Path) -> None:
+    """And nothing is converted for it."""
+    before = conversions()
+    with opened(running.case, folder, runtime) as client:
+        one, other = (running.answers(CAPITALS, each, max_tokens=24) for each in (client, running.client))
+    assert [each.token_ids for each in one] == [each.token_ids for each in other]
+    assert conversions() == before
 
 
 class Scenarios:

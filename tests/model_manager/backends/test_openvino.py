@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.model_manager.backends.scenarios import Case, Running, Scenarios
+from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
+from tests.model_manager.backends.scenarios import (
+    Case,
+    Running,
+    Scenarios,
+    a_folder_as_it_is_answers_alike,
+    opened,
+    own_format,
+)
 from tests.model_manager.backends.scenarios import running as both_engines
 
 pytestmark = pytest.mark.engines
@@ -31,3 +39,15 @@ def running(engine_python: Callable[[str], Path], tmp_path_factory: pytest.TempP
 
 class TestOpenVino(Scenarios):
     """All scenarios."""
+
+    def test_a_folder_in_its_own_format_is_loaded_as_it_is(self, running: Running, tmp_path: Path) -> None:
+        folder = own_format(running, "openvino-fp32", tmp_path / "ir")
+        a_folder_as_it_is_answers_alike(running, folder, tmp_path / "run")
+        with (
+            pytest.raises(ConfigError, match=r"^quantization='int8': .*ir is in OpenVINO's format"),
+            opened(CASE, folder, tmp_path / "run", quantization="int8"),
+        ):
+            pass
+        (folder / "openvino_model.xml").write_text("<net/>")
+        with pytest.raises(ModelLoadFailed, match=r"ir: OpenVINO: "), opened(CASE, folder, tmp_path / "run"):
+            pass
