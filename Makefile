@@ -4,7 +4,9 @@
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
-#   make test-engines  the tests with vLLM, OpenVINO, CTranslate2 and llama.cpp, in environments made on first use
+#   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, in environments made on first use;
+#                ENGINES="openvino vllm" make test-engines those with these
+#   make test-services  test-runners and test-engines in one: engines compute while runners wait
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
 #                SEED=7 make truth draws what that seed draws, by default the day does
 #   make lint    style, types and the import rule
@@ -31,7 +33,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners test-engines truth lint format notebooks docs errors figures clean
+.PHONY: help check demo test test-slow test-runners test-engines test-services truth lint format notebooks docs errors figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -50,7 +52,12 @@ test-runners: $(READY)
 	$(PYTEST) -n $(RUNNER_WORKERS) -m runners $(if $(RUNNER),tests/runners)
 
 test-engines: $(READY)
-	$(PYTEST) -m engines tests/model_manager/backends
+	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends
+
+test-services: $(READY)
+	$(VENV)/bin/python -m tests.servers.everything
+	ENGINES="$(ENGINES)" $(VENV)/bin/python -m tests.model_manager.backends.environments
+	ENGINES="$(ENGINES)" $(PYTEST) -n $(RUNNER_WORKERS) -m "runners or engines"
 
 # Each part says what differs; all of them run, and any difference fails.
 truth: $(READY)

@@ -22,7 +22,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from .elements.completions import Completion, Prompt
 from .elements.near_misses import NearMisses
 from .elements.prompts import as_prompt, seeded, unusable_letter
-from .models.client import Client, ClientOptions, Opener, open_engine_client
+from .models.client import Client, ClientOptions, Opener, open_engine_client, takes_seeds
 
 
 class LoadedModel:
@@ -91,7 +91,9 @@ class ManagedModelHandler(ModelHandler):
             prompt = as_prompt(element)
             if isinstance(element, dict):
                 self._near_misses.look(prompt.columns)
-            future = client.submit(prompt.content, seeded(params.updated(prompt.params), prompt), request_id=request_id)
+            params = params.updated(prompt.params)
+            params = seeded(params, prompt) if takes_seeds(self._model) else params
+            future = client.submit(prompt.content, params, request_id=request_id)
         except RequestError as error:
             return prompt, error
         return prompt, future

@@ -164,7 +164,10 @@ class _Asked:
     most: int
     group: _Group
     count: int = 0
+    over: bool = False
+    """It has its last token."""
     cancelled: bool = False
+    """None of its events is told any more, not even to a request that has its name after it."""
 
 
 @dataclass
@@ -175,7 +178,7 @@ class _CTranslate2:
     vocabulary: list[str]
     max_num_seqs: int
     eos: list[int]
-    events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    events: queue.SimpleQueue[tuple[_Asked, Event]] = field(default_factory=queue.SimpleQueue)
     changed: threading.Condition = field(default_factory=threading.Condition)
     waiting: OrderedDict[str, _Asked] = field(default_factory=OrderedDict)
     running: dict[str, _Asked] = field(default_factory=dict)
@@ -207,11 +210,15 @@ class _CTranslate2:
 
     def poll(self) -> list[Event]:
         try:
-            events = [self.events.get(timeout=_WITHIN)]
+            told = [self.events.get(timeout=_WITHIN)]
         except queue.Empty:
             return []
         while not self.events.empty():
-            events.append(self.events.get())
+            told.append(self.events.get())
+        events = [event for asked, event in told if not asked.cancelled]
+        for event in events:
+            if event.finished or event.error is not None:
+                self.running.pop(event.request_id, None)
         return events
 
     def num_running(self) -> int:
@@ -243,15 +250,12 @@ class _CTranslate2:
         def told(step: Any) -> bool:
             """Called with each token; true ends that request."""
             asked = batch[step.batch_id]
-            if asked.cancelled:
+            if asked.cancelled or asked.over:
                 return True
             asked.count += 1
-            over = asked.count >= asked.most or (step.token_id in self.eos and not group.ignore_eos)
-            if over:
-                self.running.pop(asked.name, None)
-                asked.cancelled = True
-            self.events.put(Event(asked.name, [step.token_id], finished=over))
-            return over
+            asked.over = asked.count >= asked.most or (step.token_id in self.eos and not group.ignore_eos)
+            self.events.put((asked, Event(asked.name, [step.token_id], finished=asked.over)))
+            return asked.over
 
         sampled = group.temperature > 0
         self.generator.generate_batch(
@@ -267,14 +271,13 @@ class _CTranslate2:
             callback=told,
         )
         for asked in batch:
-            if not asked.cancelled:  # it ended by itself, with a token that it did not tell
-                self.running.pop(asked.name, None)
-                self.events.put(Event(asked.name, [] if group.ignore_eos else self.eos[:1], finished=True))
+            if not asked.over:  # it ended by itself, with a token that it did not tell
+                last = [] if group.ignore_eos else self.eos[:1]
+                self.events.put((asked, Event(asked.name, last, finished=True)))
 
     def _fail(self, batch: list[_Asked], error: Exception) -> None:
         """A batch that is refused: each of its requests, as it is not known whose fault it was."""
         reason = InvalidRequest(f"CTranslate2: {' '.join(str(error).split())[:300]}")
         for asked in batch:
-            if not asked.cancelled:
-                self.running.pop(asked.name, None)
-                self.events.put(Event(asked.name, error=reason))
+            if not asked.over:
+                self.events.put((asked, Event(asked.name, error=reason)))

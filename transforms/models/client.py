@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Protocol
 
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -75,6 +76,11 @@ class ClientOptions:
     """Set when nobody waits for this client any more."""
     retry_within: float = 0.0
     """Seconds that requests of a failed bundle go on after teardown, for its retry to find them."""
+
+
+def takes_seeds(model: ModelConfig) -> bool:
+    """Whether the engine of a model takes seeds."""
+    return "seed" in BACKENDS[model.backend].parameters
 
 
 Opener = Callable[[ClientOptions], Client]

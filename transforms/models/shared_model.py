@@ -11,7 +11,7 @@ from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 
-from .client import Client, ClientOptions, Opener
+from .client import Client, ClientOptions, Opener, takes_seeds
 from .switch import ModelSwitch
 from .updates import WatchedFile
 
@@ -28,6 +28,11 @@ class SharedModel:
         self._opener = opener
         self._watched = watched
         self._shared = Shared()
+
+    @property
+    def seeds(self) -> bool:
+        """Whether the engine takes seeds."""
+        return takes_seeds(self._options.model)
 
     @property
     def retry_within(self) -> float:

@@ -33,7 +33,7 @@ class AsyncRequestDoFn(beam.DoFn):
 
     def __init__(self, model: SharedModel, task: Task, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
         self._model = model
-        self._requests = ElementRequests(task, params, on_failure)
+        self._requests = ElementRequests(task, params, on_failure, model.seeds)
         self._job = job
         self._lease: Lease | None = None
 

@@ -83,7 +83,9 @@ class InFlight(NamedTuple):
 class ElementRequests:
     """Requests of one task, with its parameters and its answer to failures. Pickled into the pipeline."""
 
-    def __init__(self, task: Task, params: SamplingParams, on_failure: OnFailure) -> None:
+    def __init__(self, task: Task, params: SamplingParams, on_failure: OnFailure, seeds: bool = True) -> None:
+        """`seeds`: give rows seeds of their own, which the engine takes."""
+        self._seeds = seeds
         self._task = task
         self._params = params
         self._on_failure = on_failure
@@ -104,7 +106,8 @@ class ElementRequests:
         if isinstance(value, dict) and self._task.rows.row_params:  # a Prompt's columns are meant to be columns
             self._near_misses.look(prompt.columns)
         try:
-            params = seeded(self._params.updated(prompt.params), prompt)
+            params = self._params.updated(prompt.params)
+            params = seeded(params, prompt) if self._seeds else params
             request_id = ids.of(prompt, params, self._task.asked(prompt))
         except RequestError as error:
             return self._failure(DeadLetter.of(prompt, error.info()), keyed, windowed)

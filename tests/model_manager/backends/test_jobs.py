@@ -114,8 +114,9 @@ def other_engine(runtime: Path, former: int) -> int:
     before = finished(runtime)
 
     def found() -> int | None:
-        (now,) = engines_of(runtime) or {former}
-        return now if now != former and finished(runtime) > before else None
+        status = status_of(runtime)
+        engines = {process.pid for process in status.processes if process.role == "engine"} if status else set()
+        return next(iter(engines - {former}), None) if finished(runtime) > before else None
 
     pid: int = eventually(found, "another engine answers")
     return pid

@@ -144,7 +144,7 @@ class TestLlamaCpp(Scenarios):
 
     def test_requests_of_a_lower_number_go_first(self, running: Running) -> None:
         order: list[int] = []
-        lengths = [100, 140, 180, *[220] * 5]
+        lengths = [500, 540, 580, *[620] * 5]  # all run until the others wait
         asked = [running.submit(CAPITALS[0], max_tokens=length, ignore_eos=True) for length in lengths]
         for priority in (5, 5, 5, 1, 1, 1):
             future = running.submit(CAPITALS[1], priority=priority, max_tokens=40, ignore_eos=True)

@@ -1,14 +1,16 @@
 """What Generate, Score, Embed, Extract and Classify take alike."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
 
 from millrace import Classify, Embed, Extract, Generate, Score
-from millrace.model_manager.wire.config import ManagerConfig
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.requests.model_transform import ModelSettings, ModelTransform
 from tests.transforms.clients import PickyClient
@@ -19,10 +21,15 @@ class Opened(PickyClient):
     """Remembers how it was opened."""
 
     options: ClassVar[list[ClientOptions]] = []
+    params: ClassVar[list[SamplingParams]] = []
 
     def __init__(self, options: ClientOptions) -> None:
         super().__init__(options)
         self.options.append(options)
+
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+        self.params.append(params)
+        return super().submit(prompt, params, request_id=request_id)
 
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -67,9 +74,23 @@ def test_only_embed_takes_no_chat_template_unless_told_to() -> None:
     assert [each.chat for each in Opened.options] == [None, None, False]
 
 
+def test_vllm_is_loaded_otherwise_to_embed() -> None:
+    Opened.options.clear()
+    for transform in (Generate, Embed):
+        _run(transform(ModelConfig(backend="vllm"), open_client=Opened))
+    assert [each.model.backend_options for each in Opened.options] == [{}, {"runner": "pooling"}]
+
+
+def test_sampled_rows_get_seeds_of_their_own_where_the_engine_takes_seeds() -> None:
+    Opened.params.clear()
+    for backend in ("torch", "ctranslate2"):
+        _run(Generate(ModelConfig(backend=backend), SamplingParams(temperature=1.0), open_client=Opened))
+    assert [each.seed is None for each in Opened.params] == [False, True]
+
+
 def _run(transform: ModelTransform) -> None:
     with pipeline() as running:
-        rows = running | beam.Create([{"prompt": "so good", "continuations": ["yes"]}])
+        rows = running | beam.Create([{"id": "a", "prompt": "so good", "continuations": ["yes"]}])
         rows | transform.with_exception_handling()
 
 
