@@ -162,3 +162,14 @@ def test_the_runtime_folder_is_the_named_one_or_this_users(monkeypatch: pytest.M
     assert runtime_dir() == tmp_path
     monkeypatch.delenv("MILLRACE_RUNTIME_DIR")
     assert runtime_dir().name.startswith("millrace-")
+
+
+def test_a_task_that_an_engine_loads_otherwise_for_has_its_options_and_a_users_own_win() -> None:
+    vllm = ModelConfig(backend="vllm", backend_options={"seed": 1})
+    assert vllm.for_task("generate") == vllm
+    assert vllm.for_task("embed").backend_options == {"runner": "pooling", "seed": 1}
+    assert vllm.for_task("embed").for_task("embed") == vllm.for_task("embed")
+    assert ModelConfig(backend="vllm", backend_options={"runner": "auto"}).for_task("embed").backend_options == {
+        "runner": "auto"
+    }
+    assert ModelConfig().for_task("embed") == ModelConfig()

@@ -179,6 +179,12 @@ def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.Captur
     assert "Default: ." not in shown
 
 
+def test_embed_loads_vllm_otherwise_than_run() -> None:
+    flags = [*INPUT, "--backend", "vllm"]
+    assert parse(flags).model.backend_options == {}
+    assert parse(flags, "embed").model.backend_options == {"runner": "pooling"}
+
+
 def test_servers_have_flags_of_their_own() -> None:
     options = parse([*INPUT, "--endpoint", "http://a", "http://b", "--backend_options", "dialect=tgi"])
     assert options.model.backend == "endpoint"
