@@ -67,6 +67,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    _meet_in_memory()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
     try:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
@@ -91,6 +92,15 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         revision=config.revision or "",
     )
     return HostedEngine(info, library, StopRules.load(folder, eos))
+
+
+def _meet_in_memory() -> None:
+    """Its processes meet at a file in the temporary folder, which a killed one leaves; one process needs no file."""
+    from vllm.v1.executor import uniproc_executor
+
+    if hasattr(uniproc_executor, "get_file_store_init_method"):
+        meeting = os.memfd_create("vllm")
+        uniproc_executor.get_file_store_init_method = lambda: f"file:///proc/self/fd/{meeting}"
 
 
 def _embeds(config: ModelConfig) -> bool:

@@ -27,7 +27,7 @@ FLAGS = {
     "llama_cpp": ["--max_num_seqs=4"],
     "openvino": ["--max_num_seqs=8", "--dtype=float32", "--kv_cache_gib=1"],
     "ctranslate2": ["--max_num_seqs=8", "--dtype=float32"],
-    "vllm": ["--max_num_seqs=32", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
+    "vllm": ["--max_num_seqs=16", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
 }
 """Of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
 
