@@ -249,7 +249,7 @@ class _CTranslate2:
 
         def told(step: Any) -> bool:
             """Called with each token; true ends that request."""
-            asked = batch[step.batch_id]
+            asked: _Asked = batch[step.batch_id]
             if asked.cancelled or asked.over:
                 return True
             asked.count += 1

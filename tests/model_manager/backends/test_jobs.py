@@ -143,16 +143,15 @@ def test_rows_have_their_own_parameters_and_outlive_a_dead_and_a_hung_engine(
 def test_two_jobs_share_an_engine_and_one_that_was_interrupted_is_resumed(
     runtime: Path, tmp_path: Path, flags: list[str]
 ) -> None:
-    with job(tmp_path / "long", ROWS, *flags) as long:
+    with job(tmp_path / "a", ROWS // 2, *flags) as first, job(tmp_path / "b", ROWS, *flags) as second:
+        eventually(lambda: len(clients_of(runtime)) == 2, "both jobs are there")
         in_full_swing(runtime)
         (shared,) = engines_of(runtime)
-        with job(tmp_path / "short", 40, *flags) as short:
-            eventually(lambda: len(clients_of(runtime)) == 2, "both jobs are there")
-            assert engines_of(runtime) == {shared}
-            long.send_signal(signal.SIGINT)
-            long.communicate(timeout=PATIENCE)
-            assert long.returncode == 130
-            complete(short, tmp_path / "short", 40)
-    with job(tmp_path / "long", ROWS, *flags, "--resume") as long:
-        complete(long, tmp_path / "long", ROWS)
+        second.send_signal(signal.SIGINT)
+        second.communicate(timeout=PATIENCE)
+        assert second.returncode == 130
+        complete(first, tmp_path / "a", ROWS // 2)
+        assert engines_of(runtime) <= {shared}
+    with job(tmp_path / "b", ROWS, *flags, "--resume") as second:
+        complete(second, tmp_path / "b", ROWS)
     nothing_at_all_is_left(runtime)
