@@ -47,11 +47,13 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
 
 def group(test: str) -> str:
-    """The servers of a test's runner, or its file."""
+    """The servers of a test's runner, the engine of a job over one, or the file."""
     if test.startswith(("tests/runners/test_kills", "tests/runners/test_kafka_on_flink")):
         return "flink"
     runner = re.match(r"tests/runners/.*\[(flink-embedded|flink|prism|direct)", test)
-    return runner[1] if runner else test.partition("::")[0]
+    engine = re.match(r"tests/model_manager/backends/test_jobs\.py.*\[(\w+)\]", test)
+    found = runner or engine
+    return found[1] if found else test.partition("::")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

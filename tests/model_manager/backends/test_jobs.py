@@ -24,7 +24,7 @@ from tests.waiting import eventually
 
 ROWS = 300
 FLAGS = {
-    "llama_cpp": ["--max_num_seqs=4"],
+    "llama_cpp": ["--max_num_seqs=8"],
     "openvino": ["--max_num_seqs=8", "--dtype=float32", "--kv_cache_gib=1"],
     "ctranslate2": ["--max_num_seqs=8", "--dtype=float32"],
     "vllm": ["--max_num_seqs=16", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
