@@ -1,7 +1,7 @@
-"""What a dialect of HTTP servers is: which route, what stands in a request's body and what its answer says.
+"""What a dialect of servers is: which route, what stands in a request's body and what its answer says.
 
-`openai.py`, `tgi.py` and `kserve.py` are the dialects. They turn requests into bytes and bytes into answers; they send
-nothing and retry nothing.
+`openai.py`, `tgi.py`, `kserve.py` and `kserve_grpc.py` are the dialects. They turn requests into bytes and bytes into
+answers; they send nothing and retry nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Garbled(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """A POST request."""
+    """What is asked of a server: over HTTP a POST, or as a probe a GET; over gRPC a method and its message."""
 
     route: str
-    body: bytes
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Dialect(Protocol):
     """A way to ask servers for completions."""
 
     name: str
-    probes: tuple[str, ...]
-    """Routes to GET as the engine starts: the first tells that the server lives."""
+    probes: tuple[Call, ...]
+    """What is asked as the engine starts: the first tells that the server lives."""
     needs_probes: bool
     """Without what they tell no request can be made."""
     max_model_len: int
     """Most tokens of prompt and answer, if the probes told it; else 0."""
 
     def learn(self, route: str, body: bytes) -> None:
-        """Take in what a probe answered; raises ModelError if the server cannot do the work."""
+        """Take in what a probe answered; raises ModelError if the server cannot do the work, Garbled if not now."""
 
     def base(self, url: str) -> str:
         """What routes are appended to, of a URL as the user gave it."""

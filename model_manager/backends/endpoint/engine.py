@@ -1,4 +1,4 @@
-"""The Engine over HTTP: an event loop in a thread holds the queue and the requests in flight.
+"""The Engine over HTTP or gRPC: an event loop in a thread holds the queue and the requests in flight.
 
     add ──► queue ──max_num_seqs at once──► Sender ──► mailbox ──► step
     (the inference process's thread)     (the loop's thread)     (the inference process's thread)
@@ -71,6 +71,10 @@ def dialect_of(model: str, options: EndpointOptions) -> Dialect:
         case "tgi":
             return TGI()
         case "triton" | "kserve":
+            if options.over_grpc:
+                from .kserve_grpc import KServeGrpc  # imports protobuf, which HTTP does without
+
+                return KServeGrpc(model)
             return KServe(model, generates=options.dialect == "triton")
         case _:
             return OpenAI(model, options, chat=options.dialect == "openai")

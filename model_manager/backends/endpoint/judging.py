@@ -33,6 +33,8 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    name: str = ""
+    """Of the status, where it is not HTTP's."""
 
 
 class TryFailed(Exception):
@@ -51,7 +53,7 @@ def judge(reply: Reply, url: str, key_env: str) -> None:
     if 200 <= status < 300:
         return
     said = message(reply.body)
-    sentence = f"{url} answered {status}" + (f": {said}" if said else "")
+    sentence = f"{url} answered {reply.name or status}" + (f": {said}" if said else "")
     if status == 429 and _QUOTA in said:
         raise ModelLoadFailed(f"{sentence}; its account has no quota left")
     if status in _RETRIED or status >= 500:

@@ -88,7 +88,7 @@ class _Models(msgspec.Struct):
 class OpenAI:
     """Chat completions, or with `chat=False` completions."""
 
-    probes: tuple[str, ...] = ("/models",)
+    probes: tuple[Call, ...] = (Call("/models"),)
     needs_probes = False
 
     def __init__(self, model: str, options: EndpointOptions, *, chat: bool) -> None:
@@ -107,11 +107,7 @@ class OpenAI:
     def learn(self, route: str, body: bytes) -> None:
         """The list of models; a model that is not in it may be served all the same."""
         del route
-        try:
-            cards = parsed(body, _Models).data
-        except Garbled as error:
-            log.warning("the list of models: %s", error)
-            return
+        cards = parsed(body, _Models).data
         found = next((card for card in cards if card.id == self._model), None)
         if found is None and cards:
             log.warning("%s is not in the server's list of models: %s", self._model, ", ".join(c.id for c in cards[:8]))

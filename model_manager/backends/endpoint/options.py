@@ -17,6 +17,8 @@ import msgspec
 from ...wire.conversion import converted
 from ...wire.errors import ConfigError
 
+_GRPC = ("grpc", "grpcs")
+_URLS = "http://, https://, grpc:// or grpcs:// URLs"
 DialectName = Literal["openai", "openai-completions", "tgi", "triton", "kserve"]
 
 
@@ -27,7 +29,10 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     urls: str
-    """One or more base URLs, with commas between them. Requests go to the one with the least outstanding work."""
+    """One or more base URLs, with commas between them. Requests go to the one with the least outstanding work.
+
+    http:// and https:// go over HTTP; grpc:// and grpcs:// (with TLS) go over gRPC, in the dialect kserve.
+    """
     dialect: DialectName = "openai"
     """What the servers speak: OpenAI's chat or completions routes, TGI, Triton's generate route, or KServe v2."""
     key_env: str = ""
@@ -60,9 +65,13 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number, 0 for no limit")
         _check("retries", self.retries, 0 <= self.retries <= 100, "0 to 100")
         _check("max_connections", self.max_connections, 1 <= self.max_connections <= 4096, "1 to 4096")
-        _check("urls", self.urls, bool(self.addresses), "http:// or https:// URLs, with commas between them")
+        _check("urls", self.urls, bool(self.addresses), f"{_URLS}, with commas between them")
         for url in self.addresses:
             _check_url(url)
+        kinds = {urlsplit(url).scheme in _GRPC for url in self.addresses}
+        _check("urls", self.urls, len(kinds) == 1, "URLs of HTTP or of gRPC, not both")
+        if self.over_grpc:
+            _check("dialect", self.dialect, self.dialect == "kserve", "kserve with grpc:// URLs")
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
@@ -73,6 +82,11 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def addresses(self) -> list[str]:
         """Each base URL, without a slash at its end."""
         return [each.rstrip("/") for each in listed(self.urls)]
+
+    @property
+    def over_grpc(self) -> bool:
+        """Whether the servers are asked over gRPC."""
+        return any(urlsplit(url).scheme in _GRPC for url in self.addresses)
 
     def key(self) -> str:
         """The key; empty if none is sent. Raises ConfigError if its variable is not set."""
@@ -93,7 +107,9 @@ def _check_url(url: str) -> None:
     if parts.username or parts.password or parts.query or parts.fragment:
         shown = f"{parts.scheme}://{parts.hostname}"
         raise ConfigError(f"urls: {shown}…: takes no user, query or fragment; name the key's variable in key_env")
-    _check("urls", url, parts.scheme in ("http", "https") and bool(parts.hostname), "http:// or https:// URLs")
+    _check("urls", url, parts.scheme in ("http", "https", *_GRPC) and bool(parts.hostname), _URLS)
+    if parts.scheme in _GRPC:
+        _check("urls", url, bool(parts.port) and not parts.path, f"{parts.scheme}://HOST:PORT")
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

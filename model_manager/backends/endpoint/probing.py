@@ -9,8 +9,8 @@ from collections.abc import Callable
 from ...wire.errors import InvalidRequest, ModelLoadFailed, ModelNotFound
 from .balancer import Balancer, Server
 from .circuit import FAILURES
-from .connection import Connections
-from .dialects import Dialect
+from .connections import Connections
+from .dialects import Call, Dialect, Garbled
 from .judging import TryFailed, judge
 from .options import EndpointOptions
 from .retrying import backoff
@@ -46,8 +46,8 @@ async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, co
     failures = 0
     while True:
         try:
-            for route in dialect.probes:
-                await _ask(server, route, options, dialect, connections)
+            for call in dialect.probes:
+                await _ask(server, call, options, dialect, connections)
             return ""
         except TryFailed as failure:
             failures += 1
@@ -57,15 +57,18 @@ async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, co
 
 
 async def _ask(
-    server: Server, route: str, options: EndpointOptions, dialect: Dialect, connections: Connections
+    server: Server, call: Call, options: EndpointOptions, dialect: Dialect, connections: Connections
 ) -> None:
-    reply = await connections.get(dialect.base(server.url) + route)
+    reply = await connections.probe(dialect.base(server.url), call)
     try:
         judge(reply, server.url, options.key_env)
+        dialect.learn(call.route, reply.body)
+    except Garbled as error:
+        if dialect.needs_probes:
+            raise TryFailed(f"{server.url}: {error}") from None
+        log.warning("%s: the route %s: %s", server.url, call.route, error)
     except (ModelNotFound, InvalidRequest) as error:
         if dialect.needs_probes:
             raise
         # Many servers lack this route; if the address is wrong, the first request says so.
-        log.warning("%s: the route %s tells nothing: %s", server.url, route, error)
-        return
-    dialect.learn(route, reply.body)
+        log.warning("%s: the route %s tells nothing: %s", server.url, call.route, error)

@@ -16,7 +16,7 @@ from ...wire.errors import DeadlineExceeded, RequestError
 from ...wire.messages import Failure, FinishReason, Output, Request, Timings
 from ...wire.status import EngineStats
 from .balancer import Balancer
-from .connection import Connections
+from .connections import connections
 from .dialects import Answer, Dialect
 from .mailbox import Mailbox
 from .options import EndpointOptions
@@ -56,11 +56,11 @@ class Requests:
         """With connections that were tried."""
         clock = asyncio.get_running_loop().time
         async with AsyncExitStack() as resources:
-            connections = await resources.enter_async_context(Connections(options, key))
+            connected = await resources.enter_async_context(connections(options, key))
             balancer = Balancer(options.addresses, options.max_connections, clock)
-            await probe(options, dialect, connections, balancer, clock)
+            await probe(options, dialect, connected, balancer, clock)
             most = min(config.max_num_seqs, options.max_connections * len(options.addresses))
-            sender = Sender(options, dialect, connections, balancer, clock)
+            sender = Sender(options, dialect, connected, balancer, clock)
             return cls(sender, most, resources.pop_all())
         raise AssertionError("a context manager of resources hides no error")
 

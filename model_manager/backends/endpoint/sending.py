@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
-from .connection import Connections
+from .connections import Connections
 from .dialects import Answer, Call, Dialect, Garbled
 from .judging import TryFailed, judge
 from .limits import RateLimit
@@ -78,7 +78,7 @@ class Sender:
         """One try; the server's circuit learns how it went."""
         server = place.server
         try:
-            reply = await self._connections.post(self._dialect.base(server.url) + call.route, call.body)
+            reply = await self._connections.send(self._dialect.base(server.url), call)
             judge(reply, server.url, self._options.key_env)
             answer = self._dialect.read(request, reply.body, reply.headers)
         except TryFailed as failure:
@@ -122,7 +122,7 @@ class Sender:
 
     async def _lives(self, server: Server) -> bool:
         try:
-            reply = await self._connections.get(self._dialect.base(server.url) + self._dialect.probes[0])
+            reply = await self._connections.probe(self._dialect.base(server.url), self._dialect.probes[0])
         except TryFailed:
             return False
         return reply.status < 500

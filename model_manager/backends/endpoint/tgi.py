@@ -38,7 +38,7 @@ class TGI:
     """Text in, text out."""
 
     name = "tgi"
-    probes: tuple[str, ...] = ("/health", "/info")
+    probes: tuple[Call, ...] = (Call("/health"), Call("/info"))
     needs_probes = False
 
     def __init__(self) -> None:

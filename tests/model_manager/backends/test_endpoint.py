@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.backends.endpoint import connection, sending
-from millrace.model_manager.backends.endpoint.engine import EndpointEngine, load
+from millrace.model_manager.backends.endpoint import over_http, sending
+from millrace.model_manager.backends.endpoint.engine import load
 from millrace.model_manager.client.election import MANAGER_COMMAND
-from millrace.model_manager.engine.interface import StepResult
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import (
     ConfigError,
@@ -25,6 +23,7 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.endpoint_engines import answers, asked, drained, ended, engine_for, refusal, text
 from tests.model_manager.backends.stand_in_server import Servers, serving, text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
 from tests.waiting import eventually
@@ -46,55 +45,6 @@ def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def servers() -> Iterator[Servers]:
     with serving() as found:
         yield found
-
-
-@contextmanager
-def engine_for(*urls: str, max_num_seqs: int = 64, **options: Any) -> Iterator[EndpointEngine]:
-    options = {"urls": ",".join(urls), **options}
-    engine = load(
-        ModelConfig(model="m", backend="endpoint", backend_options=options, max_num_seqs=max_num_seqs), Path()
-    )
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-def asked(prompt: str, **params: Any) -> Request:
-    return Request(prompt, [], SamplingParams(**params), text=prompt)
-
-
-def answers(engine: EndpointEngine, prompts: list[str], **params: Any) -> dict[str, Output | Failure]:
-    for prompt in prompts:
-        engine.add(asked(prompt, **params))
-    return drained(engine)
-
-
-def drained(engine: EndpointEngine) -> dict[str, Output | Failure]:
-    """All that is to come, each once."""
-    found: dict[str, Output | Failure] = {}
-    while engine.has_work():
-        result = engine.step()
-        for answer in ended(result):
-            assert answer.request_id not in found, "ended twice"
-            found[answer.request_id] = answer
-    assert engine.stats().waiting == 0
-    return found
-
-
-def ended(result: StepResult) -> list[Output | Failure]:
-    found: list[Output | Failure] = list(result.outputs)
-    return found + result.failures
-
-
-def text(answer: Output | Failure) -> str:
-    assert isinstance(answer, Output), answer
-    return answer.text
-
-
-def refusal(answer: Output | Failure) -> tuple[str, str]:
-    assert isinstance(answer, Failure), answer
-    return answer.error.kind, answer.error.message
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +160,7 @@ def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) 
 
 def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine_for(servers.start().url, retries=0) as engine:
-        monkeypatch.setattr(connection, "MOST_BYTES", 120)
+        monkeypatch.setattr(over_http, "MOST_BYTES", 120)
         kind, message = refusal(answers(engine, ["a"])["a"])
     assert (kind, "more than 120 bytes" in message) == ("ServerFailed", True)
 
@@ -373,7 +323,7 @@ def test_work_is_balanced(servers: Servers) -> None:
     [
         ({"urls": "http://a", "dialekt": "tgi"}, "did you mean dialect?"),
         ({}, "urls is missing"),
-        ({"urls": "ftp://a"}, "takes http:// or https:// URLs"),
+        ({"urls": "ftp://a"}, "takes http://, https://, grpc:// or grpcs:// URLs"),
         ({"urls": "http://me:secret@a"}, "takes no user, query or fragment"),
         ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, openai"),
         ({"urls": "http://a", "timeout": 0}, "timeout=0.0: takes a finite number above 0"),

@@ -22,7 +22,7 @@ GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))
 def spoken(model: str, options: dict[str, Any], metadata: Any = None) -> Dialect:
     dialect = dialect_of(model, EndpointOptions.parse({"urls": "http://localhost"} | options))
     if metadata is not None:
-        dialect.learn(dialect.probes[-1], msgspec.json.encode(metadata))
+        dialect.learn(dialect.probes[-1].route, msgspec.json.encode(metadata))
     return dialect
 
 
@@ -42,6 +42,19 @@ def test_a_documented_example_is_what_is_sent_and_read(path: Path) -> None:
     assert (call.route, json.loads(call.body)) == (example["route"], example["body"])
     wanted = example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])}
     assert dialect.read(request, msgspec.json.encode(example["reply"]), example.get("headers", {})) == Answer(**wanted)
+
+
+def test_messages_over_grpc_are_those_of_tritons_own_client() -> None:
+    folder = Path(__file__).parent / "golden"
+    name = "kserve-tensorrt-llm.json"
+    example, wire = (json.loads((place / name).read_text(encoding="utf-8")) for place in (folder, folder / "grpc"))
+    dialect = dialect_of(example["model"], EndpointOptions(urls="grpc://localhost:8001", dialect="kserve"))
+    dialect.learn(dialect.probes[-1].route, bytes.fromhex(wire["metadata"]))
+    call = dialect.call(asked(example["request"]))
+    assert (call.route, call.body.hex()) == (wire["route"], wire["body"])
+    for reply in wire["replies"]:
+        answer = dialect.read(asked(example["request"]), bytes.fromhex(reply), {})
+        assert answer.text == example["answer"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Self
 
 import aiohttp
 
+from .dialects import Call
 from .judging import Reply, TryFailed
 from .options import EndpointOptions
 
@@ -18,11 +19,11 @@ _KEEP_ALIVE = 4.0
 _JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-class Connections:
-    """Connections to all servers; an async context manager that owns them."""
+class HttpConnections:
+    """See `Connections`: a pool of connections that are kept for a while."""
 
     def __init__(self, options: EndpointOptions, key: str) -> None:
-        """`key` is sent with each request, if there is one, and shown in no error."""
+        """`key` may be empty."""
         self._key = key
         self._headers = dict(_JSON)
         if key:
@@ -44,13 +45,13 @@ class Connections:
         if self._session is not None:
             await self._session.close()
 
-    async def post(self, url: str, body: bytes) -> Reply:
-        """POST a JSON body; raises TryFailed if no whole reply comes."""
-        return await self._ask("POST", url, self._timeout, body)
+    async def send(self, base: str, call: Call) -> Reply:
+        """POST a JSON body."""
+        return await self._ask("POST", base + call.route, self._timeout, call.body)
 
-    async def get(self, url: str) -> Reply:
-        """GET a route, with the time that a connection may take."""
-        return await self._ask("GET", url, self._probe_timeout)
+    async def probe(self, base: str, call: Call) -> Reply:
+        """GET a route."""
+        return await self._ask("GET", base + call.route, self._probe_timeout)
 
     async def _ask(self, method: str, url: str, timeout: aiohttp.ClientTimeout, body: bytes | None = None) -> Reply:
         assert self._session is not None, "entered"

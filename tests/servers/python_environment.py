@@ -1,0 +1,31 @@
+"""Python environments of servers that tests start: made once by uv, each in a folder of its own (installed.py)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.servers.installed import installed
+
+PACKAGES = {
+    "pytriton": ("nvidia-pytriton==0.7.0",),
+    "ray": ("ray[serve]==2.60.0",),
+    "xllamacpp": ("xllamacpp==2026.10.11549",),
+}
+"""By the server's name; the first one's version is the environment's."""
+
+
+def environment_of(name: str) -> Path:
+    """The Python of a server's environment, which is installed if it is not there."""
+    packages = PACKAGES[name]
+
+    def install(folder: Path) -> None:
+        beside = Path(sys.executable).with_name("uv")
+        uv = str(beside) if beside.is_file() else shutil.which("uv") or "uv"
+        subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)], check=True)
+        command = [uv, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *packages]
+        subprocess.run(command, check=True)
+
+    return installed(name, packages[0].partition("==")[2], install) / "bin" / "python"
