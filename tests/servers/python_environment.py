@@ -24,7 +24,10 @@ def environment_of(name: str) -> Path:
     def install(folder: Path) -> None:
         beside = Path(sys.executable).with_name("uv")
         uv = str(beside) if beside.is_file() else shutil.which("uv") or "uv"
-        subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)], check=True)
+        subprocess.run(
+            [uv, "venv", "--quiet", "--allow-existing", "--relocatable", "--python", sys.executable, str(folder)],
+            check=True,
+        )
         command = [uv, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *packages]
         subprocess.run(command, check=True)
 

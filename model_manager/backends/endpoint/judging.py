@@ -3,6 +3,7 @@
     2xx                                    an answer
     408, 409, 424, 425, 429, 5xx           try again; after 429 when the server says so
     401, 402, 403, 404, 405, 3xx           hopeless: the key, the route or the model is wrong for every row
+    404 for a model that was there         try again: Triton answers so while it loads its model
     other 4xx (400, 413, 422, …)           this row's fault
 
 Knows statuses and error bodies; sends nothing.
@@ -47,8 +48,11 @@ class TryFailed(Exception):
         self.is_busy = is_busy
 
 
-def judge(reply: Reply, url: str, key_env: str) -> None:
-    """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError."""
+def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> None:
+    """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError.
+
+    `was_there`: the server had the model when the job began.
+    """
     status = reply.status
     if 200 <= status < 300:
         return
@@ -56,7 +60,7 @@ def judge(reply: Reply, url: str, key_env: str) -> None:
     sentence = f"{url} answered {reply.name or status}" + (f": {said}" if said else "")
     if status == 429 and _QUOTA in said:
         raise ModelLoadFailed(f"{sentence}; its account has no quota left")
-    if status in _RETRIED or status >= 500:
+    if status in _RETRIED or status >= 500 or (was_there and status == 404):
         pause = retry_after(reply.headers.get("Retry-After"))
         raise TryFailed(sentence, pause=pause, is_busy=status == 429 or pause is not None)
     if status in _HOPELESS or status < 400:

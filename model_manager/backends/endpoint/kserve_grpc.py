@@ -14,9 +14,7 @@ from .kserve import KServe, Tensor
 from .kserve_messages import CONTENTS, MESSAGES
 
 _SERVICE = "/inference.GRPCInferenceService"
-_SERVER_READY, _MODEL_READY, _METADATA, _INFER = (
-    f"{_SERVICE}/{method}" for method in ("ServerReady", "ModelReady", "ModelMetadata", "ModelInfer")
-)
+_MODEL_READY, _METADATA, _INFER = (f"{_SERVICE}/{method}" for method in ("ModelReady", "ModelMetadata", "ModelInfer"))
 
 
 class KServeGrpc(KServe):
@@ -25,16 +23,16 @@ class KServeGrpc(KServe):
     def __init__(self, model: str) -> None:
         super().__init__(model, generates=False)
         named = MESSAGES["ModelReadyRequest"](name=model).SerializeToString()
-        self.probes = (Call(_SERVER_READY), Call(_MODEL_READY, named), Call(_METADATA, named))
+        self.probes = (Call(_MODEL_READY, named), Call(_METADATA, named))
 
     def learn(self, route: str, body: bytes) -> None:
-        """Whether the server and the model are ready, and which tensors there are."""
+        """Whether the model is ready, and which tensors there are."""
         found = _message(f"{route.rpartition('/')[2]}Response", body)
         if route == _METADATA:
             inputs = [each for each in _tensors(found.inputs) if each.datatype in CONTENTS]
             self.know(inputs, _tensors(found.outputs))
         elif not found.ready:
-            raise Garbled("the server is not ready" if route == _SERVER_READY else f"{self.model} is not ready")
+            raise Garbled(f"the model {self.model} is not ready")
 
     def call(self, request: Request) -> Call:
         """A ModelInferRequest."""

@@ -15,8 +15,6 @@ _PACKAGE = "inference"
 _TENSOR = "name=1 string", "datatype=2 string", "shape=3 int64*"
 _NAMED = "name=1 string", "version=2 string"
 _TABLE = {
-    "ServerReadyRequest": (),
-    "ServerReadyResponse": ("ready=1 bool",),
     "ModelReadyRequest": _NAMED,
     "ModelReadyResponse": ("ready=1 bool",),
     "ModelMetadataRequest": _NAMED,

@@ -69,6 +69,9 @@ async def _ask(
         log.warning("%s: the route %s: %s", server.url, call.route, error)
     except (ModelNotFound, InvalidRequest) as error:
         if dialect.needs_probes:
+            # Triton answers 400 for a model that it is still loading, as for one that it does not have.
+            if isinstance(error, InvalidRequest):
+                raise TryFailed(str(error)) from None
             raise
         # Many servers lack this route; if the address is wrong, the first request says so.
         log.warning("%s: the route %s tells nothing: %s", server.url, call.route, error)

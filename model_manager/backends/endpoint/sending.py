@@ -79,7 +79,7 @@ class Sender:
         server = place.server
         try:
             reply = await self._connections.send(self._dialect.base(server.url), call)
-            judge(reply, server.url, self._options.key_env)
+            judge(reply, server.url, self._options.key_env, was_there=self._dialect.needs_probes)
             answer = self._dialect.read(request, reply.body, reply.headers)
         except TryFailed as failure:
             self._failed(place, failure)
@@ -121,9 +121,13 @@ class Sender:
             raise ModelLoadFailed(f"no server has answered a request for {silent:.0f} s; the last try: {failure}")
 
     async def _lives(self, server: Server) -> bool:
+        call = self._dialect.probes[0]
         try:
-            reply = await self._connections.probe(self._dialect.base(server.url), self._dialect.probes[0])
-        except TryFailed:
+            reply = await self._connections.probe(self._dialect.base(server.url), call)
+            if self._dialect.needs_probes:
+                judge(reply, server.url, self._options.key_env)
+                self._dialect.learn(call.route, reply.body)
+        except (TryFailed, Garbled, MillraceError):
             return False
         return reply.status < 500
 

@@ -51,9 +51,6 @@ class GrpcStandIn(grpc.GenericRpcHandler):
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    def _ServerReady(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        return MESSAGES["ServerReadyResponse"](ready=True)
-
     def _ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.name != "m":
             context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")

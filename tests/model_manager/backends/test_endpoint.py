@@ -338,6 +338,13 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], sai
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("dialect", ["triton", "kserve"])
+def test_a_model_that_was_there_is_waited_for(servers: Servers, dialect: str) -> None:
+    server = servers.start(lambda _prompt, tries: 404 if tries <= 3 else None)
+    with engine_for(server.url, dialect=dialect) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+
+
 def test_kserve_needs_the_models_metadata(servers: Servers) -> None:
     with pytest.raises(ModelNotFound), engine_for(servers.start().url + "/nothing", dialect="kserve"):
         pass

@@ -1,0 +1,1 @@
+"""Programs that tests start in the environments of servers; they import nothing of ours."""

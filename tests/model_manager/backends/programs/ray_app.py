@@ -1,0 +1,50 @@
+"""A deployment of two replicas for Ray Serve that speaks OpenAI's completions: `serve run --app-dir HERE CONFIG`.
+
+The answer to a prompt is the prompt's own words, as many as `max_tokens` says, up to a stop word. Each replica writes a
+line into FOLDER/<process id> for each prompt; a prompt that begins with "held" waits until FOLDER/release is there.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+
+@serve.deployment(num_replicas=2, max_ongoing_requests=64, ray_actor_options={"num_cpus": 0.1})
+class OpenAI:
+    """`/v1/models` and `/v1/completions` of a model `m`."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    async def __call__(self, request: Request) -> JSONResponse:
+        """Any request below the route's prefix."""
+        if request.url.path.endswith("/models"):
+            return JSONResponse({"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 64}]})
+        fields = await request.json()
+        if fields.get("temperature", 0) > 2:
+            return JSONResponse({"error": {"message": "temperature: takes 0 to 2"}}, status_code=400)
+        return JSONResponse(await self.complete(fields))
+
+    async def complete(self, fields):
+        """The body of an answer."""
+        prompt = fields["prompt"]
+        with (self.folder / str(os.getpid())).open("a") as seen:
+            seen.write(f"{prompt}\n")
+        while prompt.startswith("held") and not (self.folder / "release").exists():
+            await asyncio.sleep(0.02)
+        words = prompt.split()[: fields["max_tokens"]]
+        stop = next((word for word in words if word in fields.get("stop", ())), None)
+        words = words[: words.index(stop)] if stop else words
+        reason = "stop" if stop or len(words) < fields["max_tokens"] else "length"
+        choice = {"index": 0, "text": " ".join(words), "finish_reason": reason}
+        usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": len(words)}
+        return {"object": "text_completion", "model": "m", "choices": [choice], "usage": usage}
+
+
+def app(arguments):
+    """The application, as the config names it."""
+    return OpenAI.bind(arguments["folder"])

@@ -1,0 +1,128 @@
+"""Real servers of tests: started in their own environments, asked, killed, and looked for afterwards.
+
+A mark in the environment tells which processes belong to a test: those that it starts, and all that these start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millrace.model_manager.backends.endpoint.engine import EndpointEngine
+from millrace.model_manager.wire.errors import ModelLoadFailed
+from tests.model_manager.backends.endpoint_engines import drained
+from tests.servers.processes import serving
+from tests.servers.python_environment import environment_of
+from tests.waiting import eventually
+
+PROGRAMS = Path(__file__).with_name("programs")
+PATIENCE = 300.0
+"""Seconds; Ray takes half a minute to start on a busy machine."""
+_MARK = "MILLRACE_TEST_SERVERS_OF"
+
+
+@dataclass(frozen=True)
+class Family:
+    """The processes of a test."""
+
+    name: str
+
+    def left(self) -> list[psutil.Process]:
+        """Those that run."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(_MARK) == self.name and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def kill(self) -> None:
+        """End all of them at once, as a machine that loses its power does."""
+        while left := self.left():
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(signal.SIGKILL)
+            psutil.wait_procs(left, timeout=1.0)
+
+
+@pytest.fixture
+def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
+    """What the test starts; none of it outlives the test."""
+    found = Family(str(tmp_path))
+    monkeypatch.setenv(_MARK, found.name)
+    try:
+        yield found
+        eventually(lambda: not found.left(), f"the end of {[process.cmdline()[:3] for process in found.left()]}")
+    finally:
+        found.kill()
+
+
+def python_of(name: str) -> Sequence[str]:
+    """A command that runs a server's Python, whose libraries programs beside it find."""
+    return ("env", f"LD_LIBRARY_PATH={sysconfig.get_config_var('LIBDIR')}", str(environment_of(name)))
+
+
+@contextlib.contextmanager
+def remote(command: Sequence[str | Path], health: str, log: Path) -> Iterator[None]:
+    """A server that somebody else runs: there once its health route answers 200."""
+    with serving(command, lambda: answers(health), log=log):
+        yield
+
+
+def answers(url: str) -> bool:
+    """Whether a route answers 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def main_process(family: Family, argument: str) -> int:
+    """Process id of a server that a guard has started: the first one that has this argument."""
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        found[:] = [each for each in family.left() if _is_server(each, argument)]
+        return bool(found)
+
+    eventually(look, f"a server with {argument}")
+    return min(found, key=lambda process: process.create_time()).pid
+
+
+def _is_server(process: psutil.Process, argument: str) -> bool:
+    try:
+        arguments = process.cmdline()
+    except psutil.Error:
+        return False
+    return argument in arguments and "millrace.model_manager.backends.server.guard" not in arguments
+
+
+def expect_the_job_to_fail(engine: EndpointEngine) -> None:
+    """No server is left: the circuit opens, and after `down_timeout` the job ends."""
+    with pytest.raises(ModelLoadFailed, match="no server has answered a request for"):
+        drained(engine)
+
+
+def kill(pid: int) -> None:
+    """End one process."""
+    os.kill(pid, signal.SIGKILL)
+
+
+ROWS = {f"{number} is a row of eight words é": 1 + number % 7 for number in range(50)}
+"""Prompts for models that answer with the prompt's own words, and how many words are wanted."""
+
+
+def counted(prompt: str, words: int) -> str:
+    """What such a model answers."""
+    return " ".join(prompt.split()[:words])
