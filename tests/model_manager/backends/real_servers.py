@@ -57,7 +57,7 @@ class Family:
 
 @pytest.fixture
 def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
-    """What the test starts; none of it outlives the test."""
+    """What the test starts; none of it outlives the test. Before `machine` in its arguments, so that it looks last."""
     found = Family(str(tmp_path))
     monkeypatch.setenv(_MARK, found.name)
     try:

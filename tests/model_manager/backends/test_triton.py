@@ -127,7 +127,7 @@ def test_a_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
 
 @pytest.mark.parametrize("dialect", ["triton", "kserve"])
 def test_a_triton_of_ours_that_is_killed_in_mid_job_is_started_again(
-    machine: Machine, family: Family, tmp_path: Path, dialect: str
+    family: Family, machine: Machine, tmp_path: Path, dialect: str
 ) -> None:
     grpc_port, program = str(free_port()), str(PROGRAMS / "triton.py")
     command = shlex.join([*python_of("pytriton"), program, "{port}", grpc_port, str(tmp_path)])

@@ -1,0 +1,147 @@
+"""llama.cpp's own HTTP server, as one that millrace starts and as a remote one: its greedy answers are our engine's."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from concurrent.futures import FIRST_COMPLETED, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.model_manager.client import EngineClient
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, text
+from tests.model_manager.backends.gguf_files import write_gguf
+from tests.model_manager.backends.real_servers import (
+    PATIENCE,
+    PROGRAMS,
+    Family,
+    expect_the_job_to_fail,
+    family,
+    kill,
+    main_process,
+    python_of,
+    remote,
+)
+from tests.model_manager.backends.scenarios import CAPITALS, SUMS
+from tests.model_manager.manager.machine import Machine, machine
+from tests.model_manager.store.checkpoints import EMBEDDED
+from tests.servers.processes import free_port
+from tests.waiting import eventually
+
+__all__ = ["family", "machine"]
+
+pytestmark = pytest.mark.engines
+
+PROGRAM = str(PROGRAMS / "llama.py")
+DIFFER = 1
+"""Most rows of 32 whose text may differ from ours: rounding decides between two tokens."""
+END = json.loads((EMBEDDED / "config.json").read_bytes())["eos_token_id"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("models") / "tiny-f32.gguf")
+
+
+def opened(machine: Machine, model: Path, dialect: str) -> EngineClient:
+    """A client of a server that millrace starts."""
+    command = shlex.join([*python_of("xllamacpp"), PROGRAM, "{model}", "{port}"])
+    options = {"preset": "llama-server", "command": command, "dialect": dialect}
+    return machine.open(command=MANAGER_COMMAND, model=str(model), backend="server", backend_options=options)
+
+
+def greedy(client: EngineClient, *, chats: bool) -> list[Output]:
+    """Answers of up to 1 to 24 tokens."""
+    futures = []
+    for index, prompt in enumerate(CAPITALS + SUMS):
+        said: Any = [{"role": "user", "content": prompt}] if chats else prompt
+        futures.append(client.submit(said, SamplingParams(max_tokens=1 + index % 24), request_id=prompt))
+    return [future.result(PATIENCE) for future in futures]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai-completions"])
+def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_parameters(
+    family: Family, machine: Machine, model: Path, tmp_path: Path, dialect: str
+) -> None:
+    ours = ModelConfig(model=EMBEDDED_MODEL, dtype="float32", num_threads=1)
+    chats = dialect == "openai"
+    with EngineClient.open(ours, manager=ManagerConfig(linger=0), runtime=tmp_path / "ours", chat=chats) as beside:
+        expected = greedy(beside, chats=chats)
+    client = opened(machine, model, dialect)
+    found = greedy(client, chats=chats)
+    assert sum(one.text != other.text for one, other in zip(found, expected, strict=True)) <= DIFFER
+    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected]
+    assert all(each.num_generated <= 1 + index % 24 for index, each in enumerate(found))
+
+    hot = {"temperature": 20.0, "seed": 3, "max_tokens": 12, "logit_bias": {END: -100}}
+    cold, once, twice, cut = (
+        client.submit(CAPITALS[0], SamplingParams(**params), request_id=name).result(PATIENCE)
+        for name, params in {
+            "cold": hot | {"temperature": 0.0},
+            "once": hot,
+            "twice": hot,
+            "cut": hot | {"top_k": 1},
+        }.items()
+    )
+    assert cold.text == cut.text != once.text == twice.text
+    assert cold.finish_reason is FinishReason.LENGTH
+    with pytest.raises(InvalidRequest, match="presence_penalty=9"):
+        client.submit(CAPITALS[0], SamplingParams(presence_penalty=9.0), request_id="refused").result(PATIENCE)
+    with pytest.raises(InvalidRequest, match=r"repetition_penalty=2\.0: the dialect"):
+        client.submit(CAPITALS[0], SamplingParams(repetition_penalty=2.0), request_id="lacks").result(PATIENCE)
+    with pytest.raises(InvalidRequest, match=r"answered 400: request \(\d+ tokens\) exceeds the available context"):
+        client.submit("word " * 3000, SamplingParams(), request_id="long").result(PATIENCE)
+    client.close()
+    eventually(lambda: not family.left(), "the end of the server")
+
+
+def test_a_server_of_ours_that_is_killed_in_mid_job_is_started_again(
+    family: Family, machine: Machine, model: Path
+) -> None:
+    client = opened(machine, model, "openai-completions")
+    params = SamplingParams(max_tokens=150, logit_bias={END: -100})
+    prompts = [f"{prompt} {number}" for prompt in CAPITALS for number in range(8)]
+    futures = {each: client.submit(each, params, request_id=each) for each in prompts}
+    done, _ = wait(futures.values(), PATIENCE, FIRST_COMPLETED)
+    kill(main_process(family, PROGRAM))
+    found = {prompt: future.result(PATIENCE) for prompt, future in futures.items()}
+    assert 0 < len(done) < len(prompts)
+    assert {each.num_generated for each in found.values()} == {150}
+    assert machine.model_status().restarts == 1
+    again = [client.submit(each, params, request_id=f"again {each}").result(PATIENCE) for each in prompts[:8]]
+    assert sum(each.text != found[prompt].text for prompt, each in zip(prompts, again, strict=False)) <= DIFFER
+
+
+def test_a_remote_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
+    family: Family, model: Path, tmp_path: Path
+) -> None:
+    port, bias = str(free_port()), {END: -100}
+    command, url = [*python_of("xllamacpp"), PROGRAM, str(model), port], f"http://127.0.0.1:{port}"
+    options: dict[str, Any] = {"dialect": "openai-completions", "max_connections": 4, "retries": 1}
+    with remote(command, f"{url}/health", tmp_path / "log"):
+        with engine_for(url, down_timeout=PATIENCE, **options) as engine:
+            for number in range(40):
+                engine.add(asked(f"Row {number}", max_tokens=150, logit_bias=bias))
+            early = len(engine.step().outputs)
+            while not early:
+                early = len(engine.step().outputs)
+            family.kill()
+            with remote(command, f"{url}/health", tmp_path / "log"):
+                found = drained(engine)
+                family.kill()
+        assert early + len(found) == 40
+        assert all(text(each) for each in found.values())
+        with (
+            remote(command, f"{url}/health", tmp_path / "log"),
+            engine_for(url, down_timeout=1, **options) as engine,
+        ):
+            family.kill()
+            engine.add(asked("in vain"))
+            expect_the_job_to_fail(engine)
