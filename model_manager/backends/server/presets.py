@@ -49,7 +49,7 @@ PRESETS = {
     "mii": Preset(
         "python -m mii.entrypoints.openai_api_server --model {model} --host 127.0.0.1 --port {port}"
         " --tensor-parallel {tensor_parallel}",
-        extra_parameters="top_k",
+        extra_parameters="top_k,min_tokens",
     ),
     "llama-server": Preset(
         "llama-server --model {model} --host 127.0.0.1 --port {port}",

@@ -44,10 +44,15 @@ class StandIn:
     most_in_flight: int = 0
     release: asyncio.Event = field(default_factory=asyncio.Event)
     """Answers of the behaviour "wait" come when it is set."""
+    example: dict[str, Any] = field(default_factory=dict)
+    """A documented example, whose reply it gives to everything; its model's metadata to every GET."""
 
     def app(self) -> web.Application:
         """Its routes."""
         app = web.Application(client_max_size=64 * 2**20)
+        if self.example:
+            app.router.add_route("*", "/{path:.*}", self._replay)
+            return app
         for path in ("/v1/models", "/health", "/info", "/v2/models/m/ready", "/v2/models/m"):
             app.router.add_get(path, self._about)
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate"):
@@ -55,6 +60,13 @@ class StandIn:
         for path in ("/v2/models/m/infer", "/v2/models/m/generate"):
             app.router.add_post(path, self._work)
         return app
+
+    async def _replay(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.json_response(self.example.get("metadata", {"object": "list", "data": []}))
+        self.seen.append(await request.json())
+        self.paths.append(request.path)
+        return web.json_response(self.example["reply"], headers=self.example.get("headers", {}))
 
     async def _about(self, request: web.Request) -> web.StreamResponse:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
@@ -175,9 +187,17 @@ class Servers:
         server: StandIn = self.run(self._start(behaves, key))
         return server
 
+    def replay(self, example: dict[str, Any]) -> StandIn:
+        """A server that gives a documented example's reply."""
+        server: StandIn = self.run(self._serve(StandIn(example=example)))
+        return server
+
     async def _start(self, behaves: Behaviour | None, key: str) -> StandIn:
         server = StandIn(key=key)
         server.behaves = behaves or server.behaves
+        return await self._serve(server)
+
+    async def _serve(self, server: StandIn) -> StandIn:
         runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

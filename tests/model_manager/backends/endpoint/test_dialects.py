@@ -12,11 +12,19 @@ import pytest
 from millrace.model_manager.backends.endpoint.dialects import Answer, Dialect, Garbled
 from millrace.model_manager.backends.endpoint.engine import dialect_of
 from millrace.model_manager.backends.endpoint.options import EndpointOptions
+from millrace.model_manager.backends.server.options import parse
+from millrace.model_manager.backends.server.presets import PRESETS
 from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.endpoint_engines import drained, engine_for
+from tests.model_manager.backends.stand_in_server import serving
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))
+
+
+NEED_A_GPU = {"aphrodite", "lmdeploy", "mii", "ray", "sglang", "tgi", "triton", "trtllm"}
+"""Presets whose servers do not run here, or only with a model of ours."""
 
 
 def spoken(model: str, options: dict[str, Any], metadata: Any = None) -> Dialect:
@@ -32,16 +40,52 @@ def asked(fields: dict[str, Any]) -> Request:
     return Request("id", [], params, **others)
 
 
+def options_of(example: dict[str, Any]) -> dict[str, Any]:
+    """What the example's preset gives, and what it says itself."""
+    given: dict[str, Any] = example["options"]
+    if (preset := example.get("preset")) is None:
+        return given
+    return parse({"preset": preset, "port": 8000} | given)[1]
+
+
+def answer_of(example: dict[str, Any]) -> Answer:
+    """What is to be read."""
+    return Answer(**example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])})
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_a_documented_example_is_what_is_sent_and_read(path: Path) -> None:
     example = json.loads(path.read_text(encoding="utf-8"))
-    dialect = spoken(example["model"], example["options"], example.get("metadata"))
+    dialect = spoken(example["model"], options_of(example), example.get("metadata"))
     request = asked(example["request"])
     dialect.check(request)
     call = dialect.call(request)
     assert (call.route, json.loads(call.body)) == (example["route"], example["body"])
-    wanted = example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])}
-    assert dialect.read(request, msgspec.json.encode(example["reply"]), example.get("headers", {})) == Answer(**wanted)
+    answer = dialect.read(request, msgspec.json.encode(example["reply"]), example.get("headers", {}))
+    assert answer == answer_of(example)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_a_server_that_replays_a_documented_example_is_understood(path: Path) -> None:
+    example = json.loads(path.read_text(encoding="utf-8"))
+    wanted = answer_of(example)
+    with serving() as servers:
+        server = servers.replay(example)
+        with engine_for(server.url, model=example["model"], **options_of(example)) as engine:
+            engine.add(asked(example["request"]))
+            (output,) = drained(engine).values()
+    assert isinstance(output, Output)
+    assert (output.text, output.finish_reason, output.stop_reason, output.num_tokens, output.prompt_tokens) == (
+        *(wanted.text, wanted.finish_reason, wanted.stop_reason, wanted.num_tokens, wanted.prompt_tokens),
+    )
+    assert server.seen == [example["body"]]
+    assert server.paths[0].endswith(example["route"])
+
+
+def test_each_preset_that_needs_a_gpu_has_an_example() -> None:
+    examples = [json.loads(path.read_text(encoding="utf-8")) for path in GOLDEN]
+    assert {each["preset"] for each in examples if "preset" in each} == NEED_A_GPU
+    assert set(PRESETS) - NEED_A_GPU == {"vllm", "llama-server"}  # these run in tests of their own
 
 
 def test_messages_over_grpc_are_those_of_tritons_own_client() -> None:
