@@ -1,7 +1,7 @@
 """What a dialect of servers is: which route, what stands in a request's body and what its answer says.
 
-`openai.py`, `tgi.py`, `kserve.py` and `kserve_grpc.py` are the dialects. They turn requests into bytes and bytes into
-answers; they send nothing and retry nothing.
+`openai.py`, `tgi.py`, `kserve.py`, `kserve_grpc.py` and `llama_completion.py` are the dialects. They turn requests into
+bytes and bytes into answers; they send nothing and retry nothing.
 """
 
 from __future__ import annotations

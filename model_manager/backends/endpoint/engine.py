@@ -21,6 +21,7 @@ from ...wire.messages import Request
 from ...wire.status import EngineStats, ModelInfo
 from .dialects import Dialect
 from .kserve import KServe
+from .llama_completion import LlamaCompletion
 from .loop_thread import LoopThread
 from .openai import OpenAI
 from .options import EndpointOptions
@@ -70,6 +71,8 @@ def dialect_of(model: str, options: EndpointOptions) -> Dialect:
     match options.dialect:
         case "tgi":
             return TGI()
+        case "llama-completion":
+            return LlamaCompletion()
         case "triton" | "kserve":
             if options.over_grpc:
                 from .kserve_grpc import KServeGrpc  # imports protobuf, which HTTP does without

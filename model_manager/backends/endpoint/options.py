@@ -19,7 +19,7 @@ from ...wire.errors import ConfigError
 
 _GRPC = ("grpc", "grpcs")
 _URLS = "http://, https://, grpc:// or grpcs:// URLs"
-DialectName = Literal["openai", "openai-completions", "tgi", "triton", "kserve"]
+DialectName = Literal["openai", "openai-completions", "tgi", "triton", "kserve", "llama-completion"]
 
 
 class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     http:// and https:// go over HTTP; grpc:// and grpcs:// (with TLS) go over gRPC, in the dialect kserve.
     """
     dialect: DialectName = "openai"
-    """What the servers speak: OpenAI's chat or completions routes, TGI, Triton's generate route, or KServe v2."""
+    """What servers speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2, llama.cpp's own."""
     key_env: str = ""
     """Environment variable that holds the API key; empty sends none."""
     key_header: str = "Authorization"

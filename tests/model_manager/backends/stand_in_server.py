@@ -53,9 +53,9 @@ class StandIn:
         if self.example:
             app.router.add_route("*", "/{path:.*}", self._replay)
             return app
-        for path in ("/v1/models", "/health", "/info", "/v2/models/m/ready", "/v2/models/m"):
+        for path in ("/v1/models", "/health", "/info", "/props", "/v2/models/m/ready", "/v2/models/m"):
             app.router.add_get(path, self._about)
-        for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate"):
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate", "/completion"):
             app.router.add_post(path, self._work)
         for path in ("/v2/models/m/infer", "/v2/models/m/generate"):
             app.router.add_post(path, self._work)
@@ -162,6 +162,8 @@ def answer(path: str, fields: dict[str, Any], prompt: str) -> Any:
             reason = "stop_sequence" if stop else "eos_token"
             details = {"finish_reason": reason, "generated_tokens": 5, "prefill": [], "tokens": []}
             return {"generated_text": text + "".join(stop[:1]), "details": details}
+        case "/completion":
+            return {"content": text, "stop": True, "stopped_eos": True, "tokens_predicted": 5, "tokens_evaluated": 3}
         case "/v2/models/m/infer":
             output = {"name": "text_output", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
             return {"model_name": "m", "outputs": [output]}

@@ -31,7 +31,7 @@ from tests.waiting import eventually
 __all__ = ["machine"]
 
 KEY = "sk-the-secret-key"
-DIALECTS = ("openai", "openai-completions", "tgi", "triton", "kserve")
+DIALECTS = ("openai", "openai-completions", "tgi", "triton", "kserve", "llama-completion")
 FAULTS = ["page", "broken", "empty", "binary", "hang up", "hang up in the body", 408, 409, 424, 425, 500, 502, 503, 599]
 
 
@@ -325,7 +325,7 @@ def test_work_is_balanced(servers: Servers) -> None:
         ({}, "urls is missing"),
         ({"urls": "ftp://a"}, "takes http://, https://, grpc:// or grpcs:// URLs"),
         ({"urls": "http://me:secret@a"}, "takes no user, query or fragment"),
-        ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, openai"),
+        ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, llama-completion, openai"),
         ({"urls": "http://a", "timeout": 0}, "timeout=0.0: takes a finite number above 0"),
         ({"urls": "http://a", "key_env": "NO_SUCH_VARIABLE"}, "key_env='NO_SUCH_VARIABLE'"),
         ({"urls": "http://a", "extra_parameters": "topk"}, "did you mean top_k?"),

@@ -66,7 +66,7 @@ def greedy(client: EngineClient, *, chats: bool) -> list[Output]:
     return [future.result(PATIENCE) for future in futures]
 
 
-@pytest.mark.parametrize("dialect", ["openai", "openai-completions"])
+@pytest.mark.parametrize("dialect", ["openai", "openai-completions", "llama-completion"])
 def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_parameters(
     family: Family, machine: Machine, model: Path, tmp_path: Path, dialect: str
 ) -> None:
@@ -94,8 +94,8 @@ def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_paramete
     assert cold.finish_reason is FinishReason.LENGTH
     with pytest.raises(InvalidRequest, match="presence_penalty=9"):
         client.submit(CAPITALS[0], SamplingParams(presence_penalty=9.0), request_id="refused").result(PATIENCE)
-    with pytest.raises(InvalidRequest, match=r"repetition_penalty=2\.0: the dialect"):
-        client.submit(CAPITALS[0], SamplingParams(repetition_penalty=2.0), request_id="lacks").result(PATIENCE)
+    with pytest.raises(InvalidRequest, match="min_tokens=2: the dialect"):
+        client.submit(CAPITALS[0], SamplingParams(min_tokens=2), request_id="lacks").result(PATIENCE)
     with pytest.raises(InvalidRequest, match=r"answered 400: request \(\d+ tokens\) exceeds the available context"):
         client.submit("word " * 3000, SamplingParams(), request_id="long").result(PATIENCE)
     client.close()

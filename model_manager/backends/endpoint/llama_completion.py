@@ -1,0 +1,79 @@
+"""The dialect of llama.cpp's own route `/completion`, which its older forks speak too (PowerInfer's, ik_llama.cpp's).
+
+Every sampling parameter is sent, at its default too: these servers have other defaults (top_k 40, min_p 0.05, and the
+older ones a penalty of 1.1 on repetition).
+Source: examples/server/README.md of llama.cpp, and of PowerInfer for the older names in an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ...wire.messages import FinishReason, Request
+from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, parsed
+
+_SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
+_OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop"))
+
+
+class _Completed(msgspec.Struct):
+    content: str
+    stop: bool = False
+    stop_type: str = ""
+    stopped_eos: bool = False
+    stopped_word: bool = False
+    stopped_limit: bool = False
+    stopping_word: str = ""
+    tokens_predicted: int = 0
+    tokens_evaluated: int = 0
+
+
+class LlamaCompletion:
+    """Text in, text out."""
+
+    name = "llama-completion"
+    probes: tuple[Call, ...] = (Call("/props"),)
+    needs_probes = False
+    max_model_len = 0
+
+    def learn(self, route: str, body: bytes) -> None:
+        """That it answers is enough."""
+
+    def base(self, url: str) -> str:
+        """The URL as it was given."""
+        return url
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest for what cannot be asked for."""
+        check_task(request, self.name, ("generate",))
+        check_text(request, self.name)
+        check_params(request.params, self.name, ALWAYS | _OTHERS | frozenset(_SAME), ())
+
+    def call(self, request: Request) -> Call:
+        """All parameters; seeds have 32 bits there, of which the largest draws another each time."""
+        params = request.params
+        fields: dict[str, Any] = {"prompt": request.text, "n_predict": params.max_tokens, "stop": list(params.stop)}
+        fields |= {name: getattr(params, name) for name in _SAME}
+        fields |= {"top_k": params.top_k, "repeat_penalty": params.repetition_penalty}
+        fields["logit_bias"] = [[token, bias] for token, bias in params.logit_bias.items()]
+        if params.seed is not None:
+            fields["seed"] = params.seed % (2**32 - 1)
+        return Call("/completion", msgspec.json.encode(fields))
+
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """The text without the stop string, which the server leaves out."""
+        del request, headers
+        found = parsed(body, _Completed)
+        is_limit = found.stopped_limit or found.stop_type == "limit"
+        if not (is_limit or found.stopped_eos or found.stopped_word or found.stop_type in ("eos", "word")):
+            raise Garbled("its answer does not say why it ended")
+        return Answer(
+            text=found.content,
+            finish_reason=FinishReason.LENGTH if is_limit else FinishReason.STOP,
+            stop_reason=found.stopping_word or None,
+            num_tokens=found.tokens_predicted,
+            prompt_tokens=found.tokens_evaluated,
+        )
