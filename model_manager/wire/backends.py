@@ -200,7 +200,7 @@ _TABLE = (
     ),
     Backend(
         name="endpoint",
-        summary="remote servers over HTTP: OpenAI's dialect, TGI, Triton, KServe v2",
+        summary="remote servers over HTTP or gRPC: OpenAI's dialect, TGI, Triton, KServe v2, llama.cpp's",
         loader="millrace.model_manager.backends.endpoint.engine:load",
         takes="text",
         is_remote=True,

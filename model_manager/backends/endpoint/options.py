@@ -34,7 +34,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     http:// and https:// go over HTTP; grpc:// and grpcs:// (with TLS) go over gRPC, in the dialect kserve.
     """
     dialect: DialectName = "openai"
-    """What servers speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2, llama.cpp's own."""
+    """What they speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2 or llama.cpp's."""
     key_env: str = ""
     """Environment variable that holds the API key; empty sends none."""
     key_header: str = "Authorization"

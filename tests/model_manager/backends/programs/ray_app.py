@@ -1,7 +1,8 @@
-"""A deployment of two replicas for Ray Serve that speaks OpenAI's completions: `serve run --app-dir HERE CONFIG`.
+"""A deployment of two replicas for Ray Serve that speaks OpenAI's completions, for `serve run CONFIG`.
 
 The answer to a prompt is the prompt's own words, as many as `max_tokens` says, up to a stop word. Each replica writes a
-line into FOLDER/<process id> for each prompt; a prompt that begins with "held" waits until FOLDER/release is there.
+line into FOLDER/replica-<process id> for each prompt; a prompt that begins with "held" waits until FOLDER/release is
+there.
 """
 
 import asyncio
@@ -13,12 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 
-@serve.deployment(num_replicas=2, max_ongoing_requests=64, ray_actor_options={"num_cpus": 0.1})
+@serve.deployment(num_replicas=2, max_ongoing_requests=40, ray_actor_options={"num_cpus": 0.1})
 class OpenAI:
     """`/v1/models` and `/v1/completions` of a model `m`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
+        self.seen = self.folder / f"replica-{os.getpid()}"
+        self.seen.touch()
 
     async def __call__(self, request: Request) -> JSONResponse:
         """Any request below the route's prefix."""
@@ -32,7 +35,7 @@ class OpenAI:
     async def complete(self, fields):
         """The body of an answer."""
         prompt = fields["prompt"]
-        with (self.folder / str(os.getpid())).open("a") as seen:
+        with self.seen.open("a") as seen:
             seen.write(f"{prompt}\n")
         while prompt.startswith("held") and not (self.folder / "release").exists():
             await asyncio.sleep(0.02)

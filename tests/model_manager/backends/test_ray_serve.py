@@ -1,0 +1,132 @@
+"""Ray Serve with a deployment on two replicas: as a remote server, and as one that millrace starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, refusal, text
+from tests.model_manager.backends.real_servers import (
+    PATIENCE,
+    PROGRAMS,
+    Family,
+    counted,
+    expect_the_job_to_fail,
+    family,
+    kill,
+    main_process,
+    remote,
+)
+from tests.model_manager.manager.machine import Machine, machine
+from tests.servers.processes import free_port
+from tests.servers.python_environment import environment_of
+from tests.waiting import eventually
+
+__all__ = ["family", "machine"]
+
+pytestmark = pytest.mark.engines
+
+HELD = {f"held {number} is a row of nine words é": 1 + number % 8 for number in range(60)}
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The `serve` program; Ray keeps its files, whose paths must be short, in a folder that goes afterwards."""
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    try:
+        yield environment_of("ray").with_name("serve")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def config_for(folder: Path, port: int) -> Path:
+    """What `serve run` takes, as a user writes it."""
+    application = {
+        "name": "m",
+        "route_prefix": "/",
+        "import_path": "ray_app:app",
+        "args": {"folder": str(folder)},
+        "runtime_env": {"env_vars": {"PYTHONPATH": str(PROGRAMS)}},
+    }
+    config = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
+    path = folder / "serve.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def replicas(folder: Path) -> dict[int, int]:
+    """How many prompts each replica that ever started has seen, by process id."""
+    files = folder.glob("replica-*")
+    return {int(path.name.removeprefix("replica-")): len(path.read_text().splitlines()) for path in files}
+
+
+def kill_a_replica(folder: Path) -> int:
+    """One of the two, which holds rows; then the other rows may go on."""
+    eventually(lambda: sum(replicas(folder).values()) >= len(HELD), "rows that are held")
+    seen = replicas(folder)
+    victim = max(seen, key=seen.__getitem__)
+    kill(victim)
+    (folder / "release").touch()
+    return seen[victim]
+
+
+def test_a_replica_that_is_killed_in_mid_job_costs_no_row_and_a_cluster_that_is_gone_ends_the_job(
+    family: Family, tmp_path: Path, serve: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    options: dict[str, Any] = {"dialect": "openai-completions"}
+    with remote([serve, "run", config_for(tmp_path, port)], f"{url}/-/healthz", tmp_path / "log"):
+        eventually(lambda: len(replicas(tmp_path)) == 2, "two replicas")
+        with engine_for(url, **options) as engine:
+            for prompt, words in HELD.items():
+                engine.add(asked(prompt, max_tokens=words))
+            engine.add(asked("one stop here", stop=("stop",)))
+            engine.add(asked("hot", temperature=3.0))
+            with pytest.raises(InvalidRequest, match="top_k=4: the dialect openai-completions does not take it"):
+                engine.add(asked("refused here", top_k=4))
+            assert kill_a_replica(tmp_path) > 0
+            found = drained(engine)
+        assert refusal(found.pop("hot")) == ("InvalidRequest", f"{url} answered 400: temperature: takes 0 to 2")
+        assert text(found.pop("one stop here")) == "one"
+        assert {key: text(each) for key, each in found.items()} == {key: counted(key, n) for key, n in HELD.items()}
+        assert sum(replicas(tmp_path).values()) > len(HELD) + 1  # rows of the replica were sent again
+        with engine_for(url, down_timeout=1, **options) as engine:
+            family.kill()
+            engine.add(asked("in vain"))
+            expect_the_job_to_fail(engine)
+
+
+def test_a_cluster_of_ours_that_is_killed_in_mid_job_is_started_again_and_ends_whole(
+    family: Family, machine: Machine, tmp_path: Path, serve: Path
+) -> None:
+    port = free_port()
+    config = str(config_for(tmp_path, port))
+    options: dict[str, Any] = {"preset": "ray", "port": port, "served_model": "m", "dialect": "openai-completions"}
+    options |= {"command": f"{serve} run {{model}}"}
+    settings: dict[str, Any] = {"model": config, "max_num_seqs": len(HELD), "backend_options": options}
+    client = machine.open(command=MANAGER_COMMAND, backend="server", **settings)
+    futures = {
+        prompt: client.submit(prompt, SamplingParams(max_tokens=words), request_id=prompt)
+        for prompt, words in HELD.items()
+    }
+    eventually(lambda: sum(replicas(tmp_path).values()) >= 30, "rows that are held")
+    kill(main_process(family, config))
+    (tmp_path / "release").touch()
+    found = {prompt: future.result(PATIENCE).text for prompt, future in futures.items()}
+    assert found == {prompt: counted(prompt, words) for prompt, words in HELD.items()}
+    assert machine.model_status().restarts == 1
+    client.close()
+    eventually(lambda: not family.left(), "the end of Ray and all its processes")
