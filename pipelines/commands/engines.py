@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from millrace.model_manager.store.environments import install, state
+import millrace
+from millrace.model_manager.store.environments import EngineState, install, state
 from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.conversion import unknown
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
+
+_TASKS = ("generate", "score", "embed")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,33 +26,56 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = FlagParser(
         prog="millrace engines",
-        usage="%(prog)s [install NAME]",
+        usage="%(prog)s [install NAME [--device cpu|cuda]]",
         description="The engines that --backend names; `install` makes the Python environment of one.",
     )
     parser.add_argument("action", nargs="?", choices=["install"], metavar="install", help="Make an environment anew.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="An engine with packages of its own.")
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        help="Processor that the environment is for. Default: cuda where this machine has NVIDIA's driver and the "
+        "engine a build for it, else cpu.",
+    )
     flags = parser.parse_args(list(arguments))
     if flags.action and not flags.name:
         raise ConfigError(f"millrace engines install: takes a name, one of {', '.join(_installable())}")
+    if flags.device and not flags.action:
+        raise ConfigError(f"--device {flags.device}: is for millrace engines install NAME")
     return flags
 
 
 def _run(flags: argparse.Namespace) -> int:
     if not flags.action:
         with ThreadPoolExecutor() as tries:  # each is a process that imports an engine
-            for line in tries.map(_line, BACKENDS.values()):
-                print(line)
+            states = list(tries.map(state, BACKENDS.values()))
+        print("\n".join(_lines(dict(zip(BACKENDS, states, strict=True)))))
         return 0
     if flags.name not in BACKENDS:
         raise ConfigError(unknown(flags.name, _installable(), what="engine"))
-    print(f"{flags.name}: {install(BACKENDS[flags.name])}")
+    print(f"{flags.name}: {install(BACKENDS[flags.name], flags.device)}")
     return 0
 
 
-def _line(backend: Backend) -> str:
-    tasks, packages = (", ".join(names) for names in (sorted(backend.tasks), backend.packages))
-    lines = [f"{backend.summary}; for {tasks}", *([packages] if packages else []), state(backend)]
-    return f"{backend.name:<12} " + f"\n{'':<13}".join(lines)
+def _lines(states: dict[str, EngineState]) -> Iterator[str]:
+    """A table of at most 80 columns, and below it what keeps engines from starting."""
+    rows = [("engine", "version", "tasks", "state")]
+    rows += [_row(BACKENDS[name], each) for name, each in states.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield from ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    for name, each in states.items():
+        if each.remedy:
+            yield f"{name} {each.word}: {each.remedy}"
+
+
+def _row(backend: Backend, found: EngineState) -> tuple[str, str, str, str]:
+    tasks = ", ".join(task for task in _TASKS if task in backend.tasks)
+    return backend.name, _version(backend), tasks, found.word
+
+
+def _version(backend: Backend) -> str:
+    """Of its first package; millrace's own for what comes with it."""
+    return backend.packages[0].partition("==")[2] if backend.packages else millrace.__version__
 
 
 def _installable() -> list[str]:

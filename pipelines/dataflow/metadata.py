@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from millrace.model_manager.wire.backends import BACKENDS
+
 from ..flags.options import make_parser
 from ..flags.tasks import TASKS
 from ..machines import GPUS
@@ -26,16 +28,18 @@ _INTEGER = "-?[0-9]+"
 _NUMBER = r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?"
 _TARGET = "gs://[^ ]+|pubsub:[^ ]+|kafka:[^ ]+"
 _PLACE = f"({_TARGET}|watch:gs://[^ ]+)"
+_MODEL = "[-A-Za-z0-9_.:/@]+"
+"""Also what a server calls its model, and a GGUF file."""
 _BUCKET_OR_HUB = "gs://[^ ]+|[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+|/[^ ]+"
 _TEXT: dict[str, str] = {
     "input": rf"({_PLACE}( {_PLACE})*|\[.+\])",
     "output": f"({_TARGET})",
     "dead_letters": f"({_TARGET})",
-    "model": f"({_BUCKET_OR_HUB}|millrace-tiny)",
+    "model": _MODEL,
     "draft_model": f"({_BUCKET_OR_HUB}|millrace-tiny)",
     "model_updates": "watch:gs://[^ ]+",
     "adapter": f"({_BUCKET_OR_HUB})",
-    "backend": "[a-z0-9_]+",
+    "backend": f"({'|'.join(BACKENDS)})",
     "endpoint": "https?://[^ ]+( https?://[^ ]+)*",
     "server_command": ".+",
     "backend_options": "[A-Za-z_][^ =]*=[^ ]*( [A-Za-z_][^ =]*=[^ ]*)*",
@@ -59,7 +63,8 @@ _TEXT: dict[str, str] = {
 _IMAGE = {
     "name": "sdk_container_image",
     "label": "sdk container image",
-    "helpText": "The image that workers run, with millrace in it: the template's own.",
+    "helpText": "The image that workers run, with millrace in it, and with the engine that backend names (docs: "
+    "Dataflow): the template's own.",
     "regexes": [r"^[-a-z0-9.]+(:[0-9]+)?(/[-a-z0-9_.]+)+(:[-A-Za-z0-9_.]+)?(@sha256:[0-9a-f]{64})?$"],
 }
 

@@ -28,6 +28,7 @@ from ..edge import interruptible
 from ..flags.options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
 from ..places.endpoints import check
+from .engines import check_engine_of_image, told
 from .package import find_package
 from .workers import Row, arrange_workers, is_streaming, table
 
@@ -71,6 +72,7 @@ def check_flags(options: JobOptions) -> None:
     for flag, address in _addresses(options):
         if address.is_local:
             raise ConfigError(f"{flag} {address}: workers do not see this machine's files; takes gs://bucket/…")
+    check_engine_of_image(options.model, options.beam)
     if not BACKENDS[options.model.backend].is_remote:
         for flag, model in (("--model", options.model.model), ("--draft_model", options.model.draft_model)):
             _check_model(flag, model, options.beam)
@@ -160,12 +162,20 @@ def _title(options: JobOptions) -> str:
 def _job_rows(options: JobOptions) -> list[Row]:
     cloud = options.beam.view_as(GoogleCloudOptions)
     image = options.beam.view_as(WorkerOptions).sdk_container_image
+    held = told(BACKENDS[options.model.backend])
+    engine = [] if options.model.backend == "torch" else [("engine", options.model.backend)]
     return [
         ("model", options.model.model),
+        *engine,
         ("input", " ".join(map(str, options.input))),
         ("output", str(options.output)),
         ("staged to", str(cloud.staging_location or cloud.temp_location)),
-        ("image", image or "Beam's own, which installs the package and what it needs as each worker starts"),
+        (
+            "image",
+            f"{image}{held}"
+            if image
+            else "Beam's own, which installs the package and what it needs as each worker starts",
+        ),
     ]
 
 

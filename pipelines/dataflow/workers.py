@@ -22,6 +22,7 @@ from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
+from .engines import check_gpus_of_engine
 
 ONE_PROCESS = "no_use_multiple_sdk_containers"
 """One SDK container, and one process in it, a worker: each container would have a manager, and engines, of its own."""
@@ -51,7 +52,9 @@ def arrange_workers(
 ) -> ArrangedWorkers:
     """Completes `beam` for a model with so many bytes of weights (None: not known); raises ConfigError."""
     weights_gb = _UNKNOWN_WEIGHTS_GB if weights is None else weights / _GB
-    if accelerator := _accelerator_for_all(beam):
+    accelerator = _accelerator_for_all(beam)
+    check_gpus_of_engine(model, gpu, accelerator)
+    if accelerator:
         _refuse_both(gpu)
         machines: list[Row] = [("all steps", f"{accelerator} on {_machine_for_all(beam, accelerator, weights_gb)}")]
         hints: dict[str, str] = {}

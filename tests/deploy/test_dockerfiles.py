@@ -29,11 +29,22 @@ def test_an_image_is_made_of_files_that_are_here_and_of_extras_that_there_are(do
     assert {"setup.py", "millrace", "pipelines", "transforms", "model_manager"} <= copied
     ignored = dockerfile.with_name("Dockerfile.dockerignore").read_text().splitlines()
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
-    (installed,) = (each for each in values(dockerfile, "RUN") if "pip install" in each)
+    (installed,) = (each for each in values(dockerfile, "RUN") if "pip check" in each)
     extras = re.findall(r"'\.\[(\w+)\]'", installed)
     assert extras == ["engine"]
     assert set(extras) <= set(metadata("beam-millrace").get_all("Provides-Extra", []))
     assert "PYTHON_VERSION=3.11" in values(dockerfile, "ARG")
+
+
+def test_an_image_of_dataflow_has_another_engine_where_workers_look_for_it() -> None:
+    assert {"ENGINE=", "ENGINE_DEVICE="} <= set(values(DATAFLOW, "ARG"))
+    (made,) = (each for each in values(DATAFLOW, "RUN") if "millrace engines install" in each)
+    assert '"${ENGINE}" --device "${ENGINE_DEVICE:?takes cuda or cpu}"' in made
+    names = [name for name, _ in instructions(DATAFLOW)]
+    settings = [arguments for _, arguments in instructions(DATAFLOW)]
+    cache = settings.index("MILLRACE_CACHE_DIR=/opt/models/millrace")
+    assert names[cache] == "ENV"
+    assert cache < settings.index(made), "the environment is made below the folder that workers use"
 
 
 def test_the_image_that_runs_is_the_command_of_a_user_whose_models_are_in_a_volume() -> None:

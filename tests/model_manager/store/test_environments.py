@@ -5,11 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.store.environments import engine_python, environment_python, install, state
+from millrace.model_manager.store.environments import (
+    EngineState,
+    built_for,
+    engine_python,
+    environment_python,
+    install,
+    state,
+)
 from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
 from millrace.pipelines.cli import dispatch
+
+
+STARTS = EngineState("starts here")
 
 
 @pytest.fixture
@@ -29,31 +39,31 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 
 def test_an_installed_engine_starts_here(backend: Backend) -> None:
-    assert state(backend) == "not installed: millrace engines install small"
+    assert state(backend) == EngineState("not installed", "millrace engines install small")
     with pytest.raises(ModelLoadFailed, match="millrace engines install small"):
         engine_python(ModelConfig(model=EMBEDDED_MODEL, backend="small"))
     assert install(backend) == environment_python("small")
-    assert state(backend) == "installed, starts here"
+    assert state(backend) == STARTS
     assert engine_python(ModelConfig(model=EMBEDDED_MODEL, backend="small")) == environment_python("small")
 
 
 def test_an_environment_of_other_versions_is_told(backend: Backend) -> None:
     install(backend)
     newer = replace(backend, packages=(*backend.packages, "another==1"))
-    assert state(newer) == "installed with other versions: millrace engines install small"
+    assert state(newer) == EngineState("has other versions", "millrace engines install small")
 
 
 def test_an_engine_that_does_not_import_says_why(backend: Backend, tmp_path: Path) -> None:
     (tmp_path / "package" / "small_engine.py").write_text("raise ImportError('libsmall.so is missing')")
     install(backend)
-    assert state(backend) == "installed, but does not start: ImportError: libsmall.so is missing"
+    assert state(backend) == EngineState("does not start", "ImportError: libsmall.so is missing")
 
 
 def test_an_install_that_fails_keeps_the_environment_that_is_there(backend: Backend, tmp_path: Path) -> None:
     install(backend)
     with pytest.raises(ModelLoadFailed, match=r"the back end small is not made: .* ended with status"):
         install(replace(backend, packages=(str(tmp_path / "nowhere"),)))
-    assert state(backend) == "installed, starts here"
+    assert state(backend) == STARTS
     assert [each.name for each in environment_python("small").parents[2].iterdir() if "source" not in each.name] == [
         "small"
     ]
@@ -61,9 +71,39 @@ def test_an_install_that_fails_keeps_the_environment_that_is_there(backend: Back
 
 def test_the_command_lists_each_engine(backend: Backend, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["engines"]) == 0
-    listed = capsys.readouterr().out
-    assert f"{backend.name:<12} -; for generate" in listed
-    assert "millrace's own engine; for embed, generate, score\n             starts here" in listed
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["engine", "version", "tasks", "state"]
+    assert [line.split()[0] for line in lines[: len(BACKENDS)]] == list(BACKENDS)
+    assert next(line for line in lines if line.startswith("torch ")).endswith("generate, score, embed  starts here")
+    assert f"{backend.name} not installed: millrace engines install small" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_an_environment_for_gpus_has_other_packages(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = replace(backend, cuda_packages=(backend.packages[0] + "/.",))  # the same, as another pin
+    monkeypatch.setitem(BACKENDS, "small", both)
+    install(both)
+    assert (built_for(both), state(both).word) == ("cpu", "starts here, for CPUs")
+    install(both, "cuda")
+    assert (built_for(both), state(both).word) == ("cuda", "starts here, for GPUs")
+
+
+def test_an_environment_is_for_gpus_where_their_driver_is(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("millrace.model_manager.store.environments._DRIVER", tmp_path)
+    install(backend)
+    assert built_for(backend) == "cpu", "there is no build for GPUs"
+    both = replace(backend, cuda_packages=(backend.packages[0] + "/.",))
+    install(both)
+    assert built_for(both) == "cuda"
+
+
+def test_a_build_that_there_is_not_is_refused(backend: Backend, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["engines", "install", backend.name, "--device", "cuda"]) == 2
+    assert "--device cuda: there is no build of small for NVIDIA GPUs to install, there is of vllm;" in (
+        capsys.readouterr().err
+    )
 
 
 def test_an_engine_without_packages_is_not_installed() -> None:

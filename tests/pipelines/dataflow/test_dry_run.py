@@ -8,6 +8,7 @@ import pytest
 
 from millrace.pipelines.commands.tasks import classify, embed, extract, generate, score
 
+IMAGE = "--sdk_container_image=us-docker.pkg.dev/a-project/r/millrace:1"
 CLOUD = ["--project=a-project", "--region=us-central1", "--temp_location=gs://a-bucket/tmp"]
 PLACES = ["--input", "gs://a-bucket/in/*.jsonl", "--output", "gs://a-bucket/out/c"]
 JOB = [*PLACES, "--runner=DataflowRunner"]
@@ -83,6 +84,14 @@ def test_a_model_behind_servers_needs_no_files_on_workers(capsys: pytest.Capture
         ([*JOB, *CLOUD, "--gpu", "k80"], "--gpu k80: takes none, l4"),
         ([*JOB, *CLOUD, "--template_location=gs://a-bucket/t", "--overwrite"], "leave --overwrite out"),
         (["--input", "kafka:b:1/t", *JOB[2:], *CLOUD, "--template_location=gs://a-bucket/t"], "use the Flex Template"),
+        ([*JOB, *CLOUD, "--backend", "vllm", "--gpu", "l4"], "with --build-arg ENGINE=vllm"),
+        ([*JOB, *CLOUD, "--backend", "openvino"], "--backend openvino: --sdk_container_image is missing"),
+        ([*JOB, *CLOUD, "--server_command", "serve {port}"], "--backend server: --sdk_container_image is missing"),
+        ([*JOB, *CLOUD, "--backend", "vllm", IMAGE, "--dry_run"], "--backend vllm: takes --gpu, such as --gpu l4"),
+        (
+            [*JOB, *CLOUD, "--endpoint", "https://a", "--gpu", "l4", "--dry_run"],
+            "the back end endpoint leaves GPUs of NVIDIA idle",
+        ),
         ([*PLACES, "--gpu", "l4"], "--gpu needs --runner DataflowRunner"),
         ([*PLACES, "--dry_run"], "--dry_run needs --runner DataflowRunner"),
     ],
@@ -115,9 +124,22 @@ def test_the_region_may_come_from_the_environment(
 
 
 @pytest.mark.usefixtures("no_network")
+def test_another_engine_is_in_the_image_and_has_gpus_with_their_driver(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate([*JOB, *CLOUD, IMAGE, "--backend", "vllm", "--gpu", "l4", "--dry_run"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "engine vllm" in told
+    assert "millrace:1, with the engine as --build-arg ENGINE=vllm puts it there" in told
+    assert "the model's step 1 × nvidia-l4 with driver on g2-standard-8" in told
+    gguf = ["--backend", "llama_cpp", "--model", "gs://a-bucket/models/m.gguf"]
+    assert generate([*JOB, *CLOUD, IMAGE, *gguf, "--template_location=gs://a-bucket/t", "--dry_run"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "Dataflow template in project" in told
+    assert "ENGINE=llama_cpp" in told
+
+
+@pytest.mark.usefixtures("no_network")
 def test_a_folder_of_the_image_is_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    image = "--sdk_container_image=us-docker.pkg.dev/a-project/r/millrace:1"
-    assert generate([*JOB, *CLOUD, image, "--model", "/opt/models/m", "--dry_run"]) == 0
+    assert generate([*JOB, *CLOUD, IMAGE, "--model", "/opt/models/m", "--dry_run"]) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "image us-docker.pkg.dev/a-project/r/millrace:1" in told
     assert "package the one in the image" in told

@@ -9,6 +9,8 @@ from millrace.pipelines.dataflow.workers import ONE_PROCESS, ArrangedWorkers, ar
 from millrace.pipelines.machines import GpuRequest
 
 WEIGHTS = 16_000_000_000
+SERVICE = "--dataflow_service_options=worker_accelerator=type:nvidia-l4;count:1"
+DRIVEN = f"{SERVICE};install-nvidia-driver"
 
 
 def arranged(
@@ -70,17 +72,17 @@ def test_beams_own_flags_win() -> None:
 
 
 def test_gpus_for_all_workers_need_no_hints() -> None:
-    service = "--dataflow_service_options=worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver"
-    options, workers = arranged(service, "--machine_type=g2-standard-8")
+    options, workers = arranged(DRIVEN, "--machine_type=g2-standard-8")
     assert workers.resource_hints == {}
     assert worker(options).machine_type == "g2-standard-8"
     assert dict(workers.shown)["all steps"] == "type:nvidia-l4;count:1;install-nvidia-driver on g2-standard-8"
-    options, _ = arranged(service)
+    options, _ = arranged(DRIVEN)
     assert worker(options).machine_type == "g2-standard-8", "an L4 goes with no machine of Dataflow's own choice"
-    _, workers = arranged("--dataflow_service_options=worker_accelerator=type:new;count:1")
-    assert dict(workers.shown)["all steps"] == "type:new;count:1 on a machine of Dataflow's choice"
+    new = "type:new;count:1;install-nvidia-driver"
+    _, workers = arranged(f"--dataflow_service_options=worker_accelerator={new}")
+    assert dict(workers.shown)["all steps"] == f"{new} on a machine of Dataflow's choice"
     with pytest.raises(ConfigError, match="leave one of them out"):
-        arranged(service, gpu="l4")
+        arranged(DRIVEN, gpu="l4")
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,23 @@ def test_gpus_for_all_workers_need_no_hints() -> None:
         ([], "l4:2", ModelConfig(tensor_parallel=4), "the engines take 4 GPUs"),
         ([], "l4:4", ModelConfig(tensor_parallel=2, num_engines=3), "the engines take 6 GPUs"),
         (["--machine_type=g2-standard-24"], "l4", ModelConfig(), "has 2 GPUs, and --gpu asks for 1"),
+        ([SERVICE], "none", ModelConfig(), "count:1: workers get no driver; add ;install-nvidia-driver:5xx at its end"),
+        ([], "l4", ModelConfig(backend="openvino"), "--gpu l4: the back end openvino leaves GPUs of NVIDIA idle"),
+        ([DRIVEN], "none", ModelConfig(backend="fake"), "worker_accelerator: the back end fake leaves GPUs"),
+        ([], "none", ModelConfig(backend="vllm"), "--backend vllm: takes --gpu, such as --gpu l4; or, if its image"),
     ],
 )
 def test_what_does_not_go_together_is_refused(flags: list[str], gpu: str, model: ModelConfig, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         arranged(*flags, gpu=gpu, model=model)
+
+
+def test_vllm_computes_on_gpus_unless_told_otherwise() -> None:
+    _, workers = arranged(gpu="l4", model=ModelConfig(backend="vllm"))
+    assert workers.resource_hints["accelerator"].endswith("install-nvidia-driver:5xx")
+    arranged(DRIVEN, model=ModelConfig(backend="vllm"))
+    _, workers = arranged(model=ModelConfig(backend="vllm", device="cpu"))
+    assert workers.resource_hints == {}
 
 
 def test_weights_that_no_gpu_memory_holds_are_refused_unless_they_are_rounded_or_divided() -> None:
