@@ -30,6 +30,7 @@ _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])
 
 _SETTING = re.compile(r"^([a-z_]+)=('?)([^':]*)\2: ")
 """How an error names a setting, `max_tokens=0: `; a command names its flag, `--max_tokens 0: `."""
+_OPTIONS = re.compile(r"^(vLLM: )?backend_options: ")
 _WHERE = re.compile(r" \[while running '[^']*'\]")
 
 
@@ -89,7 +90,7 @@ def _is_stdout_closed() -> bool:
 def _sentence_and_status(error: Exception) -> tuple[str, int]:
     ours = unwrapped(error)
     if isinstance(ours, ConfigError | ModelError):
-        return _SETTING.sub(r"--\1 \3: ", str(ours)), 2
+        return _SETTING.sub(r"--\1 \3: ", _OPTIONS.sub("--backend_options: ", str(ours))), 2
     if ours is not None:
         return f"the job failed: {ours}", 1
     kind, message = _last_of_trace(error)

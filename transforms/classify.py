@@ -89,6 +89,7 @@ class Classify(RowTransform):
 
 class _Classifying:
     result = Classified
+    name = "classify"
     request: RequestTask = "score"
 
     def __init__(self, labels: list[str], prompts: Prompts, threshold: float | None, text_column: str | None) -> None:

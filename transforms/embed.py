@@ -49,6 +49,7 @@ class Embed(ModelTransform):
 
 class _Embedding:
     result = Embedded
+    name = "embed"
     request: RequestTask = "embed"
 
     def __init__(self, template: str | None, pooling: Pooling, normalize: bool) -> None:

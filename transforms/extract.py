@@ -113,6 +113,7 @@ class Extract(RowTransform):
 
 class _Extracting:
     result = Extracted
+    name = "extract"
     request: RequestTask = "generate"
 
     def __init__(self, record: Record, prompts: Prompts, text_column: str | None) -> None:

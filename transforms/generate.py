@@ -58,6 +58,7 @@ class Generate(ModelTransform):
 
 class _Generating:
     result = Completion
+    name = "generate"
     request: RequestTask = "generate"
 
     def __init__(self, template: str | None, system: str | None) -> None:

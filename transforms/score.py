@@ -54,6 +54,7 @@ class Score(ModelTransform):
 
 class _Scoring:
     result = Scored
+    name = "score"
     request: RequestTask = "score"
 
     def __init__(self, column: str, template: str | None, system: str | None) -> None:

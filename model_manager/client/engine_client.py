@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 from ..store import resolve
-from ..store.gguf import is_gguf
+from ..store.gguf import check_files, is_gguf
 from ..store.revisions import revision_of
 from ..wire.backends import BACKENDS, Backend
 from ..wire.config import ManagerConfig, ModelConfig, runtime_dir
@@ -68,7 +68,7 @@ class EngineClient:
         encoding: Encoding | TextPrompts = TextPrompts(backend.name, chat)
         folder = Path()
         if not backend.is_remote:
-            _check_files(config.model, backend)
+            check_files(config.model, backend)
             folder = resolve(config.model, config.revision, backend=config.backend).absolute()
             config = _on_this_machine(config, folder, revision_of(config.model, folder))
         if backend.takes == "tokens":
@@ -238,14 +238,6 @@ def _check_chat(model: str, tokenizer: Tokenizer, chat: bool | None) -> None:
             f"{model} has no chat template, which chat=True (--chat always) and system (--system) need: "
             "leave them out, or name another model"
         )
-
-
-def _check_files(model: str, backend: Backend) -> None:
-    if is_gguf(model) != (backend.files == "gguf"):
-        local = [each for each in BACKENDS.values() if not each.is_remote]
-        can = ", ".join(each.name for each in local if (each.files == "gguf") == is_gguf(model))
-        takes = "GGUF files (x.gguf)" if backend.files == "gguf" else "weights in safetensors format"
-        raise ConfigError(f"--model {model}: the back end {backend.name} takes {takes}; for this model: {can}")
 
 
 def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelConfig:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,16 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 _PINS = "packages.txt"
 """What an environment was made with."""
 _BUILDS: dict[BuiltFor, str] = {"cpu": ", for CPUs", "cuda": ", for GPUs"}
+_LACKS = """
+import sys
+from importlib.util import find_spec
+
+def lacks(name):
+    parent, _, _ = name.rpartition(".")
+    return bool(parent) and find_spec(parent) is None or find_spec(name) is None
+
+print(", ".join(filter(lacks, sys.argv[1:])))
+"""
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that belong to the Python that starts the engine."""
 
@@ -45,7 +56,8 @@ def environment_python(name: str) -> Path:
 def check_engine(config: ModelConfig) -> None:
     """Raises ModelLoadFailed or ConfigError, with what to do, where the model's engine cannot start on this machine."""
     check_engine_extra(config)
-    engine_python(config)
+    if (python := engine_python(config)) and config.backend_python:
+        _check_modules(python, BACKENDS[config.backend])
 
 
 def engine_python(config: ModelConfig) -> Path | None:
@@ -66,6 +78,20 @@ def engine_python(config: ModelConfig) -> Path | None:
             f" `millrace engines install {backend.name}` makes it, or backend_python names another"
         )
     return python
+
+
+def _check_modules(python: Path, backend: Backend) -> None:
+    """Raises ConfigError for a Python of one's own that lacks what the engine or its process imports."""
+    names = [*backend.modules, *(re.split("[>=]", each)[0] for each in PROCESS_PACKAGES)]
+    said = subprocess.run(
+        [str(python), "-P", "-c", _LACKS, *names], env=engine_environment(), capture_output=True, text=True, check=False
+    )
+    missing = said.stdout.strip() if said.returncode == 0 else "what starts it: " + (said.stderr.split("\n")[0] or "?")
+    if missing:
+        raise ConfigError(
+            f"backend_python={str(python)!r}: lacks {missing}; install that there, or leave it out for the environment"
+            f" of `millrace engines install {backend.name}`"
+        )
 
 
 def engine_environment() -> dict[str, str]:

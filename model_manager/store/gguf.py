@@ -11,7 +11,8 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from ..wire.errors import ModelCorrupt
+from ..wire.backends import BACKENDS, Backend
+from ..wire.errors import ConfigError, ModelCorrupt
 
 SUFFIX = ".gguf"
 _SHARD = re.compile(r"(.*)-[0-9]{5}(-of-[0-9]{5}\.gguf)")
@@ -45,6 +46,16 @@ class GgufHeader(NamedTuple):
 def is_gguf(model: str) -> bool:
     """True for the name of a GGUF file: a path, `org/name/file.gguf` of a hub, or `gs://bucket/folder/file.gguf`."""
     return model.endswith(SUFFIX)
+
+
+def check_files(model: str, backend: Backend) -> None:
+    """Raises ConfigError for a model whose name says that the back end does not read its files."""
+    if backend.is_remote or is_gguf(model) == (backend.files == "gguf"):
+        return
+    local = [each for each in BACKENDS.values() if not each.is_remote]
+    can = ", ".join(each.name for each in local if (each.files == "gguf") == is_gguf(model))
+    takes = "a GGUF file (x.gguf)" if backend.files == "gguf" else "weights in safetensors format"
+    raise ConfigError(f"--model {model}: the back end {backend.name} takes {takes}; back ends for this model: {can}")
 
 
 def file_pattern(name: str) -> str:

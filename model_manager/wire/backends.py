@@ -10,7 +10,7 @@ back end:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,6 +77,8 @@ class Backend:
     """Kinds of constraints that it holds an output to."""
     settings: frozenset[str] = frozenset()
     """Fields of ModelConfig that it obeys, beside COMMON_SETTINGS."""
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of settings that it obeys in part: the values that it takes."""
     options: tuple[str, ...] | None = None
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
     task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -89,16 +91,31 @@ class Backend:
         if not self.cuda_packages:
             can = ", ".join(name for name, each in BACKENDS.items() if each.cuda_packages)
             raise ConfigError(
-                f"--device cuda: there is no build of {self.name} for NVIDIA GPUs to install, there is of {can}; leave it"
-                " out, or name a Python of your own with --backend_python"
+                f"--device cuda: there is no build of {self.name} for NVIDIA GPUs to install, there is of {can}; leave"
+                " it out, or name a Python of your own with --backend_python"
             )
         return Pins(self.cuda_packages)
 
+    def can(self, task: str) -> bool:
+        """Whether it has a task of `tasks`, or what the commands extract and classify take."""
+        if task == "extract":  # answers follow a grammar, and their log-probabilities give the confidence
+            return "generate" in self.tasks and "grammar" in self.constraints and "logprobs" in self.parameters
+        return ("score" if task == "classify" else task) in self.tasks
+
     def check_task(self, task: str) -> None:
         """Raises ConfigError for a task that it lacks."""
-        if task not in self.tasks:
-            can = ", ".join(name for name, each in BACKENDS.items() if task in each.tasks)
-            raise ConfigError(f"backend={self.name!r}: cannot {task}; back ends that can: {can}")
+        if not self.can(task):
+            raise ConfigError(
+                f"backend={self.name!r}: cannot {task}; back ends that can: {_those(lambda b: b.can(task))}"
+            )
+
+    def check_setting(self, name: str, value: object) -> None:
+        """Raises ConfigError for a setting of ModelConfig that it does not obey; `value` is not its default."""
+        if name not in COMMON_SETTINGS and name not in self.settings:
+            do = _those(lambda backend: name in backend.settings)
+            raise ConfigError(f"{name}={value!r}: the back end {self.name} does not take it; back ends that do: {do}")
+        if name in self.values and value not in self.values[name]:
+            raise ConfigError(f"{name}={value!r}: the back end {self.name} takes {', '.join(self.values[name])}")
 
     def check_params(self, params: SamplingParams) -> None:
         """Raises InvalidRequest, naming the parameter, for one that it does not obey and that is not at its default.
@@ -109,12 +126,22 @@ class Backend:
             for name in SamplingParams.__struct_fields__:
                 given = getattr(params, name)
                 if name not in self.parameters and name != "constraint" and given != getattr(_DEFAULTS, name):
-                    raise InvalidRequest(f"{name}={given!r}: the back end {self.name} does not take it")
+                    do = _those(lambda backend, name=name: name in backend.parameters)  # type: ignore[misc]
+                    raise InvalidRequest(
+                        f"{name}={given!r}: the back end {self.name} does not take it; back ends that do: {do}"
+                    )
         if params.constraint is not None and self.constraints is not ALL_CONSTRAINTS:
             kind = params.constraint.kind
             if kind not in self.constraints:
                 takes = ", ".join(sorted(self.constraints)) or "no constraint"
-                raise InvalidRequest(f"constraint: the back end {self.name} takes {takes}, got {kind}")
+                do = _those(lambda backend: kind in backend.constraints)
+                raise InvalidRequest(
+                    f"constraint: the back end {self.name} takes {takes}, got {kind}; back ends that take it: {do}"
+                )
+
+
+def _those(hold: Callable[[Backend], bool]) -> str:
+    return ", ".join(backend.name for backend in BACKENDS.values() if hold(backend))
 
 
 _OURS = frozenset(
@@ -186,6 +213,7 @@ _TABLE = (
         parameters=JUDGED | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
         own_files=("model.bin", "vocabulary.json"),
+        values={"quantization": ("none", "int8")},
         options=("device_index", "inter_threads", "max_queued_batches", "flash_attention", "tensor_parallel"),
     ),
     Backend(
@@ -205,6 +233,7 @@ _TABLE = (
         own_files=("openvino_model.xml", "openvino_model.bin", "openvino_*.xml", "openvino_*.bin"),
         settings=frozenset(("dtype", "device", "quantization", "kv_cache_dtype", "max_model_len", "kv_cache_gib"))
         | {"max_num_batched_tokens", "prefix_caching"},
+        values={"quantization": ("none", "int8", "int4"), "kv_cache_dtype": ("auto", "int8")},
     ),
     Backend(
         name="llama_cpp",
@@ -221,6 +250,7 @@ _TABLE = (
         constraints=ALL_CONSTRAINTS,
         settings=frozenset(("device", "max_model_len", "max_num_batched_tokens", "kv_cache_gib", "kv_cache_dtype"))
         | {"prefix_caching"},
+        values={"kv_cache_dtype": ("auto", "int8")},
         options=LLAMA_CPP_OPTIONS,
     ),
     Backend(

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .backends import BACKENDS, COMMON_SETTINGS
+from .backends import BACKENDS
 from .conversion import converted, nearest, unknown
 from .errors import ConfigError
 
@@ -156,15 +156,19 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for field in msgspec.structs.fields(self):
             name, value = field.name, getattr(self, field.name)
             at_default = value == (field.default_factory() if field.default is msgspec.NODEFAULT else field.default)
-            if not at_default and name not in COMMON_SETTINGS and name not in backend.settings:
-                raise ConfigError(f"{name}={value!r}: the back end {self.backend} does not take it")
+            if not at_default:
+                backend.check_setting(name, value)
         for name in self.backend_options:
             if backend.options is not None and name not in backend.options:
                 what = f"option of the back end {self.backend}"
-                raise ConfigError(unknown(name, backend.options, what=what) if backend.options else _no_option(name))
-        python = self.backend_python
-        own = bool(backend.packages)
-        _check("backend_python", python, python is None or own, "a path, for a back end with packages of its own")
+                told = unknown(name, backend.options, what=what) if backend.options else _no_option(name)
+                raise ConfigError(f"backend_options: {told}")
+        if self.backend_python is not None and not backend.packages:
+            others = ", ".join(each.name for each in BACKENDS.values() if each.packages)
+            raise ConfigError(
+                f"backend_python={self.backend_python!r}: the back end {self.backend} runs in millrace's own Python;"
+                f" leave it out, or name one of {others} as backend"
+            )
 
     def for_task(self, task: str) -> Self:
         """The settings as a task needs them: vLLM loads a model for embeddings otherwise than for text."""
@@ -231,7 +235,7 @@ def runtime_dir() -> Path:
 
 
 def _no_option(name: str) -> str:
-    return f"backend_options: {name}: millrace's own engines take none; their options are settings of ModelConfig"
+    return f"{name}: millrace's own engines take none; name another as backend, or use a setting of ModelConfig"
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,6 +18,8 @@ from millrace.model_manager.wire.status import ModelStatus
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
 
+_INDENT = " " * 9
+"""Width of the first column."""
 _REVISION_SHOWN = 23
 """Characters of a revision, for people; `--json` has all."""
 
@@ -51,7 +56,8 @@ def _ps(flags: argparse.Namespace) -> int:
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
-        print("\n".join(status_lines(status)) if status else "nothing is running")
+        lines = status_lines(status) if status else ["nothing is running"]
+        print("\n".join(_wrapped(lines) if sys.stdout.isatty() else lines))
     return 0
 
 
@@ -85,6 +91,13 @@ def status_lines(status: Status) -> Iterator[str]:
         )
     for process in status.processes:
         yield f"process  {process.pid} {process.role} {process.model}".rstrip()
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """For a terminal of any width: what follows the first column stays beneath it."""
+    width = max(shutil.get_terminal_size().columns, 2 * len(_INDENT))
+    for line in lines:
+        yield textwrap.fill(line, width, subsequent_indent=_INDENT, break_on_hyphens=False, break_long_words=False)
 
 
 def _model_line(model: ModelStatus) -> str:
@@ -122,4 +135,5 @@ def _formats(model: ModelStatus) -> str:
     info = model.info
     cache = f"KV {info.kv_cache_dtype}" if info.kv_cache_dtype not in ("", info.dtype) else ""
     quantization = info.quantization if info.quantization != "none" else ""
-    return f" ({', '.join(filter(None, (info.dtype, quantization, cache)))})"
+    formats = ", ".join(filter(None, (info.dtype, quantization, cache)))
+    return f" ({formats})" if formats else ""

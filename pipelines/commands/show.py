@@ -27,7 +27,10 @@ def main(arguments: Sequence[str]) -> int:
 def _show(arguments: Sequence[str]) -> int:
     parser = FlagParser(prog="millrace show", description="Print the rows at places that ids and dead letters name.")
     parser.add_argument(
-        "places", nargs="+", metavar="PLACE", help="<path>@<first byte> of a line, <path>#<number> of a row."
+        "places",
+        nargs="+",
+        metavar="PLACE",
+        help="Rows' places: <path>@<first byte> of a line, <path>#<number> of a row.",
     )
     parser.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the file's extension.")
     flags = parser.parse_args(list(arguments))

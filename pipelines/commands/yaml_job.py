@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "file", metavar="FILE", help="The pipeline; a local path or one of another file system of Beam's."
+        "file", metavar="FILE", help="A pipeline in Beam's YAML: a local path, or one of another file system of Beam's."
     )
     parser.add_argument(
         "--jinja_variables", type=json_object, default={}, metavar="JSON", help="An object of variables."

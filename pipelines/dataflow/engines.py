@@ -44,11 +44,11 @@ def check_gpus_of_engine(model: ModelConfig, gpu: GpuRequest | None, accelerator
         )
     asked = f"--gpu {gpu.gpu.name}" if gpu else "worker_accelerator" if accelerator else ""
     if asked and not backend.uses_gpus:
-        raise ConfigError(f"{asked}: the back end {backend.name} leaves GPUs of NVIDIA idle; leave it out")
+        raise ConfigError(f"{asked}: the back end {backend.name} uses no NVIDIA GPU; leave it out")
     if not asked and backend.cuda_packages and model.device != "cpu":
         raise ConfigError(
-            f"--backend {backend.name}: takes --gpu, such as --gpu l4; or, if its image is built with ENGINE_DEVICE=cpu,"
-            " --device cpu"
+            f"--backend {backend.name}: takes --gpu, such as --gpu l4; or, if its image is built with"
+            " ENGINE_DEVICE=cpu, --device cpu"
         )
 
 

@@ -11,10 +11,14 @@ import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.requests.engine_checks import check_asked
 
 from .from_settings import field_docs, given
 
 _NAMES = ("backend", "backend_python")
+_OF_FLAGS = {"urls": "--endpoint", "command": "--server_command"}
+"""Options that have flags of their own."""
 _NAMED = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -55,7 +59,29 @@ def read_backend(known: argparse.Namespace) -> dict[str, Any]:
     if known.server_command:
         _imply(fields, "--server_command", "server")
         options["command"] = known.server_command
+    _check_named(fields.get("backend"), options)
     return fields | ({"backend_options": options} if options else {})
+
+
+def _check_named(backend: str | None, options: dict[str, Any]) -> None:
+    """Raises ConfigError for a back end over HTTP without its server."""
+    if backend == "endpoint" and not options.get("urls"):
+        raise ConfigError("--endpoint is missing: takes one or more URLs of servers")
+    if backend == "server" and not (options.get("command") or options.get("preset")):
+        raise ConfigError(
+            "--server_command is missing: takes a server's command, or --backend_options preset=NAME a kind of server"
+        )
+
+
+def check_engine_flags(model: ModelConfig, task: str, params: SamplingParams) -> None:
+    """Raises ConfigError, by the flag, for what the engine does not take."""
+    try:
+        check_asked(model, task, params)
+    except ConfigError as error:
+        text = str(error)
+        for option, flag in _OF_FLAGS.items():
+            text = re.sub(rf"^backend_options: {option}(=|: )", f"{flag} ", text)
+        raise ConfigError(text) from None
 
 
 def _imply(fields: dict[str, Any], flag: str, backend: str) -> None:

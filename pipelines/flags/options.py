@@ -24,7 +24,7 @@ from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists
 
 from ..machines import GpuRequest
-from .backend import add_backend, read_backend
+from .backend import add_backend, check_engine_flags, read_backend
 from .beam import beam_options, complete
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
@@ -130,6 +130,9 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     check_dataflow(known, beam)
     inputs = [_address("--input", each, beam) for given in known.input for each in given]
     complete(beam, is_stream=any(address.is_stream for address in inputs))
+    model = ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task(name)
+    sampling = _sampling({**task.defaults} | given(known, names["sampling"]))
+    check_engine_flags(model, task.name, sampling)
     return JobOptions(
         input=inputs,
         input_format=known.input_format,
@@ -144,9 +147,9 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         lateness=known.lateness,
         dead_letters=_address("--dead_letters", known.dead_letters, beam) if known.dead_letters else None,
         if_exists="overwrite" if known.overwrite else "resume" if known.resume else "refuse",
-        model=ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task(name),
+        model=model,
         chat=_CHAT[known.chat],
-        sampling=_sampling({**task.defaults} | given(known, names["sampling"])),
+        sampling=sampling,
         manager=runner_of(beam).manager_config(given(known, names["manager"])),
         fail_fast=known.fail_fast,
         quiet=known.quiet,

@@ -15,7 +15,6 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): invalid (\w+) value: '(.*)'", lambda found: f"{found[1]} {found[3]}: takes {_kind(found[2])}"),
     (r"argument (\S+): expected .*", lambda found: f"{found[1]}: takes a value, got none"),
     (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
-    (r"the following arguments are required: (.*)", lambda found: f"{found[1]} is missing: --help says what it is"),
     (r"unrecognized arguments: ([^-]\S*).*", lambda found: f"unexpected argument {found[1]!r}: --help lists all"),
     (r"unrecognized arguments: (\S+).*", lambda found: f"unknown flag {found[1]}: --help lists all"),
 )
@@ -26,10 +25,18 @@ class FlagParser(argparse.ArgumentParser):
     """Raises ConfigError where argparse prints its usage and exits."""
 
     def error(self, message: str) -> NoReturn:
+        if found := re.fullmatch(r"the following arguments are required: (\S+?)(,.*)?", message):
+            raise ConfigError(self._missing(found[1]))
         for pattern, sentence in _SENTENCES:
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 raise ConfigError(sentence(found))
         raise ConfigError(message)
+
+    def _missing(self, name: str) -> str:
+        """What is said of a positional argument without a value; its help is a noun phrase."""
+        action = next(each for each in self._actions if name in (each.metavar, each.dest))
+        text = (action.help or "a value").rstrip(".")
+        return f"{name} is missing: takes {text[0].lower()}{text[1:]}"
 
 
 def _takes(found: re.Match[str], choices: str) -> str:

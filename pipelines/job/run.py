@@ -78,7 +78,7 @@ def run_job(options: JobOptions, build: Build) -> int:
             check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
-        for line in () if options.quiet else model_lines(options.model.model):
+        for line in () if options.quiet else model_lines(options.model):
             tell(console, line)
         with unnoted_if_refused(files_of(options), options):
             if options.is_stream:
@@ -124,7 +124,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console) ->
         result = pipeline.run()
         result.wait_until_finish()
     outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
-    print_summary(outcome, options.model.model, quiet=options.quiet)
+    print_summary(outcome, options.model, quiet=options.quiet)
     return outcome.status
 
 
@@ -151,7 +151,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
         outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
         if not options.quiet:
             print("as its runner counted:")
-        print_summary(outcome, options.model.model, quiet=options.quiet)
+        print_summary(outcome, options.model, quiet=options.quiet)
         return outcome.status
     return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
 
@@ -246,7 +246,7 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
             outcome = at_the_stop if at_the_stop.rows_read else outcome_of(result)
-            told += [] if options.quiet else [*count_lines(outcome), *model_lines(options.model.model)]
+            told += [] if options.quiet else [*count_lines(outcome), *model_lines(options.model)]
         raise
 
 

@@ -14,7 +14,8 @@ import msgspec
 import pyarrow.parquet as pq
 from apache_beam.metrics.metric import MetricsFilter
 
-from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
 from millrace.transforms.addresses import Address, Files
@@ -138,7 +139,7 @@ def _value(metric: Any) -> Any:
     return metric.committed if metric.committed is not None else metric.attempted
 
 
-def print_summary(outcome: Outcome, model: str, *, quiet: bool = False) -> None:
+def print_summary(outcome: Outcome, model: ModelConfig, *, quiet: bool = False) -> None:
     """On stdout; `quiet`: only that every row failed, in one line on stderr. `model`: as it was named."""
     if not quiet:
         print("\n".join([*summary_lines(outcome), *model_lines(model)]))
@@ -147,9 +148,12 @@ def print_summary(outcome: Outcome, model: str, *, quiet: bool = False) -> None:
         print(f"millrace: {' '.join(told.split())}", file=sys.stderr, flush=True)
 
 
-def model_lines(model: str) -> list[str]:
+def model_lines(model: ModelConfig) -> list[str]:
     """A forgotten --model gives answers too: says so."""
-    return [f"model:        {model}, the small demo model: --model names yours"] if model == EMBEDDED_MODEL else []
+    if model.model != EMBEDDED_MODEL:
+        return []
+    what = "as servers are asked for it" if BACKENDS[model.backend].is_remote else "the small demo model"
+    return [f"model:        {model.model}, {what}: --model names yours"]
 
 
 def summary_lines(outcome: Outcome) -> list[str]:

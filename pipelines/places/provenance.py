@@ -149,6 +149,7 @@ def _settings(options: JobOptions) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "command": options.task.command,
         **({} if updated else {"model": _model(options.model.model), "revision": options.model.revision}),
+        "backend": options.model.backend,
         "adapter": options.sampling.adapter,
         **_of_task(options),
         "output_format": output_and_format(str(options.output), options.output_format)[1],

@@ -9,6 +9,10 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
+from millrace.model_manager.client.encoding import Encoding
+from millrace.model_manager.store.gguf import is_gguf
+from millrace.model_manager.wire.backends import BACKENDS, Backend
+from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.addresses import parse as parse_address
@@ -16,6 +20,7 @@ from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.requests.model_transform import chat_with
 
 from ..edge import at_the_edge
+from ..flags.backend import check_engine_flags, read_backend
 from ..machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
 from ..places.checkpoint_size import weights_bytes
 from .estimate import Estimate, Terms, Work, WorkerSpeed, for_deadline, ladder, with_workers, work_hours
@@ -57,12 +62,13 @@ def _check(flags: argparse.Namespace) -> None:
 def make_plan(flags: argparse.Namespace) -> Plan:
     """Count, then reckon; raises ConfigError or ModelError."""
     params = _params(flags)
+    backend = _backend(flags, params)
     counted = _counted(flags, params)
     per_row, said = _generated_per_row(flags, counted)
     generated = per_row * counted.readable * counted.scale
     work = Work(counted.prompt_tokens * counted.scale, generated)
     speed, measured = _speed(flags)
-    machine = _machine(flags)
+    machine = _machine(flags, backend)
     prices = Prices.read(flags.prices) if flags.prices else None
     parts = prices.parts(machine.name, machine.gpu, machine.disk_gb) if prices else {}
     terms = Terms(
@@ -71,7 +77,29 @@ def make_plan(flags: argparse.Namespace) -> Plan:
         hourly=sum(parts.values(), Fraction(0)) if prices else None,
     )
     hours = work_hours(work, speed, terms.margin)
-    return Plan(counted, work, said, speed, measured, machine, prices, parts, terms, _estimates(flags, hours, terms))
+    estimates = _estimates(flags, hours, terms)
+    return Plan(counted, work, said, speed, measured, backend, machine, prices, parts, terms, estimates)
+
+
+def _backend(flags: argparse.Namespace, params: SamplingParams) -> Backend:
+    """The engine that answers; raises ConfigError for what it cannot be asked."""
+    model = ModelConfig.parse({"model": flags.model} | read_backend(flags))
+    check_engine_flags(model, "generate", params)
+    backend = BACKENDS[model.backend]
+    if flags.gpu != "none" and not backend.uses_gpus:
+        raise ConfigError(f"--gpu {flags.gpu}: the back end {backend.name} uses no NVIDIA GPU; leave it out")
+    return backend
+
+
+def _encoding(flags: argparse.Namespace, chat: bool | None) -> Encoding:
+    """What counts; raises ConfigError where the engine alone has the tokenizer."""
+    model = flags.tokenizer or flags.model
+    try:
+        if is_gguf(model):
+            raise ConfigError(f"--model {model}: the tokenizer is in the file")
+        return load_encoding(model, None if flags.tokenizer else flags.revision, chat)
+    except (ConfigError, ModelError) as error:
+        raise ConfigError(f"{error}; --tokenizer takes a model in safetensors format that has the same one") from None
 
 
 def _params(flags: argparse.Namespace) -> SamplingParams:
@@ -99,7 +127,7 @@ def _counted(flags: argparse.Namespace, params: SamplingParams) -> TokenCounts:
     chat = chat_with(flags.system, {"chat": CHAT[flags.chat]})["chat"]
     return count_tokens(
         [_files(given) for patterns in flags.input for given in patterns],
-        load_encoding(flags.model, flags.revision, chat),
+        _encoding(flags, chat),
         params,
         shape,
         system=flags.system,
@@ -141,11 +169,11 @@ def _speed(flags: argparse.Namespace) -> tuple[WorkerSpeed, str]:
     return WorkerSpeed(generated, prompt), "as given"
 
 
-def _machine(flags: argparse.Namespace) -> Machine:
+def _machine(flags: argparse.Namespace, backend: Backend) -> Machine:
     """What a job with these flags would run on."""
     gpu = GpuRequest.parse(flags.gpu)
     _check_family(flags.machine_type, gpu)
-    known = bool(flags.machine_type and flags.disk_size_gb)
+    known = bool(flags.machine_type and flags.disk_size_gb) or backend.name == "endpoint"
     weights_gb = 0.0 if known else _weights_gb(flags.model, flags.revision)
     memory = memory_needed(weights_gb, on_gpu=gpu is not None)
     chosen = flags.machine_type or (gpu.smallest_machine(memory) if gpu else cpu_machine(memory)).name

@@ -9,6 +9,7 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.files.formats import NamedFormat
 
+from ..flags.backend import add_backend
 from ..flags.dataflow import add_gpu
 from ..flags.parser import FlagParser
 
@@ -26,6 +27,7 @@ def plan_parser() -> FlagParser:
     _add_input(parser.add_argument_group("input, as for millrace run"))
     _add_output(parser.add_argument_group("what is generated"))
     _add_speed(parser.add_argument_group("one worker's speed"))
+    add_backend(parser.add_argument_group("engine, as for millrace run"))
     _add_machine(parser.add_argument_group("machine and prices"))
     _add_question(parser.add_argument_group("question"))
     return parser
@@ -49,6 +51,11 @@ def _add_input(group: Any) -> None:
     )
     group.add_argument("--model", default=EMBEDDED_MODEL, help="Model whose tokenizer counts; no weights are fetched.")
     group.add_argument("--revision", help="Branch, tag or commit of a hub name.")
+    group.add_argument(
+        "--tokenizer",
+        metavar="MODEL",
+        help="Model whose tokenizer counts in place of --model's, which a GGUF file or a server keeps to itself.",
+    )
     group.add_argument(
         "--chat", choices=list(CHAT), default="auto", help="Whether text goes through the chat template. Default: auto."
     )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from millrace.model_manager.wire.backends import Backend
+
 from ..machines import GpuRequest
 from .estimate import Estimate, Terms, Work, WorkerSpeed
 from .prices import Prices
@@ -36,6 +38,7 @@ class Plan:
     speed: WorkerSpeed
     measured: str
     """Where the speed is from."""
+    backend: Backend
     machine: Machine
     prices: Prices | None
     parts: dict[str, Fraction]
@@ -65,6 +68,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         },
         "worker": {
             "machine_type": plan.machine.name,
+            "backend": plan.backend.name,
             "gpu": f"{plan.machine.gpu.gpu.name}:{plan.machine.gpu.count}" if plan.machine.gpu else None,
             "disk_size_gb": plan.machine.disk_gb,
             "tokens_per_second": _number(speed.generated),
@@ -103,6 +107,7 @@ def assumptions(plan: Plan) -> list[str]:
         )
     if plan.speed.prompt is None:
         found.append("the speed was measured on prompts and outputs of like lengths, on this machine and this model")
+    found += _of_engine(plan.backend, on_gpu=plan.machine.gpu is not None)
     found += [
         f"a worker starts in {float(terms.startup) * 60:g} minutes; {float(terms.margin):.0%} is added to the work",
         "workers start together, share the work evenly, and end together; the service's limits and quotas allow them",
@@ -113,6 +118,18 @@ def assumptions(plan: Plan) -> list[str]:
             f"prices are as checked on {plan.prices.checked}; what is not in them is not counted (shuffle, storage,"
             " network, the workers of other steps)"
         )
+    return found
+
+
+def _of_engine(backend: Backend, *, on_gpu: bool) -> list[str]:
+    """What is not known of another engine before it runs."""
+    if backend.name == "endpoint":
+        return ["a worker loads no model; what its servers do and cost is not in the figures"]
+    if backend.name in ("torch", "fake"):
+        return []
+    found = [f"the machine is chosen by the size of the weights: what {backend.name} takes beside them is not known"]
+    if backend.cuda_packages and not on_gpu:
+        found.append(f"{backend.name} computes on CPUs, as there is no --gpu")
     return found
 
 
@@ -130,6 +147,7 @@ def _terms(plan: Plan) -> list[str]:
     generated, read = plan.speed.generated, plan.speed.prompt
     speeds = [f"{float(generated):,.0f} generated" if generated else "", f"{float(read):,.0f} read" if read else ""]
     lines = [
+        *([f"engine   {plan.backend.name}"] if plan.backend.name != "torch" else []),
         f"worker   {plan.machine}",
         f"speed    {', '.join(filter(None, speeds))} tokens/s a worker ({plan.measured})",
     ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shlex
 import tempfile
 import textwrap
@@ -38,6 +39,7 @@ FILES = {
     "no_pipeline.yaml": "transforms: []\n",
     "out/there-00000-of-00001.jsonl": "{}\n",
     "empty/config.json": "{}",
+    "model.gguf": "",
 }
 
 CASES: dict[str, list[str]] = {
@@ -122,6 +124,49 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --adapter mine",
         "run --input rows.jsonl --max_loras -1",
     ],
+    "Engines": [
+        "run --input rows.jsonl --backend vlm",
+        "run --input rows.jsonl --backend openvino",
+        "run --input rows.jsonl --backend openvino --backend_python absent/python",
+        "run --input rows.jsonl --backend_python /usr/bin/python3",
+        "run --input rows.jsonl --backend_options enforce_eager=true",
+        "run --input rows.jsonl --backend vllm --backend_options enforce_eager",
+        "run --input rows.jsonl --backend ctranslate2 --backend_options inter_thread=2",
+        "run --input rows.jsonl --backend ctranslate2 --backend_options enforce_eager=true",
+        "run --input rows.jsonl --model model.gguf",
+        "run --input rows.jsonl --model org/name/model.gguf --backend vllm",
+        "run --input rows.jsonl --backend llama_cpp",
+        "run --input rows.jsonl --model model.gguf --backend llama_cpp --quantization int8",
+        "run --input rows.jsonl --model model.gguf --backend llama_cpp --kv_cache_dtype fp8",
+        "run --input rows.jsonl --backend openvino --quantization fp8",
+        "run --input rows.jsonl --backend vllm --speculation prompt_lookup",
+        "run --input rows.jsonl --backend openvino --speculation draft_model --draft_model millrace-tiny",
+        "run --input rows.jsonl --backend ctranslate2 --max_loras 2",
+        "run --input rows.jsonl --backend openvino --adapter mine",
+        "run --input rows.jsonl --backend vllm --typical_p 0.5",
+        'run --input rows.jsonl --backend ctranslate2 --constraint \'{"regex": "a+"}\'',
+        "score --input rows.jsonl --backend openvino",
+        "embed --input rows.jsonl --backend vllm",
+        "extract --input doc.txt --schema schema.json --backend openvino",
+        "classify --input doc.txt --labels praise,complaint --endpoint http://host",
+        "run --input rows.jsonl --backend endpoint",
+        "run --input rows.jsonl --endpoint host:8000",
+        "run --input rows.jsonl --endpoint http://me:secret@host",
+        "run --input rows.jsonl --endpoint http://host --backend vllm",
+        "run --input rows.jsonl --endpoint http://host --dtype float32",
+        "run --input rows.jsonl --endpoint http://host --backend_options dialect=opnai",
+        "run --input rows.jsonl --endpoint http://host --backend_options timeout=long",
+        "run --input rows.jsonl --endpoint http://host --backend_options timout=5",
+        "run --input rows.jsonl --backend server",
+        "run --input rows.jsonl --backend server --backend_options preset=vlm",
+        "run --input rows.jsonl --server_command 'serve --port 8000'",
+        "run --input rows.jsonl --server_command 'serve \"{port}'",
+        "engines install",
+        "engines install vlm",
+        "engines install fake",
+        "engines install openvino --device cuda",
+        "engines --device cuda",
+    ],
     "Sampling": [
         "run --input rows.jsonl --max_tokens 0",
         "run --input rows.jsonl --temperature -1",
@@ -178,6 +223,12 @@ CASES: dict[str, list[str]] = {
         " --temp_location gs://b/tmp --dry_run",
         "run --input gs://b/in --output gs://b/out --device cuda --runner DataflowRunner --project p --region r"
         " --temp_location gs://b/tmp --dry_run",
+        "run --input gs://b/in --output gs://b/out --backend vllm --runner DataflowRunner --project p --region r"
+        " --temp_location gs://b/tmp --dry_run",
+        "run --input gs://b/in --output gs://b/out --backend vllm --runner DataflowRunner --project p --region r"
+        " --temp_location gs://b/tmp --sdk_container_image host/p/image --dry_run",
+        "run --input gs://b/in --output gs://b/out --endpoint http://host --gpu l4 --runner DataflowRunner --project p"
+        " --region r --temp_location gs://b/tmp --dry_run",
     ],
     "plan": [
         "plan",
@@ -199,6 +250,9 @@ CASES: dict[str, list[str]] = {
         "plan --input rows.jsonl --tokens_per_second 100 --trial rows.jsonl --output_tokens 5",
         "plan --input rows.jsonl --tokens_per_second 100 --trial rows.jsonl",
         "plan --input bad.jsonl --tokens_per_second 100",
+        "plan --input rows.jsonl --tokens_per_second 100 --model model.gguf --backend llama_cpp",
+        "plan --input rows.jsonl --tokens_per_second 100 --model gpt-4o --endpoint http://host",
+        "plan --input rows.jsonl --tokens_per_second 100 --backend openvino --gpu l4",
     ],
     "yaml, expansion, show, ps, stop, worker-pool": [
         "yaml",
@@ -227,7 +281,7 @@ CASES: dict[str, list[str]] = {
 def printed() -> dict[str, list[tuple[str, str]]]:
     """What each command prints on stderr, by the groups of `CASES`."""
     without_boto3 = mock.patch("apache_beam.io.aws.clients.s3.boto3_client.boto3", None)
-    with _folder(), without_boto3:  # as after `pip install beam-millrace`
+    with _folder(), without_boto3:  # as after `pip install beam-millrace`, without other engines
         return {title: [(case, _run(case)) for case in cases] for title, cases in CASES.items()}
 
 
@@ -237,7 +291,8 @@ def _folder() -> Iterator[None]:
         for name, text in FILES.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_text(text, encoding="utf-8")
-        yield
+        with mock.patch.dict(os.environ, MILLRACE_CACHE_DIR=str(Path("cache").absolute())):
+            yield
 
 
 def _run(case: str) -> str:

@@ -45,6 +45,10 @@ class Task(Protocol):
         """The elements that come out."""
 
     @property
+    def name(self) -> str:
+        """As engines say whether they can."""
+
+    @property
     def request(self) -> RequestTask:
         """What its requests ask of the engine."""
 

@@ -12,10 +12,9 @@ from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.typehints import typehints
 
 from millrace.model_manager.store.environments import check_engine
-from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.conversion import unknown
-from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
@@ -26,6 +25,7 @@ from ..models.updates import WatchedFile
 from ..runners import Runner, lift_job_timeout, running, runs_here, warn_of_lost_rows
 from .asynchronous import AsyncRequestDoFn
 from .element_requests import OnFailure, Task
+from .engine_checks import check_asked
 from .stateful import StatefulRequests
 from .updated import UpdatedRequestDoFn, Updates, checked_updates, latest_update
 
@@ -91,7 +91,7 @@ class ModelTransform(beam.PTransform):
         self._task = task
         self._model = (ModelConfig(model=model) if isinstance(model, str) else model).for_task(task.request)
         self._params = params or SamplingParams()
-        _check_backend(self._model, task.request, self._params)
+        check_asked(self._model, task.name, self._params)
         if self._params.adapter and not self._model.max_loras:
             raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
         self._fail_fast = settings.get("fail_fast", False)
@@ -174,16 +174,6 @@ class ModelTransform(beam.PTransform):
         return {name: DisplayDataItem(value) for name, value in shown.items()} | {
             "job": DisplayDataItem(self.job, label="Job of the requests")
         }
-
-
-def _check_backend(model: ModelConfig, task: str, params: SamplingParams) -> None:
-    """What no row can be asked, told before the job. Raises ConfigError."""
-    backend = BACKENDS[model.backend]
-    backend.check_task(task)
-    try:
-        backend.check_params(params)
-    except InvalidRequest as error:
-        raise ConfigError(str(error)) from None
 
 
 def _check_types(transform: type, model: object, params: object) -> None:

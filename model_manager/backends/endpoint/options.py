@@ -93,7 +93,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if not self.key_env:
             return ""
         found = os.environ.get(self.key_env, "").strip()
-        _check("key_env", self.key_env, bool(found), "the name of a variable that is set where the engine runs")
+        where = "the name of a variable that is set where the engine runs"
+        _check("backend_options: key_env", self.key_env, bool(found), where)
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import TracebackType
 from typing import Self
 
@@ -81,4 +82,6 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _named(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.errno:
+        return f"no connection: {os.strerror(error.errno)}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

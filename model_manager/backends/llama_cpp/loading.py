@@ -80,6 +80,10 @@ def _free_memory(library: Any, config: ModelConfig) -> int:
     """Bytes for weights and KV cache: of the GPUs, if it computes there, else of the machine."""
     kind = library.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_GPU
     gpus = [each["memory_free"] for each in library.get_device_info() if each["type"] == kind]
+    if config.device == "cuda" and not gpus:
+        raise ConfigError(
+            "device='cuda': this build of llama.cpp finds no GPU; see --backend_python (docs: GGUF files)"
+        )
     on_cpu = config.device == "cpu" or config.backend_options.get("n_gpu_layers") == 0
     return sum(gpus) if gpus and not on_cpu else free_memory()
 
@@ -97,8 +101,10 @@ def planned_slots(config: ModelConfig, header: GgufHeader, free: int) -> Slots:
     room = int(config.kv_cache_gib * 2**30 if config.kv_cache_gib is not None else _SHARE * free)
     most = max(0, room) // max(1, int(_bytes_per_token(config, header)))
     given = config.backend_options.get("n_ctx")
-    if isinstance(given, int) and given > 0:
-        most = given
+    if given is not None and (type(given) is not int or given < 1):
+        raise ConfigError(f"backend_options: n_ctx={given!r}: takes a number of positions, 1 or more")
+    if given is not None:
+        most = int(given)
     if most < (length if config.max_model_len else _LEAST_LENGTH):
         raise ModelDoesNotFit(
             f"the KV cache has room for {most} tokens, and one request takes {length}: lower max_model_len, or raise"

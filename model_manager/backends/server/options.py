@@ -44,7 +44,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         try:
             shlex.split(self.template)
         except ValueError as error:
-            raise ConfigError(f"command={self.template!r}: {error}") from None
+            raise ConfigError(f"command={self.template!r}: takes quotes that close: {error}") from None
 
     @property
     def kind(self) -> Preset:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...wire.errors import ModelLoadFailed
+from .guard import NOT_STARTED
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class ServerProcess:
         while True:
             if (status := self._guard.poll()) is not None:
                 self._reader.join(_LAST_LINES_WITHIN)
+                if status == NOT_STARTED:
+                    raise ModelLoadFailed(f"the server did not start: {self._last()}; command takes a program on PATH")
                 raise ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
             answer = self.healthy(timeout=5.0)
             if answer == http.HTTPStatus.OK:

@@ -18,7 +18,6 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
 from millrace.pipelines.cli import dispatch
 
-
 STARTS = EngineState("starts here")
 
 

@@ -141,7 +141,9 @@ def test_another_engine_takes_its_own_options_and_fewer_settings() -> None:
         ModelConfig(backend="vlm")
     with pytest.raises(ConfigError, match=r"^backend_options: seed: millrace's own engines take none"):
         ModelConfig(backend_options={"seed": 1})
-    with pytest.raises(ConfigError, match=r"^backend_python='/usr/bin/python3': takes a path, for a back end with"):
+    with pytest.raises(
+        ConfigError, match=r"^backend_python='/usr/bin/python3': the back end torch runs in millrace's own"
+    ):
         ModelConfig(backend_python="/usr/bin/python3")
 
 

@@ -5,7 +5,7 @@ import pytest
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, ModelInfo, ModelStatus
 from millrace.pipelines.commands import processes
-from millrace.pipelines.commands.processes import status_lines, stop
+from millrace.pipelines.commands.processes import ps, status_lines, stop
 
 
 @pytest.mark.parametrize(("pids", "shown"), [([], "pid -, "), ([7], "pid 7, "), ([7, 8, 9], "pids 7, 8, 9, ")])
@@ -26,6 +26,29 @@ def test_revisions_and_formats_of_a_model_are_told_apart() -> None:
     lines = [*status_lines(Status(1, 60.0, models, [], []))]
     assert lines[1].startswith("model    org/m@0123456789abcdef0123456 (bfloat16, int8, KV int8): ready, ")
     assert lines[2].startswith("model    org/m@folder-0123456789abcdef (float32): ready, ")
+
+
+def test_an_engine_without_formats_and_blocks_shows_none() -> None:
+    info = ModelInfo("gpt-4o", "", "openai", "", "remote", 0, 1, 1, 0, 0, [], 0.0)
+    model = ModelStatus("a", "gpt-4o", "ready", [1], 1, 0, 0, info, EngineStats(running=2))
+    line = [*status_lines(Status(1, 60.0, [model], [], []))][1]
+    assert line == "model    gpt-4o: ready, pid 1, 1 client, 2 running, 0 waiting, 0 tokens/s, 0 MB, 0 restarts (a)"
+
+
+def test_a_narrow_terminal_gets_lines_that_fit_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ModelStatus("a-0123456789ab", "org/m", "ready", [1], 1, 0, 0, None, EngineStats())
+    monkeypatch.setattr(processes, "read_status", lambda: Status(1, 60.0, [model], [], []))
+    monkeypatch.setenv("COLUMNS", "40")
+    assert ps([]) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert ps([]) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert narrow.split() == whole.split()
+    assert narrow.splitlines()[2].startswith(" " * 9)
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -90,7 +90,7 @@ def test_a_model_behind_servers_needs_no_files_on_workers(capsys: pytest.Capture
         ([*JOB, *CLOUD, "--backend", "vllm", IMAGE, "--dry_run"], "--backend vllm: takes --gpu, such as --gpu l4"),
         (
             [*JOB, *CLOUD, "--endpoint", "https://a", "--gpu", "l4", "--dry_run"],
-            "the back end endpoint leaves GPUs of NVIDIA idle",
+            "the back end endpoint uses no NVIDIA GPU",
         ),
         ([*PLACES, "--gpu", "l4"], "--gpu needs --runner DataflowRunner"),
         ([*PLACES, "--dry_run"], "--dry_run needs --runner DataflowRunner"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.pipelines.job.summary import Outcome, outcome_of, print_summary, summary_lines
 from millrace.transforms.addresses import Files, parse
@@ -133,8 +134,8 @@ def test_it_says_that_there_was_nothing_to_do() -> None:
 def test_of_a_quiet_job_only_that_every_row_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
     path.write_text(json.dumps({"id": "a", "error": "InvalidRequest", "reason": "no prompt"}) + "\n")
-    print_summary(outcome(), "org/m", quiet=True)
+    print_summary(outcome(), ModelConfig(model="org/m"), quiet=True)
     assert capsys.readouterr() == ("", "")
-    print_summary(outcome(0, failed=2, dead=[str(path)]), "org/m", quiet=True)
+    print_summary(outcome(0, failed=2, dead=[str(path)]), ModelConfig(model="org/m"), quiet=True)
     said = f"every row failed; dead letters: 2 rows in {path}, the first: InvalidRequest: no prompt"
     assert capsys.readouterr() == ("", f"millrace: {said}\n")

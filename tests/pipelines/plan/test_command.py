@@ -166,3 +166,40 @@ def test_what_is_wrong_is_one_sentence(
     flags: list[str], sentence: str, rows: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sentence in told(capsys, *(rows if flag == "ROWS" else flag for flag in flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "assumed"),
+    [
+        (["--backend", "vllm", "--gpu", "l4"], "what vllm takes beside them is not known"),
+        (["--backend", "vllm"], "vllm computes on CPUs, as there is no --gpu"),
+        (["--endpoint", "http://host"], "a worker loads no model; what its servers do and cost is not in the figures"),
+        (["--endpoint", "http://host", "--model", "gpt-4o", "--tokenizer", "millrace-tiny"], "a worker loads no model"),
+    ],
+)
+def test_a_plan_says_what_it_does_not_know_of_another_engine(
+    rows: str, flags: list[str], assumed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = planned(capsys, "--input", rows, "--tokens_per_second", "2", *flags)
+    assert any(assumed in each for each in plan["assumptions"])
+    assert plan["worker"]["backend"] == ("vllm" if "vllm" in flags else "endpoint")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--backend", "vlm"], "--backend vlm: did you mean vllm?"),
+        (["--backend", "openvino", "--gpu", "l4"], "--gpu l4: the back end openvino uses no NVIDIA GPU"),
+        (["--backend", "llama_cpp"], "--model millrace-tiny: the back end llama_cpp takes a GGUF file"),
+        (["--backend", "llama_cpp", "--model", "m.gguf"], "the tokenizer is in the file; --tokenizer takes a model in"),
+        (
+            ["--endpoint", "http://host", "--model", "gpt-4o"],
+            "--tokenizer takes a model in safetensors format that has",
+        ),
+        (["--endpoint", "host"], "--endpoint 'host': takes http:// or https:// URLs"),
+    ],
+)
+def test_a_plan_refuses_what_an_engine_cannot(
+    rows: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in told(capsys, "--input", rows, "--tokens_per_second", "2", *flags)

@@ -1,0 +1,80 @@
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.classify import Classify
+from millrace.transforms.embed import Embed
+from millrace.transforms.extract import Extract
+from millrace.transforms.requests.engine_checks import check_asked
+from millrace.transforms.requests.model_transform import ModelTransform
+
+URL = {"urls": "http://host"}
+
+
+class Invoice(NamedTuple):
+    number: str
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "params", "told"),
+    [
+        (ModelConfig(backend="openvino"), "score", {}, "cannot score; back ends that can: torch, fake, vllm$"),
+        (ModelConfig(backend="openvino"), "extract", {}, "cannot extract; .*: torch, fake, vllm, llama_cpp$"),
+        (ModelConfig(backend="endpoint", backend_options=URL), "classify", {}, "cannot classify"),
+        (
+            ModelConfig(model="m.gguf"),
+            "generate",
+            {},
+            "--model m.gguf: the back end torch takes weights in",
+        ),
+        (ModelConfig(backend="llama_cpp"), "generate", {}, "takes a GGUF file"),
+        (
+            ModelConfig(backend="ctranslate2"),
+            "generate",
+            {"seed": 1},
+            "^seed=1: .* does not take it; back ends that do",
+        ),
+        (ModelConfig(backend="endpoint"), "generate", {}, "^backend_options: urls is missing"),
+        (
+            ModelConfig(backend="endpoint", backend_options=URL | {"timeout": "long"}),
+            "generate",
+            {},
+            "^backend_options: timeout='long': takes a number",
+        ),
+        (
+            ModelConfig(backend="server", backend_options={"preset": "vlm"}),
+            "generate",
+            {},
+            "^backend_options: unknown preset 'vlm': did you mean vllm",
+        ),
+    ],
+)
+def test_what_an_engine_does_not_take_is_told_before_the_job(
+    model: ModelConfig, task: str, params: dict[str, int], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check_asked(model, task, SamplingParams(**params))
+
+
+def test_what_an_engine_takes_passes() -> None:
+    check_asked(ModelConfig(), "generate", SamplingParams(seed=1))
+    check_asked(ModelConfig(model="m.gguf", backend="llama_cpp"), "extract", SamplingParams())
+    check_asked(ModelConfig(model="any", backend="endpoint", backend_options=URL), "embed", SamplingParams())
+    check_asked(ModelConfig(backend="server", backend_options={"preset": "vllm"}), "generate", SamplingParams())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda model: Extract(Invoice, model),
+        lambda model: Classify(["praise", "complaint"], model),
+        Embed,
+    ],
+)
+def test_a_transform_asks_its_engine_for_its_own_task(made: Callable[[ModelConfig], ModelTransform]) -> None:
+    with pytest.raises(ConfigError, match="back ends that can: "):
+        made(ModelConfig(backend="ctranslate2"))

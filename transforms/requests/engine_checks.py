@@ -1,0 +1,36 @@
+"""What an engine can be asked: told before a job starts, not by every row of it."""
+
+from __future__ import annotations
+
+from millrace.model_manager.backends.endpoint.options import EndpointOptions
+from millrace.model_manager.backends.server import options as server_options
+from millrace.model_manager.store.gguf import check_files
+from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.sampling import SamplingParams
+
+
+def check_asked(model: ModelConfig, task: str, params: SamplingParams) -> None:
+    """Raises ConfigError for a task, parameters, a model's files or options that the engine does not take.
+
+    Options that only the engine's own package knows are checked where it starts.
+    """
+    backend = BACKENDS[model.backend]
+    backend.check_task(task)
+    check_files(model.model, backend)
+    try:
+        backend.check_params(params)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from None
+    try:
+        _check_options(model)
+    except ConfigError as error:
+        raise ConfigError(f"backend_options: {error}") from None
+
+
+def _check_options(model: ModelConfig) -> None:
+    if model.backend == "endpoint":
+        EndpointOptions.parse(model.backend_options)
+    if model.backend == "server":
+        server_options.parse(model.backend_options)
