@@ -20,8 +20,8 @@ GOOD = {
     "input": ["gs://b/in/*.jsonl", "gs://b/a.jsonl gs://b/b.csv.gz", '["gs://b/a b.jsonl"]'],
     "output": ["gs://b/out/c", "pubsub:projects/p/topics/answers"],
     "dead_letters": ["kafka:host:9092/t"],
-    "model": ["org/name", "gs://b/model", "millrace-tiny", "/opt/models/m", "gpt-4o", "org/name/x.gguf"],
-    "backend": ["vllm", "endpoint"],
+    "model": ["org/name", "gs://b/model", "millrace-tiny", "/opt/models/m", "gpt-4o"],
+    "backend": ["vllm", "openvino"],
     "endpoint": ["https://host/v1", "http://a:8000 http://b:8000"],
     "gpu": ["none", "l4", "a100-80gb:8"],
     "overwrite": ["true", "false"],
@@ -56,6 +56,10 @@ BAD = {
     "linger": ["5s"],
     "lateness": ["1h", "inf"],
 }
+
+
+OF_OTHER_ENGINES = {"model": ["org/name/x.gguf", "gs://b/m/x.gguf"], "backend": ["endpoint", "llama_cpp"]}
+"""Good beside other parameters."""
 
 
 def matches(name: str, value: str) -> bool:
@@ -95,3 +99,8 @@ def test_every_good_value_is_one_that_the_command_takes() -> None:
             given = {"input": "gs://b/a"} | {name: value}
             _, flags = flags_of([f"--{each}={text}" for each, text in given.items()] + ["--runner=DataflowRunner"])
             parse(flags)
+
+
+@pytest.mark.parametrize("name", list(OF_OTHER_ENGINES))
+def test_what_another_engine_takes_passes(name: str) -> None:
+    assert all(matches(name, value) for value in OF_OTHER_ENGINES[name])
