@@ -55,7 +55,7 @@ def check_files(model: str, backend: Backend) -> None:
     local = [each for each in BACKENDS.values() if not each.is_remote]
     can = ", ".join(each.name for each in local if (each.files == "gguf") == is_gguf(model))
     takes = "a GGUF file (x.gguf)" if backend.files == "gguf" else "weights in safetensors format"
-    raise ConfigError(f"--model {model}: the back end {backend.name} takes {takes}; back ends for this model: {can}")
+    raise ConfigError(f"model={model!r}: the back end {backend.name} takes {takes}; back ends for this model: {can}")
 
 
 def file_pattern(name: str) -> str:

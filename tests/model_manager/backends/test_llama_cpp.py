@@ -202,7 +202,7 @@ def test_slots_are_as_many_as_the_cache_holds(model: Path, tmp_path: Path) -> No
 
 
 def test_other_weights_and_other_engines_are_told_apart(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="llama_cpp takes GGUF files"):
+    with pytest.raises(ConfigError, match="llama_cpp takes a GGUF file"):
         opening(EMBEDDED_MODEL, tmp_path)
     with pytest.raises(ConfigError, match=r"the back end torch takes weights in safetensors format.*llama_cpp"):
         EngineClient.open(ModelConfig(model=str(model)), runtime=tmp_path)

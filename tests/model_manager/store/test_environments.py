@@ -1,5 +1,6 @@
 """Python environments of other engines, made for an engine of a few lines that lies on this disk."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from millrace.model_manager.store.environments import (
     EngineState,
     built_for,
+    check_engine,
     engine_python,
     environment_python,
     install,
@@ -56,6 +58,16 @@ def test_an_engine_that_does_not_import_says_why(backend: Backend, tmp_path: Pat
     (tmp_path / "package" / "small_engine.py").write_text("raise ImportError('libsmall.so is missing')")
     install(backend)
     assert state(backend) == EngineState("does not start", "ImportError: libsmall.so is missing")
+
+
+def test_a_python_without_the_engine_says_what_it_lacks(backend: Backend) -> None:
+    config = ModelConfig(model=EMBEDDED_MODEL, backend="small", backend_python=sys.executable)
+    with pytest.raises(
+        ConfigError, match=rf"^backend_python='{sys.executable}': lacks small_engine; install that there"
+    ):
+        check_engine(config)
+    install(backend)
+    check_engine(ModelConfig(backend="small", backend_python=str(environment_python("small"))))
 
 
 def test_an_install_that_fails_keeps_the_environment_that_is_there(backend: Backend, tmp_path: Path) -> None:

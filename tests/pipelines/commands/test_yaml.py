@@ -204,3 +204,22 @@ def test_what_is_wrong_with_a_job_server_or_its_workers_is_told(
         assert "--environment_config w:1 does not name one" in capsys.readouterr().err
     assert dispatch(job) == 2
     assert f"no job server at {endpoint}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("{backend: llama_cp}", "backend='llama_cp': did you mean llama_cpp?"),
+        (
+            "{backend: ctranslate2, backend_options: {threads: 2}}",
+            "unknown option of the back end ctranslate2 'threads'",
+        ),
+        ("{backend: llama_cpp}", "model='millrace-tiny': the back end llama_cpp takes a GGUF file"),
+        ("{backend: endpoint}", "backend_options: urls is missing"),
+    ],
+)
+def test_another_engine_is_checked_before_the_pipeline_runs(
+    engine: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dispatch(["yaml", str(spec(tmp_path, engine))]) == 2
+    assert told in capsys.readouterr().err

@@ -29,7 +29,7 @@ class Invoice(NamedTuple):
             ModelConfig(model="m.gguf"),
             "generate",
             {},
-            "--model m.gguf: the back end torch takes weights in",
+            "model='m.gguf': the back end torch takes weights in",
         ),
         (ModelConfig(backend="llama_cpp"), "generate", {}, "takes a GGUF file"),
         (
