@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from millrace.model_manager.backends.server.presets import PRESETS
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -64,7 +66,12 @@ def read_backend(known: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_named(backend: str | None, options: dict[str, Any]) -> None:
-    """Raises ConfigError for a back end over HTTP without its server."""
+    """Raises ConfigError for a kind of server as back end, and for a back end over HTTP without its server."""
+    if backend in PRESETS and backend not in BACKENDS:
+        raise ConfigError(
+            f"--backend {backend}: is a kind of server: --backend server --backend_options preset={backend} starts one,"
+            " --endpoint URL asks one that runs"
+        )
     if backend == "endpoint" and not options.get("urls"):
         raise ConfigError("--endpoint is missing: takes one or more URLs of servers")
     if backend == "server" and not (options.get("command") or options.get("preset")):
