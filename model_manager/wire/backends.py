@@ -126,10 +126,7 @@ class Backend:
             for name in SamplingParams.__struct_fields__:
                 given = getattr(params, name)
                 if name not in self.parameters and name != "constraint" and given != getattr(_DEFAULTS, name):
-                    do = _those(lambda backend, name=name: name in backend.parameters)  # type: ignore[misc]
-                    raise InvalidRequest(
-                        f"{name}={given!r}: the back end {self.name} does not take it; back ends that do: {do}"
-                    )
+                    raise InvalidRequest(self._lacks(name, given))
         if params.constraint is not None and self.constraints is not ALL_CONSTRAINTS:
             kind = params.constraint.kind
             if kind not in self.constraints:
@@ -138,6 +135,10 @@ class Backend:
                 raise InvalidRequest(
                     f"constraint: the back end {self.name} takes {takes}, got {kind}; back ends that take it: {do}"
                 )
+
+    def _lacks(self, name: str, given: object) -> str:
+        do = _those(lambda backend: name in backend.parameters)
+        return f"{name}={given!r}: the back end {self.name} does not take it; back ends that do: {do}"
 
 
 def _those(hold: Callable[[Backend], bool]) -> str:

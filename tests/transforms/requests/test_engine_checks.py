@@ -57,7 +57,7 @@ def test_what_an_engine_does_not_take_is_told_before_the_job(
     model: ModelConfig, task: str, params: dict[str, int], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        check_asked(model, task, SamplingParams(**params))
+        check_asked(model, task, SamplingParams.parse(params))
 
 
 def test_what_an_engine_takes_passes() -> None:
