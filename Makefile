@@ -52,7 +52,7 @@ test-runners: $(READY)
 	$(PYTEST) -n $(RUNNER_WORKERS) -m runners $(if $(RUNNER),tests/runners)
 
 test-engines: $(READY)
-	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends
+	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends tests/notebooks
 
 test-services: $(READY)
 	$(VENV)/bin/python -m tests.servers.everything

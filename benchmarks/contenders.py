@@ -6,8 +6,23 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conversions import CTRANSLATE2_MODEL, OPENVINO_IR, Conversion
-from benchmarks.environments import CTRANSLATE2, FAKE, OPENVINO, VLLM_CPU, Environment
+from benchmarks.conversions import (
+    CTRANSLATE2_MODEL,
+    ENGINE_CTRANSLATE2_MODEL,
+    ENGINE_OPENVINO_IR,
+    GGUF,
+    OPENVINO_IR,
+    Conversion,
+)
+from benchmarks.environments import (
+    CTRANSLATE2,
+    FAKE,
+    OPENVINO,
+    VLLM_BEAM,
+    VLLM_CPU,
+    Environment,
+    InstalledEngine,
+)
 from benchmarks.sides import Side
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -23,10 +38,19 @@ class Contender:
     """The packages whose versions a result names."""
     dtypes: tuple[str, ...] = FLOATS
     arguments: tuple[Any, ...] = ()
-    environment: Environment | None = None
+    environment: Environment | InstalledEngine | None = None
     """None is the environment that the benchmark itself runs in."""
     conversion: Conversion | None = None
     """None is the checkpoint as transformers saves it."""
+
+    shapes: tuple[str, ...] | None = None
+    """None is all of them."""
+
+    def lack(self, shape: str, dtype: str) -> str | None:
+        """Why it cannot take part in such a match; None where it can, as far as is known before it loads."""
+        if self.shapes is not None and shape not in self.shapes:
+            return f"takes {', '.join(self.shapes)}"
+        return None if dtype in self.dtypes else f"takes {', '.join(self.dtypes)}"
 
     def make(self) -> Side:
         """The side, not loaded yet."""
@@ -74,4 +98,47 @@ PIPELINES = {
     "beam-runinference-8": Contender("beam:RunInferencePipeline", (*THEIRS, "apache-beam")),
     "beam-runinference": Contender("beam:RunInferencePipeline", (*THEIRS, "apache-beam"), arguments=(None,)),
 }
-CONTENDERS = ENGINES | PIPELINES | {"fake": Contender("fake:Fake", (), DTYPES, environment=FAKE)}
+LLAMA_CPP_SHAPES = ("qwen-0.5b",)
+"""llama.cpp has no OPT."""
+OVER_BEAM = (*OURS, "apache-beam")
+BACKENDS = {
+    "pipeline-torch": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("torch",)),
+    "torch": ENGINES["millrace"],
+    "pipeline-vllm": Contender("backends:BackendPipeline", OVER_BEAM, arguments=("vllm",)),
+    "vllm": Contender("vllm:Vllm", ("vllm-cpu", "torch"), environment=InstalledEngine("vllm")),
+    "pipeline-openvino": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("openvino",)),
+    "openvino": Contender(
+        "openvino:OpenVinoGenAi",
+        ("openvino-genai", "openvino"),
+        DTYPES,
+        environment=InstalledEngine("openvino"),
+        conversion=ENGINE_OPENVINO_IR,
+    ),
+    "pipeline-ctranslate2": Contender("backends:BackendPipeline", OVER_BEAM, ("float32", "int8"), ("ctranslate2",)),
+    "ctranslate2": Contender(
+        "ctranslate2:CTranslate2",
+        ("ctranslate2",),
+        ("float32", "int8"),
+        environment=InstalledEngine("ctranslate2"),
+        conversion=ENGINE_CTRANSLATE2_MODEL,
+    ),
+    "pipeline-llama_cpp": Contender(
+        "backends:LlamaCppPipeline", OVER_BEAM, DTYPES, conversion=GGUF, shapes=LLAMA_CPP_SHAPES
+    ),
+    "llama_cpp": Contender(
+        "llama_cpp:LlamaCppServer",
+        ("xllamacpp",),
+        DTYPES,
+        environment=InstalledEngine("llama_cpp"),
+        conversion=GGUF,
+        shapes=LLAMA_CPP_SHAPES,
+    ),
+    "pipeline-endpoint": Contender("backends:EndpointPipeline", OVER_BEAM),
+    "endpoint": Contender("openai_client:OpenAiClient", ("vllm-cpu", "openai"), environment=InstalledEngine("vllm")),
+    "beam-vllm": Contender("beam_vllm:BeamVllm", ("vllm-cpu", "apache-beam"), environment=VLLM_BEAM),
+    "beam-vllm-32": Contender(
+        "beam_vllm:BeamVllm", ("vllm-cpu", "apache-beam"), arguments=(32,), environment=VLLM_BEAM
+    ),
+}
+"""`Generate` over a back end, and beside each the same engine by itself."""
+CONTENDERS = ENGINES | PIPELINES | BACKENDS | {"fake": Contender("fake:Fake", (), DTYPES, environment=FAKE)}

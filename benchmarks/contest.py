@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,12 +77,13 @@ def parse_arguments(
     default: str,
     shape: str = "opt-125m",
     workload: str = "skewed",
+    dtype: str = "bfloat16",
 ) -> argparse.Namespace:
     """The flags that every throughput benchmark takes, and what they are by default; what takes several is a list."""
     several = (
         ("shape", SHAPES, shape, "random weights in the shape of this model"),
         ("workload", WORKLOADS, workload, "lengths of prompts and outputs"),
-        ("dtype", DTYPES, "bfloat16", "of weights and activations; int8 is of weights and KV cache"),
+        ("dtype", DTYPES, dtype, "of weights and activations; int8 is of weights and KV cache"),
         ("engines", engines, default, "who takes part"),
     )
     for name, choices, given, text in several:
@@ -112,7 +113,7 @@ def parse_arguments(
     return arguments
 
 
-def run(arguments: argparse.Namespace) -> list[Row]:
+def run(arguments: argparse.Namespace, keep: Callable[[Path, list[Row]], None] = keep) -> list[Row]:
     """All matches, one after the other; each is kept, if `--results` says where, as soon as it is over.
 
     A match in which a side fails is given up and the others go on; raises SystemExit at the end, if there was any.
@@ -122,7 +123,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     given_up = []
     for match in itertools.starmap(Match, itertools.product(arguments.shape, arguments.workload, arguments.dtype)):
         try:
-            rows += _kept(match, arguments) or _played(match, arguments)
+            rows += _kept(match, arguments) or _played(match, arguments, keep)
         except SystemExit as failure:
             print(f"{match} is given up: {failure}", flush=True)
             given_up.append(str(match))
@@ -135,17 +136,20 @@ def _kept(match: Match, arguments: argparse.Namespace) -> list[Row]:
     """The rows of a match that is not to be played again; empty for one that is."""
     if not arguments.keep_since or not arguments.results.exists():
         return []
-    machine, rows = describe_machine(), [row for row in read(arguments.results) if row.match == match]
+    machine, rows = (
+        describe_machine(),
+        [row for row in read(arguments.results) if row.match == match and row.engine in arguments.engines],
+    )
     fresh = [
         row
         for row in rows
         if row.taken >= arguments.keep_since and row.machine == machine and len(row.rounds) >= arguments.rounds
     ]
-    able = {name for name in arguments.engines if match.dtype in CONTENDERS[name].dtypes}
+    able = {name for name in arguments.engines if CONTENDERS[name].lack(match.shape, match.dtype) is None}
     return fresh if able <= {row.engine for row in fresh} else []
 
 
-def _played(match: Match, arguments: argparse.Namespace) -> list[Row]:
+def _played(match: Match, arguments: argparse.Namespace, keep: Callable[[Path, list[Row]], None]) -> list[Row]:
     rows = _play(match, arguments)
     if arguments.results:
         keep(arguments.results, rows)
@@ -183,8 +187,8 @@ def _play(match: Match, arguments: argparse.Namespace) -> list[Row]:
 def _enter(stack: ExitStack, name: str, match: Match, checkpoints: Path) -> Contestant | None:
     """The side, loaded; None, with a printed line, if it cannot take part in this match."""
     try:
-        if match.dtype not in CONTENDERS[name].dtypes:
-            raise Unsupported(f"takes {', '.join(CONTENDERS[name].dtypes)}")
+        if lack := CONTENDERS[name].lack(match.shape, match.dtype):
+            raise Unsupported(lack)
         return stack.enter_context(started(name, match, checkpoints))
     except Unsupported as reason:
         print(f"{match}: {name} is left out: {reason}", flush=True)

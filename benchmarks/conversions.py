@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.environments import CTRANSLATE2_EXPORT, OPENVINO_EXPORT, Environment
+from benchmarks.environments import CTRANSLATE2_EXPORT, GGUF_EXPORT, OPENVINO_EXPORT, Environment, InstalledEngine
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Conversion:
     """A tool of an environment, and its arguments for a source, a target and a dtype."""
 
     name: str
-    environment: Environment
+    environment: Environment | InstalledEngine
     tool: str
     arguments: Callable[[Path, Path, str], list[str]]
 
@@ -60,3 +60,18 @@ def _export_ctranslate2(source: Path, target: Path, dtype: str) -> list[str]:
 
 
 CTRANSLATE2_MODEL = Conversion("ctranslate2", CTRANSLATE2_EXPORT, "ct2-transformers-converter", _export_ctranslate2)
+
+
+ENGINE_OPENVINO_IR = Conversion("engine-openvino", InstalledEngine("openvino"), "optimum-cli", _export_openvino)
+"""With the versions of the back end's own export."""
+ENGINE_CTRANSLATE2_MODEL = Conversion(
+    "engine-ctranslate2", InstalledEngine("ctranslate2"), "ct2-transformers-converter", _export_ctranslate2
+)
+
+
+def _export_gguf(source: Path, target: Path, dtype: str) -> list[str]:
+    return [str(Path(__file__).with_name("gguf_file.py")), str(source), str(target), dtype]
+
+
+GGUF = Conversion("gguf", GGUF_EXPORT, "python", _export_gguf)
+"""A folder with `model.gguf`."""

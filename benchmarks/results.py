@@ -55,8 +55,19 @@ def keep(path: Path, rows: list[Row]) -> None:
     """Write `rows` into a file; they replace all that it holds of their matches, whose rounds were interleaved."""
     played = {row.match for row in rows}
     others = [row for row in read(path) if row.match not in played] if path.exists() else []
+    _write(path, others + rows)
+
+
+def keep_duel(path: Path, rows: list[Row]) -> None:
+    """Write `rows` into a file; each replaces that of its own match and engine, as only these took turns."""
+    played = {(row.match, row.engine) for row in rows}
+    others = [row for row in read(path) if (row.match, row.engine) not in played] if path.exists() else []
+    _write(path, others + rows)
+
+
+def _write(path: Path, rows: list[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"rows": as_json(others + rows)}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"rows": as_json(rows)}, indent=1) + "\n", encoding="utf-8")
 
 
 def as_json(rows: list[Row]) -> list[dict[str, object]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, GEMM_BOUND
+from benchmarks.duels import duel_tables, pairs
 from benchmarks.results import Row, read
 from benchmarks.small_tables import small_table
 
@@ -48,7 +49,9 @@ def tables(rows: list[Row]) -> str:
     def place(row: Row) -> tuple[str, str]:
         return row.match.shape, row.match.workload
 
-    parts = [_table(*where, list(group)) for where, group in itertools.groupby(sorted(rows, key=place), key=place)]
+    groups = itertools.groupby(sorted(rows, key=place), key=place)
+    are_duels = any(pairs(rows))
+    parts = duel_tables(rows) if are_duels else [_table(*where, list(group)) for where, group in groups]
     return "\n".join([*parts, _circumstances(rows)])
 
 

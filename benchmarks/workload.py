@@ -32,6 +32,8 @@ SMALL_SHAPES = ("qwen3-small", "llama-small")
 """Their architectures, small, to rehearse the benchmark for GPUs; figures of them show nothing of an engine."""
 BY_NAME_ONLY = (TINY, NANO_VLLM, NANO_VLLM_SMALL, *GPU_SHAPES, *SMALL_SHAPES)
 """What `all` does not stand for."""
+LONGEST = 768
+"""Positions that no request of `skewed` and `uniform` goes beyond, prompt and output together."""
 VOCAB = {
     "opt-125m": 50272,
     "qwen-0.5b": 32000,

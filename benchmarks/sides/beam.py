@@ -18,33 +18,40 @@ from apache_beam.utils.shared import Shared
 
 from benchmarks.sides.millrace import settings
 from benchmarks.sides.transformers import STATIC_BATCH, generate_batch, load_transformers
+from benchmarks.texts import text_of
 from benchmarks.workload import Item
 
 
 class MillracePipeline:
     """Create → Generate → count, on the DirectRunner; the manager keeps the model loaded between runs."""
 
+    words: list[str] | None = None
+    """For an engine that takes text, not token ids: words that are one token."""
+
     def load(self, folder: Path, dtype: str) -> None:
+        self.open(settings(folder, dtype))
+
+    def open(self, fields: dict[str, Any]) -> None:
+        """Start the manager and the model with these settings of ModelConfig."""
         from millrace.model_manager.client.engine_client import EngineClient
         from millrace.model_manager.wire.config import ModelConfig
 
-        self._config = ModelConfig.parse(settings(folder, dtype))
+        self._config = ModelConfig.parse(fields)
         self._client = EngineClient.open(self._config)
 
     def run(self, items: list[Item]) -> list[int]:
-        from millrace import Generate, Prompt
+        from millrace import Generate
 
-        prompts = [
-            Prompt(
-                id=str(i),
-                token_ids=item.prompt_token_ids,
-                params={"max_tokens": item.num_output, "ignore_eos": True},
-            )
-            for i, item in enumerate(items)
-        ]
-        return _run(
+        prompts = [self._prompt(str(i), item) for i, item in enumerate(items)]
+        return run_pipeline(
             items, lambda p: p | beam.Create(prompts, reshuffle=False) | Generate(self._config) | beam.Map(_count)
         )
+
+    def _prompt(self, name: str, item: Item) -> Any:
+        from millrace import Prompt
+
+        content = {"token_ids": item.prompt_token_ids} if self.words is None else {"text": text_of(item, self.words)}
+        return Prompt(id=name, params={"max_tokens": item.num_output, "ignore_eos": True}, **content)
 
 
 class StaticHandler(ModelHandler[Item, PredictionResult, Any]):
@@ -77,7 +84,7 @@ class RunInferencePipeline:
         self._model = self._handler.load_model()
 
     def run(self, items: list[Item]) -> list[int]:
-        return _run(
+        return run_pipeline(
             items,
             lambda p: p | beam.Create(items, reshuffle=False) | RunInference(self._handler) | beam.Map(_inferred),
         )
@@ -91,7 +98,7 @@ def _inferred(result: PredictionResult) -> int:
     return int(result.inference)
 
 
-def _run(items: list[Item], build: Callable[[Any], Any]) -> list[int]:
+def run_pipeline(items: list[Item], build: Callable[[Any], Any]) -> list[int]:
     """Run a pipeline that yields one count an item, in any order; returns the counts in the order of `items`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "counts"

@@ -34,7 +34,8 @@ from .model_files import eos_token_ids, read_json
 _CACHE_GIB = 4.0
 """GiB of KV cache, where nothing is said."""
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-_WEIGHTS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_WEIGHTS = {"float32": "fp32", "bfloat16": "fp16", "float16": "fp16"}
+"""optimum's names for what the weights are kept in; it has none for bfloat16, in which the device computes with them."""
 _OURS = {
     "cache_size": "kv_cache_gib",
     "max_num_seqs": "max_num_seqs",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 
+from tests.model_manager.backends.gguf_files import write_gguf
 from tests.servers.prism import prism
 
 from .executed import NOTEBOOKS, execute
@@ -21,7 +22,8 @@ def main() -> None:
     """Overwrite the notebooks; a cell that fails ends it, and nothing more is written."""
     for path in [NOTEBOOKS / name for name in sys.argv[1:]] or sorted(NOTEBOOKS.glob("*.ipynb")):
         with tempfile.TemporaryDirectory() as folder:
-            notebook = execute(path.name, Path(folder, "notebooks"), Path(folder, "run"), PRISM=str(prism()))
+            given = {"PRISM": str(prism()), "GGUF": str(write_gguf(Path(folder, "millrace-tiny.gguf")))}
+            notebook = execute(path.name, Path(folder, "notebooks"), Path(folder, "run"), **given)
         text = _TEMPORARY.sub(r"\1", nbformat.writes(notebook))
         path.write_text(text + "\n", encoding="utf-8")
         print(f"{path.name}: {path.stat().st_size // 1024} kB")

@@ -10,6 +10,9 @@ import nbformat
 import psutil
 import pytest
 
+from millrace.model_manager.store.environments import environment_python, install
+from millrace.model_manager.wire.backends import BACKENDS
+from tests.model_manager.backends.gguf_files import write_gguf
 from tests.servers.prism import prism
 from tests.waiting import eventually
 
@@ -40,6 +43,19 @@ def test_the_notebook_of_streams_runs_on_prism(tmp_path: Path) -> None:
     written = [line.split()[1:3] for line in text.splitlines() if line.startswith("answers")]
     assert sorted(written) == [["Ghana", "Accra"], ["Japan", "Tokyo"], ["Peru", "Lima"]]
     assert "workers" in text, "of the plan"
+
+
+@pytest.mark.engines
+def test_the_notebook_of_engines_has_the_same_answers_of_each(tmp_path: Path) -> None:
+    for name in ("openvino", "ctranslate2", "llama_cpp"):
+        if not environment_python(name).exists():
+            install(BACKENDS[name])
+    notebook = _run("04_engines.ipynb", tmp_path, GGUF=str(write_gguf(tmp_path / "millrace-tiny.gguf")))
+    lines = _text(notebook).splitlines()
+    assert lines.count("  sum-1: 66") == 4
+    assert lines.count("  capital-3: Rome") == 4
+    assert lines[-4:] == [f"{name} 25600 tokens" for name in ("torch", "openvino", "ctranslate2", "llama_cpp")]
+    assert any("image/png" in output.get("data", {}) for output in outputs(notebook))
 
 
 def test_every_code_cell_that_shows_something_is_stored_with_it_and_with_no_path_of_a_machine() -> None:
