@@ -18,7 +18,8 @@ class Conversion:
 
     name: str
     environment: Environment | InstalledEngine
-    tool: str
+    tool: str | None
+    """A script beside its Python; None: the arguments are for Python."""
     arguments: Callable[[Path, Path, str], list[str]]
 
     def convert(self, checkpoint: Path, dtype: str) -> Path:
@@ -30,10 +31,11 @@ class Conversion:
 
     def _make(self, checkpoint: Path, target: Path, dtype: str) -> None:
         print(f"converting {checkpoint} to {target}", flush=True)
-        tool = self.environment.python().with_name(self.tool)
+        python = self.environment.python()
+        tool = [python.with_name(self.tool)] if self.tool else []  # its first line may name another Python
         unfinished = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [str(tool), *self.arguments(checkpoint, unfinished, dtype)]
+        command = [*map(str, [python, *tool]), *self.arguments(checkpoint, unfinished, dtype)]
         done = subprocess.run(command, capture_output=True, text=True, env=_offline(), check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -73,5 +75,5 @@ def _export_gguf(source: Path, target: Path, dtype: str) -> list[str]:
     return [str(Path(__file__).with_name("gguf_file.py")), str(source), str(target), dtype]
 
 
-GGUF = Conversion("gguf", GGUF_EXPORT, "python", _export_gguf)
+GGUF = Conversion("gguf", GGUF_EXPORT, None, _export_gguf)
 """A folder with `model.gguf`."""

@@ -35,7 +35,7 @@ _CACHE_GIB = 4.0
 """GiB of KV cache, where nothing is said."""
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _WEIGHTS = {"float32": "fp32", "bfloat16": "fp16", "float16": "fp16"}
-"""optimum's names for what the weights are kept in; it has none for bfloat16, in which the device computes with them."""
+"""optimum's names for what weights are kept in. It has none for bfloat16, in which the device computes all the same."""
 _OURS = {
     "cache_size": "kv_cache_gib",
     "max_num_seqs": "max_num_seqs",

@@ -52,9 +52,9 @@ def test_the_notebook_of_engines_has_the_same_answers_of_each(tmp_path: Path) ->
             install(BACKENDS[name])
     notebook = _run("04_engines.ipynb", tmp_path, GGUF=str(write_gguf(tmp_path / "millrace-tiny.gguf")))
     lines = _text(notebook).splitlines()
-    assert lines.count("  sum-1: 66") == 4
+    assert lines.count("  review-1: positive") == 4
     assert lines.count("  capital-3: Rome") == 4
-    assert lines[-4:] == [f"{name} 25600 tokens" for name in ("torch", "openvino", "ctranslate2", "llama_cpp")]
+    assert lines.count("  10240 tokens") == 2 * 4
     assert any("image/png" in output.get("data", {}) for output in outputs(notebook))
 
 
