@@ -1,0 +1,58 @@
+"""A pipeline and its engine by itself: who meets whom, what is kept of it, and its table."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.duels import BEAM, DUELS, shares
+from benchmarks.results import Match, Row, keep_duel, read
+from benchmarks.table import tables
+from benchmarks.texts import text_of, words_of
+from benchmarks.workload import Item
+
+BF16 = Match("opt-125m", "skewed", "bfloat16")
+
+
+def _row(engine: str, rate: float) -> Row:
+    return Row(BF16, engine, rate, [rate - 1, rate + 1], 1500.0, load_s=3.0, machine="A CPU", taken="2026-11-21")
+
+
+def test_every_side_of_a_duel_is_known_and_its_two_take_the_same_matches() -> None:
+    for sides in [*DUELS.values(), *BEAM.values()]:
+        assert set(sides) <= set(CONTENDERS)
+    for sides in DUELS.values():
+        first, second = (CONTENDERS[side] for side in sides)
+        assert (first.dtypes, first.shapes) == (second.dtypes, second.shapes)
+
+
+def test_rows_of_other_duels_of_the_same_match_stay(tmp_path: Path) -> None:
+    file = tmp_path / "engines.json"
+    keep_duel(file, [_row("pipeline-vllm", 90), _row("vllm", 100)])
+    keep_duel(file, [_row("pipeline-openvino", 50), _row("openvino", 50)])
+    keep_duel(file, [_row("pipeline-vllm", 99), _row("vllm", 100)])
+    kept = {row.engine: row.tokens_per_s for row in read(file)}
+    assert kept == {"pipeline-openvino": 50, "openvino": 50, "pipeline-vllm": 99, "vllm": 100}
+
+
+def test_a_line_of_the_table_has_both_and_the_share() -> None:
+    table = tables([_row("pipeline-vllm", 90), _row("vllm", 100), _row("pipeline-openvino", 51), _row("openvino", 50)])
+    assert "| opt-125m, skewed | `Generate`, tokens/s | by itself, tokens/s | share | load, s | peak, MB |" in table
+    assert "| vllm, bfloat16 | 90 (89–91) | 100 (99–101) | 0.90 | 3 / 3 | 1,500 / 1,500 |" in table
+    assert "| openvino, bfloat16 | 51 (50–52) | 50 (49–51) | 1.02 |" in table
+
+
+def test_a_pipeline_is_set_against_each_side_of_its_match() -> None:
+    lines = list(shares([_row("pipeline-vllm", 150), _row("beam-vllm", 100), _row("beam-vllm-32", 125)]))
+    assert [line.partition("MB")[2] for line in lines] == ["", ", pipeline 1.50 of it", ", pipeline 1.20 of it"]
+
+
+def test_a_text_has_as_many_tokens_as_the_ids_that_it_stands_for(tmp_path: Path) -> None:
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_ = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=bytes_, show_progress=False)
+    bpe.train_from_iterator(["the river and the mill, the miller and the wheel of the mill"] * 3, trainer)
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    item = Item([7, 1234, 99, 500, 8], 1)
+    assert len(bpe.encode(text_of(item, words_of(tmp_path))).ids) == 5
