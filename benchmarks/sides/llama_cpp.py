@@ -20,6 +20,8 @@ class LlamaCppServer:
 
     def load(self, folder: Path, dtype: str) -> None:
         del dtype  # the file's
+        # As the back end has it; else threads that spin while they wait take the client's core.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import xllamacpp
 
         self._words = words_of(folder.with_name(folder.name.partition(".gguf")[0]))
