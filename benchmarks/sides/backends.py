@@ -1,7 +1,7 @@
 """`Generate` over each back end, as a Beam pipeline: beside sides/beam.py, with what each back end is told.
 
 Settings are those that the engine by itself has (its own side), so that both do the same work: the prefix cache is off,
-as rounds repeat their prompts, and OpenVINO's KV cache is in u8, its own default.
+as rounds repeat their prompts, and OpenVINO's KV cache is in u8, its own default; vLLM compiles nothing, which takes minutes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def checkpoint_of(converted: Path) -> Path:
 
 
 def _vllm(folder: Path, dtype: str) -> dict[str, Any]:
-    return settings(folder, dtype) | {"kv_cache_gib": 2}
+    return settings(folder, dtype) | {"kv_cache_gib": 2, "backend_options": {"enforce_eager": True}}
 
 
 def _openvino(folder: Path, dtype: str) -> dict[str, Any]:
