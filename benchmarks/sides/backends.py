@@ -1,7 +1,8 @@
 """`Generate` over each back end, as a Beam pipeline: beside sides/beam.py, with what each back end is told.
 
 Settings are those that the engine by itself has (its own side), so that both do the same work: the prefix cache is off,
-as rounds repeat their prompts, and OpenVINO's KV cache is in u8, its own default; vLLM compiles nothing, which takes minutes.
+as rounds repeat their prompts, OpenVINO's KV cache is in u8, its own default, and vLLM compiles nothing, which takes
+minutes.
 """
 
 from __future__ import annotations

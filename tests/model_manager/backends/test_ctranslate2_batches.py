@@ -58,6 +58,11 @@ def test_a_batch_has_one_set_of_parameters_and_each_request_its_own_tokens() -> 
         _submit(library, length, temperature=temperature)
     generator.goes_on.set()
     told: list[tuple[str, bool]] = []
-    eventually(lambda: told.extend((event.request_id, event.finished) for event in library.poll()) or len(told) == 8)
+
+    def all_told() -> bool:
+        told.extend((event.request_id, event.finished) for event in library.poll())
+        return len(told) == 8
+
+    eventually(all_told)
     assert generator.batches == [[5], [2, 4], [3]]
     assert sorted(told) == sorted((f"of {length}", over) for length in (2, 3, 4, 5) for over in (False, True))
