@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+
 from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
 from millrace.model_manager.manager.router import Router
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
-from millrace.model_manager.wire.errors import ErrorInfo
+from millrace.model_manager.wire.errors import ErrorInfo, ModelDoesNotFit
 from millrace.model_manager.wire.logprobs import Logprobs
 from millrace.model_manager.wire.messages import (
     Cancel,
@@ -74,8 +76,10 @@ class Engine:
 class World:
     """A router, with clients and engines that only keep accounts."""
 
+    num_engines: int = 1
     now: float = 0.0
-    router: Router = field(default_factory=lambda: Router(SETTINGS, 0.0))
+    router: Router = field(default_factory=lambda: Router(SETTINGS, 0.0, cores=6))
+    engines: dict[int, Engine] = field(default_factory=dict)
     owed: dict[int, Counter[str]] = field(default_factory=dict)
     opened: dict[int, bool] = field(default_factory=dict)
     answers: list[tuple[int, Output | Failure]] = field(default_factory=list)
@@ -83,8 +87,13 @@ class World:
     aborts: Counter[tuple[int, str]] = field(default_factory=Counter)
     limits: dict[int, int] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
-    engine: Engine | None = None
     starts: int = 0
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of a world that has one."""
+        (engine,) = self.engines.values()
+        return engine
 
     # ── clients ──
 
@@ -93,7 +102,8 @@ class World:
         self.owed[client], self.opened[client] = Counter(), False
 
     def open(self, client: int) -> None:
-        self.router.open_model(client, OpenModel(CONFIG, "/"), self.now)
+        config = msgspec.structs.replace(CONFIG, num_engines=self.num_engines)
+        self.router.open_model(client, OpenModel(config, "/"), self.now)
         self.opened[client] = True
         self.settle()
 
@@ -116,35 +126,45 @@ class World:
         self.limits.pop(client, None)
         self.settle()
 
-    # ── the engine ──
+    # ── engines: each by its index ──
 
-    def load(self) -> None:
-        assert self.engine is not None
-        self.engine.ready = True
-        self.router.model(KEY).ready(0, INFO, self.now)
+    def load(self, *which: int) -> None:
+        for index in which or (0,):
+            self.engines[index].ready = True
+            self.router.model(KEY).ready(index, INFO, self.now)
+            self.settle()
+
+    def cannot_load(self, index: int = 0) -> None:
+        self.router.model(KEY).cannot_load(index, ModelDoesNotFit("no").info())
         self.settle()
 
-    def report(self, report: StepReport) -> None:
-        self.router.model(KEY).report(0, report, self.now)
+    def report(self, report: StepReport, index: int = 0) -> None:
+        self.router.model(KEY).report(index, report, self.now)
         self.settle()
 
-    def finish(self, name: str) -> None:
-        assert self.engine is not None
-        tokens = self.engine.tokens.pop(name)
-        reason = FinishReason.ABORT if name in self.engine.cancelled else FinishReason.LENGTH
-        self.engine.cancelled.discard(name)
-        self.report(StepReport(outputs=[output(name, [*tokens, 9], reason)]))
+    def finish(self, name: str, index: int = 0) -> None:
+        engine = self.engines[index]
+        tokens = engine.tokens.pop(name)
+        reason = FinishReason.ABORT if name in engine.cancelled else FinishReason.LENGTH
+        engine.cancelled.discard(name)
+        self.report(StepReport(outputs=[output(name, [*tokens, 9], reason)]), index)
 
-    def progress(self, name: str, token: int = 7) -> None:
-        assert self.engine is not None
-        self.engine.tokens[name].append(token)
-        self.report(StepReport(progress={name: [token]}))
+    def progress(self, name: str, token: int = 7, index: int = 0) -> None:
+        self.engines[index].tokens[name].append(token)
+        self.report(StepReport(progress={name: [token]}), index)
 
-    def die(self, *, hopeless: bool = False) -> None:
-        assert self.engine is not None
-        self.engine = None
-        self.router.model(KEY).died(0, "killed", hopeless=hopeless, now=self.now)
+    def die(self, index: int = 0, *, hopeless: bool = False) -> None:
+        del self.engines[index]
+        self.router.model(KEY).died(index, "killed", hopeless=hopeless, now=self.now)
         self.settle()
+
+    def held(self, index: int) -> set[str]:
+        return set(self.engines[index].tokens)
+
+    def holder(self, name: str) -> int:
+        """The engine that has this request."""
+        (index,) = [index for index in self.engines if name in self.held(index)]
+        return index
 
     # ── time and effects ──
 
@@ -160,27 +180,27 @@ class World:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Start():
-                assert self.engine is None, "a second engine"
-                self.engine = Engine()
+            case Start(_, _, _, index):
+                assert index not in self.engines, "a second engine in one place"
+                assert index < self.num_engines
+                self.engines[index] = Engine()
                 self.starts += 1
-            case Stop():
-                self.engine = None
-            case ToEngine(_, Submit(_, requests)):
-                self._engine_takes(requests)
-            case ToEngine(_, Cancel(_, names)):
-                assert self.engine is not None
-                self.engine.cancelled |= set(names) & set(self.engine.tokens)
+            case Stop(_, index):
+                del self.engines[index]
+            case ToEngine(_, Submit(_, requests), index):
+                self._engine_takes(index, requests)
+            case ToEngine(_, Cancel(_, names), index):
+                self.engines[index].cancelled |= set(names) & self.held(index)
             case ToClient(client, message) if client in self.owed:
                 self._client_takes(client, message)
 
-    def _engine_takes(self, requests: list[Request]) -> None:
-        assert self.engine is not None
-        assert self.engine.ready, "requests before the model is loaded"
+    def _engine_takes(self, index: int, requests: list[Request]) -> None:
+        engine = self.engines[index]
+        assert engine.ready, "requests before the model is loaded"
         for each in requests:
-            assert each.request_id not in self.engine.tokens, "a request twice in one engine"
-            self.engine.tokens[each.request_id] = list(each.output_token_ids)
-            self.engine.logprobs[each.request_id] = each.output_logprobs
+            assert all(each.request_id not in other.tokens for other in self.engines.values()), "it runs already"
+            engine.tokens[each.request_id] = list(each.output_token_ids)
+            engine.logprobs[each.request_id] = each.output_logprobs
 
     def _client_takes(self, client: int, message: object) -> None:
         match message:
@@ -207,23 +227,29 @@ class World:
             assert self.aborts[client, answer.request_id] >= 0, "aborted, and not by this client"
 
     def finish_all(self) -> None:
+        """Engines load and finish what they are given, until none has anything to do."""
         for _ in range(1000):
-            if self.engine is None:
-                break
-            if not self.engine.ready:
-                self.load()
-            elif self.engine.tokens:
-                self.finish(next(iter(self.engine.tokens)))
-            else:
+            for index, engine in list(self.engines.items()):
+                if not engine.ready:
+                    self.load(index)
+                elif engine.tokens:
+                    self.finish(next(iter(engine.tokens)), index)
+            if all(engine.ready and not engine.tokens for engine in self.engines.values()):
                 break
 
 
-def world(*clients: int) -> World:
-    made = World()
+def opened(*clients: int, num_engines: int = 1) -> World:
+    """Clients that have asked for the model, which no engine has loaded yet."""
+    made = World(num_engines)
     for client in clients:
         made.join(client)
         made.open(client)
-    made.load()
+    return made
+
+
+def world(*clients: int, num_engines: int = 1) -> World:
+    made = opened(*clients, num_engines=num_engines)
+    made.load(*range(num_engines))
     return made
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.model_manager.wire.errors import ModelDoesNotFit
 from millrace.model_manager.wire.logprobs import Logprobs
 from millrace.model_manager.wire.messages import CloseModel, Failure, FinishReason, Output, StepReport, Submit
 from millrace.model_manager.wire.transport import ProtocolError
-from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, output, request, world
+from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, opened, output, request, world
 
 
 def test_the_first_open_starts_one_engine_and_everybody_is_told_when_it_is_ready() -> None:
@@ -31,7 +30,6 @@ def test_a_retry_is_answered_from_what_is_kept() -> None:
     made.finish("a")
     made.submit(1, request("a"))
     assert names(made.answers) == [(1, "a"), (1, "a")]
-    assert made.engine is not None
     assert not made.engine.tokens
 
 
@@ -49,7 +47,6 @@ def test_a_kept_result_is_not_the_answer_to_another_prompt() -> None:
     made.submit(1, request("a"))
     made.finish("a")
     made.submit(1, request("a", prompt=5))
-    assert made.engine is not None
     assert "a" in made.engine.tokens
 
 
@@ -60,7 +57,6 @@ def test_a_new_engine_goes_on_with_the_tokens_there_are() -> None:
     made.progress("a", 4)
     made.die()
     made.load()
-    assert made.engine is not None
     assert made.engine.tokens == {"a": [3, 4]}
     made.finish("a")
     assert [answer.token_ids for _, answer in made.answers if isinstance(answer, Output)] == [[3, 4, 9]]
@@ -74,7 +70,6 @@ def test_a_new_engine_gets_the_log_probabilities_of_those_tokens() -> None:
         made.report(StepReport(progress={"a": [token]}, logprobs={"a": logprobs}))
     made.die()
     made.load()
-    assert made.engine is not None
     assert made.engine.tokens == {"a": [3, 4]}
     assert made.engine.logprobs == {"a": Logprobs([-0.5, -1.5], [True, False], [[3], [5]], [[-0.5], [-0.25]])}
 
@@ -89,9 +84,7 @@ def test_a_model_is_given_up_after_too_many_deaths_in_a_row() -> None:
 
 
 def test_a_death_while_loading_that_another_engine_would_die_too_fails_the_model_at_once() -> None:
-    made = World()
-    made.join(1)
-    made.open(1)
+    made = opened(1)
     made.die(hopeless=True)
     assert [error.kind for _, error in made.failures] == ["ModelLoadFailed"]
 
@@ -122,7 +115,6 @@ def test_what_no_engine_has_ends_when_its_time_is_up_with_what_it_has() -> None:
     assert isinstance(begun, Output)
     assert (begun.token_ids, begun.finish_reason) == ([3], FinishReason.DEADLINE)
     made.load()
-    assert made.engine is not None
     assert made.engine.tokens == {"patient": []}
 
 
@@ -148,21 +140,15 @@ def test_what_an_engine_has_it_ends_itself() -> None:
 
 
 def test_an_engine_is_given_the_most_urgent_first() -> None:
-    made = World()
-    made.join(1)
-    made.open(1)
+    made = opened(1)
     made.submit(1, *(request(str(n), priority=-n) for n in range(12)))
     made.load()
-    assert made.engine is not None
     assert sorted(made.engine.tokens, key=int) == [str(n) for n in range(4, 12)]
 
 
 def test_a_later_open_tries_a_failed_model_again() -> None:
-    made = World()
-    made.join(1)
-    made.open(1)
-    made.router.model(KEY).cannot_load(0, ModelDoesNotFit("no").info())
-    made.settle()
+    made = opened(1)
+    made.cannot_load()
     made.open(1)
     made.load()
     made.submit(1, request("a"))
@@ -187,25 +173,22 @@ def test_a_request_to_a_model_that_was_not_opened_is_a_breach_of_protocol() -> N
         made.router.submit(1, Submit(KEY, [request("a")]), 0.0)
 
 
-def test_a_request_that_kills_its_engine_fails_alone() -> None:
-    made = world(1)
-    made.submit(1, *(request(name) for name in ("poison", "b", "c", "d")))
-    for _ in range(20):
-        if made.engine is None or not made.engine.ready:
-            made.load()
-        assert made.engine is not None
-        if not made.engine.tokens:
-            break
-        if "poison" in made.engine.tokens:
-            made.die()
-        else:
-            made.finish(next(iter(made.engine.tokens)))
-    answers = {answer.request_id: answer for _, answer in made.answers}
-    poison = answers.pop("poison")
-    assert isinstance(poison, Failure)
-    assert poison.error.kind == "EngineKiller"
-    assert all(isinstance(answer, Output) for answer in answers.values())
-    assert len(answers) == 3
+@pytest.mark.parametrize("num_engines", [1, 3])
+def test_a_request_that_kills_its_engine_fails_alone(num_engines: int) -> None:
+    made = world(1, num_engines=num_engines)
+    made.submit(1, request("poison"), *(request(f"r{number}") for number in range(5)))
+    while any(engine.tokens or not engine.ready for engine in made.engines.values()):
+        for index, engine in list(made.engines.items()):
+            if not engine.ready:
+                made.load(index)
+            elif "poison" in engine.tokens:
+                made.die(index)
+            elif engine.tokens:
+                made.finish(next(iter(engine.tokens)), index)
+    failed = [answer for _, answer in made.answers if isinstance(answer, Failure)]
+    assert [(answer.request_id, answer.error.kind) for answer in failed] == [("poison", "EngineKiller")]
+    assert len(made.answers) == 6
+    assert made.starts == num_engines + SETTINGS.max_deaths_per_request + 1
 
 
 def test_requests_that_come_further_on_each_engine_are_not_suspected() -> None:
@@ -216,7 +199,6 @@ def test_requests_that_come_further_on_each_engine_are_not_suspected() -> None:
         made.progress("b")
         made.die()
         made.load()
-        assert made.engine is not None
         assert set(made.engine.tokens) == {"a", "b"}
 
 
@@ -227,7 +209,6 @@ def test_the_requests_of_a_dead_client_wait_for_a_retry_and_are_cancelled_then()
     made.pass_time(SETTINGS.orphan_grace - 1)
     made.submit(2, request("a"))
     made.pass_time(2)
-    assert made.engine is not None
     assert made.engine.cancelled == {"b"}
 
 
@@ -236,7 +217,6 @@ def test_a_client_that_closes_cancels_at_once() -> None:
     made.submit(1, request("a"), request("b"))
     made.submit(2, request("b"))
     made.leave(1, cleanly=True)
-    assert made.engine is not None
     assert made.engine.cancelled == {"a"}
 
 
@@ -258,14 +238,13 @@ def test_a_cancelled_request_is_not_given_to_the_next_engine() -> None:
     made.cancel(1, "a")
     made.die()
     made.load()
-    assert made.engine is not None
     assert set(made.engine.tokens) == {"b"}
 
 
 def test_an_idle_model_is_unloaded_and_comes_back_with_the_next_request() -> None:
     made = world(1)
     made.pass_time(SETTINGS.idle_timeout + 1)
-    assert made.engine is None
+    assert not made.engines
     made.submit(1, request("a"))
     made.load()
     made.finish("a")
@@ -277,20 +256,20 @@ def test_the_manager_is_done_when_its_last_client_has_been_gone_for_a_while() ->
     made.leave(1, cleanly=True)
     made.pass_time(SETTINGS.linger - 1)
     assert not made.router.is_done(made.now)
-    assert made.engine is not None
+    assert made.engines
     made.pass_time(2)
     assert made.router.is_done(made.now)
-    assert made.engine is None
+    assert not made.engines
 
 
 def test_a_model_that_another_has_replaced_ends_as_its_last_client_closes_it() -> None:
     made = world(1, 2)
     made.router.close_model(1, CloseModel(KEY, replaced=True), made.now)
     made.pass_time(0.2)
-    assert made.engine is not None, "the other client uses it"
+    assert made.engines, "the other client uses it"
     made.router.close_model(2, CloseModel(KEY, replaced=True), made.now)
     made.pass_time(0.2)
-    assert made.engine is None
+    assert not made.engines
 
 
 def test_an_observer_keeps_nothing_up() -> None:

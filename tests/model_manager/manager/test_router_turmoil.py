@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from millrace.model_manager.wire.errors import ModelDoesNotFit, NonFiniteLogits
+from millrace.model_manager.wire.errors import NonFiniteLogits
 from millrace.model_manager.wire.messages import Failure, Request, StepReport
-from tests.model_manager.manager.router_world import KEY, SETTINGS, World, request
+from tests.model_manager.manager.router_world import SETTINGS, World, request
 
+INDEX = st.integers(0, 2)
+"""Which engine, if there is one."""
 RARELY = st.integers(0, 7).map(lambda number: number == 5)
 
 
@@ -21,10 +24,11 @@ class Turmoil(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.numbers = 0
+        self.numbers = self.new = 0
 
-    @initialize(target=clients)
-    def first(self) -> int:
+    @initialize(target=clients, num_engines=st.sampled_from([1, 3]))
+    def first(self, num_engines: int) -> int:
+        self.world = World(num_engines)
         return self.join_and_open()
 
     @rule(target=clients)
@@ -51,49 +55,47 @@ class Turmoil(RuleBasedStateMachine):
         """Two of the six have deadlines."""
         return request(f"r{index}", int(prompt == 0), deadline=20.0 if index > 3 else None)
 
-    @rule(client=clients, index=st.integers(0, 5))
-    def cancel(self, client: int, index: int) -> None:
+    @rule(client=clients, count=st.integers(1, 12), family=st.sampled_from(["", "f", "g"]))
+    def submit_new(self, client: int, count: int, family: str) -> None:
         if self.world.opened.get(client):
-            self.world.cancel(client, f"r{index}")
+            named = [request(f"new {self.new + number}") for number in range(count)]
+            self.new += count
+            self.world.submit(client, *(msgspec.structs.replace(each, family=family) for each in named))
+
+    @rule(client=clients, data=st.data())
+    def cancel(self, client: int, data: st.DataObject) -> None:
+        if self.world.opened.get(client):
+            owed = sorted(+self.world.owed[client])
+            self.world.cancel(client, data.draw(st.sampled_from([*owed, "r0"])))
 
     @rule(client=clients, cleanly=st.booleans(), indeed=RARELY)
     def leave(self, client: int, cleanly: bool, indeed: bool) -> None:
         if indeed and client in self.world.owed:
             self.world.leave(client, cleanly=cleanly)
 
-    @precondition(lambda self: self.world.engine is not None and not self.world.engine.ready)
-    @rule()
-    def load(self) -> None:
-        self.world.load()
+    @rule(index=INDEX, refused=RARELY)
+    def load(self, index: int, refused: bool) -> None:
+        if index in self.world.engines and not self.world.engines[index].ready:
+            (self.world.cannot_load if refused else self.world.load)(index)
 
-    @precondition(lambda self: self.world.engine is not None and not self.world.engine.ready)
-    @rule(indeed=RARELY)
-    def refuse(self, indeed: bool) -> None:
-        if indeed:
-            self.world.router.model(KEY).cannot_load(0, ModelDoesNotFit("no").info())
-            self.world.settle()
-        else:
-            self.world.load()
+    @rule(index=INDEX, hopeless=RARELY)
+    def die(self, index: int, hopeless: bool) -> None:
+        if index in self.world.engines:
+            self.world.die(index, hopeless=hopeless and not self.world.engines[index].ready)
 
-    @precondition(lambda self: self.world.engine is not None)
-    @rule(hopeless=RARELY)
-    def die(self, hopeless: bool) -> None:
-        assert self.world.engine is not None
-        self.world.die(hopeless=hopeless and not self.world.engine.ready)
-
-    @precondition(lambda self: self.world.engine is not None and self.world.engine.tokens)
-    @rule(data=st.data(), what=st.sampled_from(["progress", "finish", "finish", "fail"]))
-    def step(self, data: st.DataObject, what: str) -> None:
-        assert self.world.engine is not None
-        name = data.draw(st.sampled_from(sorted(self.world.engine.tokens)))
+    @rule(index=INDEX, data=st.data(), what=st.sampled_from(["progress", "finish", "finish", "fail"]))
+    def step(self, index: int, data: st.DataObject, what: str) -> None:
+        if index not in self.world.engines or not self.world.held(index):
+            return
+        name = data.draw(st.sampled_from(sorted(self.world.held(index))))
         if what == "progress":
-            self.world.progress(name)
+            self.world.progress(name, index=index)
         elif what == "finish":
-            self.world.finish(name)
+            self.world.finish(name, index)
         else:
-            del self.world.engine.tokens[name]
-            self.world.engine.cancelled.discard(name)
-            self.world.report(StepReport(failures=[Failure(name, NonFiniteLogits("NaN").info())]))
+            del self.world.engines[index].tokens[name]
+            self.world.engines[index].cancelled.discard(name)
+            self.world.report(StepReport(failures=[Failure(name, NonFiniteLogits("NaN").info())]), index)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 30.0, 100.0]))
     def wait(self, seconds: float) -> None:
@@ -106,8 +108,16 @@ class Turmoil(RuleBasedStateMachine):
             self.world.settle()
 
     @invariant()
-    def engine_holds_no_more_than_it_can(self) -> None:
-        assert self.world.engine is None or len(self.world.engine.tokens) <= 8
+    def engines_hold_no_more_than_they_can(self) -> None:
+        assert all(len(engine.tokens) <= 8 for engine in self.world.engines.values())
+
+    @invariant()
+    def no_engine_is_idle_while_requests_wait(self) -> None:
+        """One may be kept for suspects."""
+        ready = [engine for engine in self.world.engines.values() if engine.ready]
+        held = {name for engine in ready for name in engine.tokens}
+        if any(owed.keys() - held for owed in (+each for each in self.world.owed.values())):
+            assert sum(not engine.tokens for engine in ready) <= 1
 
     def teardown(self) -> None:
         """Whatever happened: all who wait are answered, and when all have gone nothing is left."""
@@ -118,9 +128,9 @@ class Turmoil(RuleBasedStateMachine):
         self.world.pass_time(SETTINGS.orphan_grace + 1)
         self.world.finish_all()
         self.world.pass_time(SETTINGS.linger + SETTINGS.results_kept + 20)
-        assert self.world.engine is None
+        assert not self.world.engines
         assert self.world.router.is_done(self.world.now)
 
 
 TestTurmoil = Turmoil.TestCase
-TestTurmoil.settings = settings(max_examples=200, stateful_step_count=40)
+TestTurmoil.settings = settings(max_examples=260, stateful_step_count=40)
