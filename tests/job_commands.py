@@ -1,10 +1,24 @@
-"""The command line of a job, as a test starts it in a process of its own."""
+"""A job, as a test starts it in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 
 def job_command(command: str, source: object, output: object) -> list[str]:
     """`millrace COMMAND`, such as `run`, with this Python."""
     return [sys.executable, "-m", "millrace", command, "--input", str(source), "--output", str(output)]
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], **pipes: Any) -> Iterator[subprocess.Popen[str]]:
+    """The process of a command; killed with -9 at the end, if it is still there."""
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -5,13 +5,14 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.servers.http_threads import JsonHandler, running
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "flink"
 
@@ -32,31 +33,23 @@ class Rest(ThreadingHTTPServer):
         self.jobs = jobs
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(JsonHandler):
     server: Rest
 
-    def do_GET(self) -> None:
-        self._answer({"jobs": [{"id": job, "status": state} for job, state in self.server.jobs.items()]})
+    def _list(self) -> None:
+        self.send_json({"jobs": [{"id": job, "status": state} for job, state in self.server.jobs.items()]})
 
-    def do_PATCH(self) -> None:
+    def _cancel(self) -> None:
         self.server.jobs[self.path.rsplit("/", 1)[-1]] = "CANCELED"
-        self._answer({})
+        self.send_json({}, status=202)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def _answer(self, answer: object) -> None:
-        self.send_response(202)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+    do_GET, do_PATCH = _list, _cancel  # noqa: N815
 
 
 @pytest.fixture
 def rest() -> Iterator[Rest]:
-    with Rest({"a1": "RUNNING", "b2": "FINISHED", "c3": "RESTARTING"}) as server:
-        threading.Thread(target=server.serve_forever).start()
+    with running(Rest({"a1": "RUNNING", "b2": "FINISHED", "c3": "RESTARTING"})) as server:
         yield server
-        server.shutdown()
 
 
 def call(script: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

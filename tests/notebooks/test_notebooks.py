@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 
 from millrace.model_manager.store.environments import environment_python, install
 from millrace.model_manager.wire.backends import BACKENDS
 from tests.model_manager.backends.gguf_files import write_gguf
+from tests.runtime_folders import processes_of
 from tests.servers.prism import prism
 from tests.waiting import eventually
 
@@ -69,7 +68,7 @@ def _run(name: str, tmp_path: Path, **environment: str) -> nbformat.NotebookNode
     """The notebook with its outputs, which are the stored ones."""
     runtime = tmp_path / "run"
     notebook = execute(name, tmp_path / "notebooks", runtime, **environment)
-    eventually(lambda: not _engines(runtime))
+    eventually(lambda: not [*processes_of(runtime)])
     assert not runtime.exists()
     stored = nbformat.read(NOTEBOOKS / name, as_version=4)
     assert not differences(notebook, stored), "`make notebooks` stores new outputs"
@@ -78,11 +77,3 @@ def _run(name: str, tmp_path: Path, **environment: str) -> nbformat.NotebookNode
 
 def _text(notebook: nbformat.NotebookNode) -> str:
     return "".join(output.get("text", "") for output in outputs(notebook))
-
-
-def _engines(runtime: Path) -> list[int]:
-    found = []
-    for process in psutil.process_iter(["environ"]):
-        if (process.info["environ"] or {}).get("MILLRACE_RUNTIME_DIR") == str(runtime) and process.pid != os.getpid():
-            found.append(process.pid)
-    return found

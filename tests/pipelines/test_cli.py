@@ -1,11 +1,8 @@
-import contextlib
 import json
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,22 +14,14 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
+from tests.job_commands import job_command, started
 from tests.terminals import lines_of, on_terminal
+from tests.waiting import eventually
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "millrace", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-@contextlib.contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "millrace", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def test_help_and_version_need_no_beam() -> None:
@@ -114,14 +103,15 @@ def test_a_failure_in_a_worker_process_is_one_sentence_without_a_stack(tmp_path:
 @pytest.mark.usefixtures("runtime")
 def test_an_interrupt_is_one_sentence_keeps_the_rows_and_leaves_no_process(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(f"{n} {'x ' * 100}") + "\n" for n in range(20_000)))
-    flags = ["--input", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out/c", "--backend", "fake", *workers]
-    flags += ["--max_tokens", "200", "--linger", "0.1", "--orphan_grace", "0.1"]
-    with started("run", *flags) as process:
-        deadline = time.monotonic() + 200
-        while not any(path.stat().st_size for path in tmp_path.glob("out/c.tmp/*/completions-*")):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
+    command = job_command("run", f"{tmp_path}/a.jsonl", f"{tmp_path}/out/c")
+    command += ["--backend=fake", *workers, "--max_tokens=200", "--linger=0.1", "--orphan_grace=0.1"]
+
+    def wrote() -> bool:
+        assert process.poll() is None
+        return any(path.stat().st_size for path in tmp_path.glob("out/c.tmp/*/completions-*"))
+
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        eventually(wrote)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=200)

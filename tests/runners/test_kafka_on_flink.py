@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from tests.job_commands import job_command
+from tests.job_commands import job_command, started
 from tests.runners.targets import Servers, targets
 from tests.runners.watching import nothing_is_left
 from tests.servers.kafka import Kafka, kafka, until
@@ -31,17 +31,12 @@ def broker(tmp_path: Path) -> Iterator[Kafka]:
         yield running
 
 
-@contextmanager
-def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> Iterator[subprocess.Popen[str]]:
+def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
     command = job_command("run", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
     command += [f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
     command += ["--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def send(broker: Kafka, topic: str, numbers: Iterable[int]) -> None:

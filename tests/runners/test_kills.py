@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,10 @@ import pytest
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
-from tests.job_commands import job_command
+from tests.job_commands import job_command, started
 from tests.runners.targets import Servers, Target, targets
-from tests.runners.watching import nothing_is_left, status_of
+from tests.runners.watching import nothing_is_left
+from tests.runtime_folders import status_of
 from tests.servers.kafka import until
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
@@ -40,8 +41,7 @@ def prompts(tmp_path: Path) -> str:
     return str(tmp_path / "prompts-*.jsonl")
 
 
-@contextmanager
-def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterator[subprocess.Popen[str]]:
+def job(target: Target, servers: Servers, prompts: str, output: Path) -> AbstractContextManager[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
     command = job_command("run", prompts, output / "c")
     command += [
@@ -52,11 +52,7 @@ def job(target: Target, servers: Servers, prompts: str, output: Path) -> Iterato
         "--linger=120",
     ]
     command += [*target.job_flags(servers), *_CHECKPOINTS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def the_job(runtime: Path) -> JobStatus | None:

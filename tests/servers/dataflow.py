@@ -6,15 +6,15 @@ It takes jobs and says that they are done; it runs nothing.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.servers.http_threads import JsonHandler, running
 
 TOKEN = "ya29.a-token-that-nobody-may-see"
 
@@ -54,39 +54,19 @@ class DataflowService(ThreadingHTTPServer):
         return names | {"currentState": self.states.pop(0) if len(self.states) > 1 else self.states[0]}
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(JsonHandler):
     server: DataflowService
-
-    def do_GET(self) -> None:
-        self._exchange()
-
-    def do_POST(self) -> None:
-        self._exchange()
 
     def _exchange(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-        reply = json.dumps(self.server.answer(Exchange(self.command, self.path, body))).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
+        self.send_json(self.server.answer(Exchange(self.command, self.path, body)))
 
-    def log_message(self, *_: object) -> None:
-        """Tests look at `exchanges` instead."""
+    do_GET = do_POST = _exchange  # noqa: N815
 
 
-@contextmanager
-def serve() -> Iterator[DataflowService]:
+def serve() -> AbstractContextManager[DataflowService]:
     """On a free port of this machine, until the block ends."""
-    with DataflowService() as service:
-        thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield service
-        finally:
-            service.shutdown()
-            thread.join()
+    return running(DataflowService())
 
 
 def service_account(folder: Path, service: DataflowService) -> Path:

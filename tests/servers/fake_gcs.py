@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.servers.faulty_http import FaultyProxy, Reply, Request, Status, running
+from tests.servers.faulty_http import FaultyProxy, Reply, Request, Status
+from tests.servers.http_threads import running
 from tests.servers.installed import go_install, installed
 from tests.servers.processes import free_port, listens, serving
 

@@ -11,10 +11,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 _NOT_PASSED_ON = ("connection", "date", "server", "transfer-encoding", "content-length", "keep-alive")
@@ -262,19 +262,3 @@ class _Connection(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Tests look at `requests` instead."""
-
-
-P = TypeVar("P", bound=FaultyProxy)
-
-
-@contextlib.contextmanager
-def running(proxy: P) -> Iterator[P]:
-    """The proxy, at work in threads of this process."""
-    with proxy:
-        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            proxy.shutdown()
-            thread.join()

@@ -46,10 +46,13 @@ def go_install(package: str, version: str) -> Callable[[Path], None]:
     """What installs a Go program, built from its module."""
 
     def install(folder: Path) -> None:
-        environment = os.environ | {"GOBIN": str(folder), "GOFLAGS": "-p=1"}
-        command = ["go", "install", f"{package}@{version}"]
-        built = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if built.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed: {built.stderr[-2000:]}")
+        run("go", "install", f"{package}@{version}", GOBIN=str(folder), GOFLAGS="-p=1")
 
     return install
+
+
+def run(*command: str, cwd: Path | None = None, **environment: str) -> None:
+    """Run a builder; what it said is in the error where it fails."""
+    built = subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False)
+    if built.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {built.stdout[-2000:]}{built.stderr[-2000:]}")

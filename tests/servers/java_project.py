@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.servers.installed import installed
+from tests.servers.installed import installed, run
 
 _PROJECT = Path(__file__).parents[2] / "deploy" / "java"
 
@@ -23,7 +22,4 @@ def class_path() -> str:
 def _build(folder: Path) -> None:
     shutil.copytree(_PROJECT / "src", folder / "src")
     shutil.copy(_PROJECT / "pom.xml", folder)
-    command = ["mvn", "-q", "-B", "package", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {built.stdout[-2000:]}{built.stderr[-2000:]}")
+    run("mvn", "-q", "-B", "package", "dependency:copy-dependencies", "-DincludeScope=runtime", cwd=folder)

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from typing import Any
 from google.api_core.exceptions import DeadlineExceeded
 from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.servers.installed import installed
+from tests.servers.installed import installed, run
 from tests.servers.processes import free_port, listens, serving
 
 VERSION = "2.8.0"
@@ -123,11 +122,7 @@ def main(port: str, *topics: str) -> None:
 def _install(folder: Path) -> None:
     source = folder / "source"
     shutil.copytree(_SOURCE, source)
-    environment = os.environ | {"GOFLAGS": "-p=1 -mod=mod"}
-    command = ["go", "build", "-o", str(folder / "pubsubserver"), "."]
-    built = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {built.stderr[-2000:]}")
+    run("go", "build", "-o", str(folder / "pubsubserver"), ".", cwd=source, GOFLAGS="-p=1 -mod=mod")
 
 
 if __name__ == "__main__":

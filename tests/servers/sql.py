@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.servers.installed import installed
+from tests.servers.installed import installed, run
 from tests.servers.processes import free_port, listens, serving
 
 VERSION = "2.70.0"
@@ -19,10 +18,7 @@ _JAVA = ["java", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 def _install(folder: Path) -> None:
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-    command = ["mvn", "-q", "-B", "-f", str(_POM), *goal]
-    got = subprocess.run(command, capture_output=True, text=True, check=False)
-    if got.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {got.stdout[-2000:]}{got.stderr[-2000:]}")
+    run("mvn", "-q", "-B", "-f", str(_POM), *goal)
 
 
 def jars() -> Path:

@@ -19,7 +19,8 @@ from millrace.model_manager.store.cache_folder import cache_folder
 from tests.job_commands import job_command
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.backends.scenarios import PATIENCE
-from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left, status_of
+from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
+from tests.runtime_folders import status_of
 from tests.waiting import eventually
 
 ROWS = 300

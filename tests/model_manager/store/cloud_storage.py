@@ -15,7 +15,8 @@ from gcp_storage_emulator.server import create_server  # type: ignore[import-unt
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage  # type: ignore[import-untyped]
 
-from tests.servers.faulty_http import FaultyProxy, running
+from tests.servers.faulty_http import FaultyProxy
+from tests.servers.http_threads import running
 
 BUCKET = "models-of-a-test"
 

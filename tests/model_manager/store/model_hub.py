@@ -1,13 +1,12 @@
 """A model hub of this machine's own: the few endpoints that fetching a model takes, over real HTTP."""
 
 import hashlib
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
+
+from tests.servers.http_threads import JsonHandler, running
 
 COMMIT = "c0ffee" + 34 * "0"
 
@@ -33,14 +32,8 @@ class ModelHub(ThreadingHTTPServer):
         }
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _Answer(JsonHandler):
     server: ModelHub
-
-    def do_HEAD(self) -> None:
-        self._route()
-
-    def do_GET(self) -> None:
-        self._route()
 
     def _route(self) -> None:
         parts = unquote(self.path.partition("?")[0]).strip("/").split("/")
@@ -57,24 +50,18 @@ class _Answer(BaseHTTPRequestHandler):
         folder = self.server.models[model]
         if what == "revision":
             siblings = [{"rfilename": path.name} for path in sorted(folder.iterdir())]
-            return self._send_json({"id": model, "sha": COMMIT, "siblings": siblings})
+            return self.send_json({"id": model, "sha": COMMIT, "siblings": siblings})
         if what == "tree":
-            return self._send_json([_tree_entry(path) for path in sorted(folder.iterdir())])
+            return self.send_json([_tree_entry(path) for path in sorted(folder.iterdir())])
         return self._send_file(folder / parts[-1])
+
+    do_HEAD = do_GET = _route  # noqa: N815
 
     def _refuse(self, status: int, code: str) -> None:
         self.send_response(status)
         self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         self.end_headers()
-
-    def _send_json(self, content: object) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
     def _send_file(self, path: Path) -> None:
         body = path.read_bytes()
@@ -89,9 +76,6 @@ class _Answer(BaseHTTPRequestHandler):
             self.server.downloads.append(path.name)
             self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        """Tests look at `downloads` instead."""
-
 
 def _tree_entry(path: Path) -> dict[str, object]:
     body = path.read_bytes()
@@ -103,14 +87,6 @@ def _blob_id(body: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
 
 
-@contextmanager
-def serve(cache: Path) -> Iterator[ModelHub]:
+def serve(cache: Path) -> AbstractContextManager[ModelHub]:
     """The hub in a thread; `cache` is its client's cache folder."""
-    with ModelHub(cache) as hub:
-        thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield hub
-        finally:
-            hub.shutdown()
-            thread.join()
+    return running(ModelHub(cache))

@@ -11,7 +11,7 @@ from millrace.model_manager.store.adapters import digest_of
 from millrace.model_manager.store.contents import ADAPTER_FILES
 from millrace.model_manager.wire.errors import InvalidRequest, ModelNotFound
 from millrace.model_manager.wire.messages import Adapter
-from tests.model_manager.store import cloud_storage, model_hub
+from tests.model_manager.store import model_hub
 from tests.model_manager.store.checkpoints import contents, write_adapter
 from tests.model_manager.store.cloud_storage import CloudStorage
 from tests.model_manager.store.model_hub import ModelHub
@@ -29,15 +29,6 @@ def source(tmp_path: Path) -> Path:
     for name in LEFT_OUT:
         (folder / name).write_bytes(b"left out")
     return folder
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudStorage]:
-    with cloud_storage.serve(tmp_path / "objects") as cloud:
-        cloud.environment["MILLRACE_CACHE_DIR"] = str(tmp_path / "cache")
-        for name, value in cloud.environment.items():
-            monkeypatch.setenv(name, value)
-        yield cloud
 
 
 @pytest.fixture

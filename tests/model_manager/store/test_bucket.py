@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,9 @@ from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelE
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store import resolving_process
 from tests.model_manager.store.checkpoints import contents, write_checkpoint, write_openvino
-from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage, serve
+from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage
 from tests.servers.fake_gcs import downloads
 from tests.servers.faulty_http import ALWAYS, Held, Status
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudStorage]:
-    with serve(tmp_path / "objects") as cloud:
-        cloud.environment["MILLRACE_CACHE_DIR"] = str(tmp_path / "cache")
-        for name, value in cloud.environment.items():
-            monkeypatch.setenv(name, value)
-        yield cloud
 
 
 def test_a_folder_of_a_bucket_arrives_whole(cloud: CloudStorage, tmp_path: Path) -> None:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 
-import psutil
-
-from millrace.model_manager.client.status import read_status
-from millrace.model_manager.wire.errors import MillraceError
-from millrace.model_manager.wire.messages import Status
+from tests.runtime_folders import processes_of, status_of
 from tests.waiting import eventually
 
-
-def status_of(runtime: Path) -> Status | None:
-    with contextlib.suppress(MillraceError):
-        return read_status(runtime)
-    return None
+_ENGINE = "millrace.model_manager.engine.process"
 
 
 def in_full_swing(runtime: Path) -> dict[str, int]:
@@ -29,7 +19,7 @@ def in_full_swing(runtime: Path) -> dict[str, int]:
         return status is not None and any(counted.finished >= 10 for counted in status.jobs)
 
     eventually(some_finished)
-    status = read_status(runtime)
+    status = status_of(runtime)
     assert status is not None
     return {process.role: process.pid for process in status.processes}
 
@@ -40,16 +30,7 @@ def ids(output: Path) -> list[str]:
 
 
 def nothing_is_left(runtime: Path) -> None:
-    eventually(lambda: not runtime.exists() and not processes_of(runtime))
-
-
-def processes_of(runtime: Path) -> list[int]:
-    found = []
-    for process in psutil.process_iter(["environ"]):
-        mine = (process.info["environ"] or {}).get("MILLRACE_RUNTIME_DIR") == str(runtime)
-        if mine and process.pid != os.getpid():
-            found.append(process.pid)
-    return found
+    eventually(lambda: not runtime.exists() and not [*processes_of(runtime)])
 
 
 def clients_of(runtime: Path) -> list[int]:
@@ -57,16 +38,6 @@ def clients_of(runtime: Path) -> list[int]:
     return [process.pid for process in status.processes if process.role == "client"] if status else []
 
 
-def processes_in(runtime: Path) -> list[psutil.Process]:
-    return [psutil.Process(pid) for pid in processes_of(runtime)]
-
-
-def process_role(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return "engine" if "millrace.model_manager.engine.process" in process.cmdline() else "other"
-    return "gone"
-
-
 def engines_of(runtime: Path) -> set[int]:
     """Pids of the inference processes."""
-    return {process.pid for process in processes_in(runtime) if process_role(process) == "engine"}
+    return {process.pid for process in processes_of(runtime) if _ENGINE in (process.info["cmdline"] or [])}

@@ -10,13 +10,13 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.job_commands import job_command
+from tests.job_commands import job_command, started
 from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
 from tests.waiting import eventually
 
@@ -35,16 +35,11 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def job(prompts: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
     quick = ["--hang_timeout=2", "--linger=0.5", "--orphan_grace=0.5", "--backend=fake", "--max_tokens=20"]
     command = job_command("run", prompts, output / "c")
-    with subprocess.Popen([*command, *quick, *flags], stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return started([*command, *quick, *flags], stderr=subprocess.PIPE)
 
 
 def complete(process: subprocess.Popen[str], output: Path) -> None:

@@ -4,11 +4,10 @@ import base64
 import datetime
 import json
 import re
-import threading
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,6 +21,7 @@ from google.auth.credentials import AnonymousCredentials
 from millrace import Extract, ModelConfig, WriteBigQuery
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.writing.write_big_query import big_query_schema
+from tests.servers.http_threads import JsonHandler, running
 from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.purchases import ANSWERS, Purchase, PurchasesClient
 from tests.transforms.running import pipeline
@@ -31,22 +31,18 @@ MODEL = ModelConfig(model="any", max_num_seqs=4)
 PATH = r"/bigquery/v2/projects/shop/datasets/tables/tables/\w+/insertAll(\?.*)?"
 
 
-class Api(BaseHTTPRequestHandler):
+class Api(JsonHandler):
     """insertAll, as BigQuery has it; remembers rows, and takes them all."""
 
     rows: ClassVar[list[dict[str, Any]]] = []
 
-    def do_POST(self) -> None:
+    def _take(self) -> None:
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert re.fullmatch(PATH, self.path)
         self.rows.extend(row["json"] for row in said["rows"])
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(b'{"kind": "bigquery#tableDataInsertAllResponse"}')
+        self.send_json({"kind": "bigquery#tableDataInsertAllResponse"})
 
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+    do_POST = _take  # noqa: N815
 
 
 class Client:
@@ -77,16 +73,11 @@ def _insert(request: Any) -> Any:
 
 @pytest.fixture
 def api() -> Iterator[type[Api]]:
-    server = HTTPServer(("127.0.0.1", 0), Api)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    Client.api = f"http://127.0.0.1:{server.server_port}"
-    Api.rows.clear()
-    Client.made.clear()
-    yield Api
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(HTTPServer(("127.0.0.1", 0), Api)) as server:
+        Client.api = f"http://127.0.0.1:{server.server_port}"
+        Api.rows.clear()
+        Client.made.clear()
+        yield Api
 
 
 _LEXICAL = {
