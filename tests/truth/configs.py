@@ -25,16 +25,12 @@ from typing import Any
 import torch
 import transformers
 
-from millrace.model_manager.engine.engine import LLMEngine
-from millrace.model_manager.engine.loading.model_loader import load_model
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, ModelUnsupported
-from millrace.model_manager.wire.messages import Request
-from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.random_checkpoints import VOCAB, greedy
 from tests.model_manager.engine.tested_models import MODELS
+from tests.model_manager.engine.whole_engines import greedy_tokens, load_engine
 from tests.truth.config_draws import Draw, draw, each_alone
 
 MOST_PROMPT, MOST_OUTPUT, PROMPTS = 64, 12, 5
@@ -140,17 +136,7 @@ def _budgets(chance: random.Random) -> dict[str, Any]:
 
 def _answers(folder: Path, settings: dict[str, Any], asked: list[tuple[list[int], int]]) -> list[list[int]]:
     config = ModelConfig(model=str(folder), kv_cache_gib=0.02, dtype="float32", num_threads=1, **settings)
-    loaded = load_model(config, folder)
-    engine = LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(), None))
-    for index, (prompt, count) in enumerate(asked):
-        engine.add(Request(str(index), prompt, SamplingParams(max_tokens=count)))
-    outputs: dict[str, list[int]] = {}
-    while engine.has_work():
-        result = engine.step()
-        if result.failures:
-            raise RuntimeError(result.failures[0].error.message)
-        outputs |= {output.request_id: output.token_ids for output in result.outputs}
-    return [outputs[str(index)] for index in range(len(asked))]
+    return greedy_tokens(load_engine(folder, config), asked)
 
 
 def _is_tie(model: Any, tokens: list[int], ours: int, theirs: int) -> bool:

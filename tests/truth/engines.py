@@ -11,6 +11,7 @@ from millrace.model_manager.engine.interface import Engine
 from millrace.model_manager.engine.process import load_engine
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.messages import Failure, Output, Request, StartEngine
+from tests.model_manager.engine.whole_engines import ended
 
 FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL
 
@@ -23,11 +24,5 @@ def started(folder: Path = FOLDER, **settings: Any) -> Engine:
 
 def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, Output | Failure]:
     """Answers of requests that run together, by request id."""
-    for request in requests:
-        engine.add(request)
-    found: dict[str, Output | Failure] = {}
-    while engine.has_work():
-        result = engine.step()
-        found |= {output.request_id: output for output in result.outputs}
-        found |= {failure.request_id: failure for failure in result.failures}
-    return found
+    outputs, failures = ended(engine, requests)
+    return {**outputs, **failures}

@@ -30,6 +30,7 @@ from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.cuda.test_graphs import FakeCapture
 from tests.model_manager.engine.test_running_ahead import NotingSampler
 from tests.model_manager.engine.tested_models import qwen3
+from tests.model_manager.engine.whole_engines import outputs_of
 
 CPU = torch.device("cpu")
 BLOCK, NUM_BLOCKS, MAX_LEN = 16, 16, 64
@@ -105,13 +106,7 @@ def _generated(runner: Any) -> dict[str, list[int]]:
     info = ModelInfo("", "", "", "", "", max_num_seqs=3, eos_token_ids=[], load_seconds=0.0, **fields)
     engine = LLMEngine(runner, info, _settings(), StopRules(frozenset(), None))
     engine._sampler = NotingSampler([])
-    for request in REQUESTS:
-        engine.add(request)
-    outputs: dict[str, list[int]] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
-        engine.check_integrity()
-    return outputs
+    return {name: output.token_ids for name, output in outputs_of(engine, REQUESTS).items()}
 
 
 if __name__ == "__main__":

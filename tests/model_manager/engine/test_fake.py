@@ -16,9 +16,10 @@ from millrace.model_manager.engine.fake import FakeEngine
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.messages import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
+from tests.model_manager.engine.whole_engines import outputs_of
 
 
 @pytest.fixture
@@ -30,34 +31,25 @@ def request(name: str = "a", prompt: list[int] | None = None, **params: object) 
     return Request(name, prompt or [1, 2], SamplingParams.parse(params))
 
 
-def finish(engine: FakeEngine, *requests: Request) -> dict[str, Output]:
-    for asked in requests:
-        engine.add(asked)
-    outputs: dict[str, Output] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output for output in engine.step().outputs}
-    return outputs
-
-
 def test_tokens_depend_on_the_prompt_alone(engine: FakeEngine) -> None:
-    outputs = finish(engine, request("a"), request("b"), request("c", [1, 3]))
+    outputs = outputs_of(engine, [request("a"), request("b"), request("c", [1, 3])])
     assert outputs["a"].token_ids == outputs["b"].token_ids != outputs["c"].token_ids
     assert len(outputs["a"].token_ids) == 128
     assert outputs["a"].finish_reason is FinishReason.LENGTH
 
 
 def test_it_goes_on_from_the_tokens_of_another(engine: FakeEngine) -> None:
-    whole = finish(engine, request(max_tokens=9))["a"].token_ids
+    whole = outputs_of(engine, [request(max_tokens=9)])["a"].token_ids
     resumed = Request("a", [1, 2], SamplingParams(max_tokens=9), output_token_ids=whole[:4])
-    assert finish(engine, resumed)["a"].token_ids == whole
+    assert outputs_of(engine, [resumed])["a"].token_ids == whole
 
 
 def test_a_stop_token_and_a_stop_string_end_a_request() -> None:
     engine = FakeEngine.load(ModelConfig(backend="fake"), FOLDER)
-    whole = finish(engine, request())["a"].token_ids
-    by_token = finish(engine, request(stop_token_ids=[whole[3]]))["a"]
+    whole = outputs_of(engine, [request()])["a"].token_ids
+    by_token = outputs_of(engine, [request(stop_token_ids=[whole[3]])])["a"]
     assert (by_token.token_ids, by_token.stop_reason) == (whole[:4], whole[3])
-    by_string = finish(engine, request(stop=["e", "a", "s"]))["a"]
+    by_string = outputs_of(engine, [request(stop=["e", "a", "s"])])["a"]
     assert by_string.stop_reason in ("e", "a", "s")
 
 
@@ -65,7 +57,7 @@ def test_outputs_are_of_their_constraints() -> None:
     engine = FakeEngine.load(ModelConfig(backend="fake"), FOLDER)
     tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     asked = [request(str(n), [n], max_tokens=20, constraint={"regex": "[a-c]{3,}(yes|no)"}) for n in range(5)]
-    for output in finish(engine, *asked).values():
+    for output in outputs_of(engine, [*asked]).values():
         assert re.fullmatch("[a-c]{3,}(yes|no)", tokenizer.decode(output.token_ids))
         assert output.forced
 
@@ -74,7 +66,7 @@ def test_an_output_that_the_budget_cuts_short_has_all_its_text() -> None:
     engine = FakeEngine.load(ModelConfig(backend="fake"), FOLDER)
     asked = [request(str(n), [n], max_tokens=2, constraint={"regex": "a[a-z]*"}, ignore_eos=True) for n in range(5)]
     decoder = tokenizing.Tokenizer.load(FOLDER)
-    for each, output in zip(asked, finish(engine, *asked).values(), strict=True):
+    for each, output in zip(asked, outputs_of(engine, [*asked]).values(), strict=True):
         assert len(output.token_ids) == 2
         assert text_of(output, each.params, decoder) == decoder.joined(output.token_ids)
 
@@ -130,7 +122,7 @@ def test_the_folder_says_what_the_model_is(tmp_path: Path) -> None:
     engine = FakeEngine.load(ModelConfig(backend="fake"), tmp_path)
     info = engine.info
     assert (info.vocab_size, info.eos_token_ids, info.max_model_len) == (3, [0, 2], 50)
-    assert set(finish(engine, request(max_tokens=30))["a"].token_ids) == {1}
+    assert set(outputs_of(engine, [request(max_tokens=30)])["a"].token_ids) == {1}
     assert FakeEngine.load(ModelConfig(backend="fake", max_model_len=9), tmp_path).info.max_model_len == 9
 
 
@@ -138,7 +130,7 @@ def test_each_step_takes_the_delay_while_requests_run(tmp_path: Path, monkeypatc
     loaded = FakeEngine.load(ModelConfig(backend="fake"), tmp_path)
     slept: list[float] = []
     engine = FakeEngine(loaded.info, loaded._stop_rules, delay=0.25, sleep=slept.append)
-    finish(engine, request(max_tokens=3))
+    outputs_of(engine, [request(max_tokens=3)])
     assert slept == [0.25] * 3
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.5")
     assert FakeEngine.load(ModelConfig(backend="fake"), tmp_path)._delay == 0.5
@@ -162,7 +154,7 @@ def test_scores_and_embeddings_depend_on_the_prompt_alone(engine: FakeEngine) ->
             ("e2", [1, 3], "embed"),
         )
     }
-    outputs = finish(engine, *tasks.values(), request("g", [1, 2, 3], prompt_logprobs=2, max_tokens=2))
+    outputs = outputs_of(engine, [*tasks.values(), request("g", [1, 2, 3], prompt_logprobs=2, max_tokens=2)])
     assert outputs["s"].prompt_logprobs == outputs["s2"].prompt_logprobs
     assert outputs["s"].prompt_logprobs is not None
     assert [value < 0 for value in outputs["s"].prompt_logprobs.logprobs] == [True, True]

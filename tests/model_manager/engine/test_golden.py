@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.batches import deal_blocks, make_step
 from tests.model_manager.engine.tested_models import MODELS, ModelCase
+from tests.model_manager.engine.whole_engines import engine_of, outputs_of
 
 _LENGTHS = (1, 5, 16, 33, 64, 100, 17, 48)
 _OUTPUTS = (24, 40, 20, 30, 12, 25, 1, 30)
@@ -50,8 +49,7 @@ class _Golden:
         loaded = self._loaded if block_size == 8 else self._load(block_size)
         runner: Any = copy(loaded.runner)
         runner.num_blocks = num_blocks or runner.num_blocks
-        config = _config(block_size, **settings)
-        return LLMEngine(runner, loaded.info, config, StopRules(frozenset(), None))
+        return engine_of(replace(loaded, runner=runner), _config(block_size, **settings))
 
     @property
     def runner(self) -> Any:
@@ -86,21 +84,6 @@ golden = pytest.fixture(scope="module", params=[case for case in MODELS if case.
 any_golden = pytest.fixture(scope="module", params=[case for case in MODELS if not case.every_case], ids=_name)(_golden)
 
 
-def _finish(engine: LLMEngine, arrivals: Iterable[Request] = ()) -> dict[str, Output]:
-    """Step until nothing is left, a request arriving before each step while there are any."""
-    outputs: dict[str, Output] = {}
-    coming = deque(arrivals)
-    while coming or engine.has_work():
-        if coming:
-            engine.add(coming.popleft())
-        result = engine.step()
-        engine.check_integrity()
-        assert result.failures == []
-        outputs |= {output.request_id: output for output in result.outputs}
-    assert engine.stats().blocks_used == 0
-    return outputs
-
-
 def _check(golden: _Golden, outputs: dict[str, Output]) -> None:
     assert [outputs[str(index)].token_ids for index in range(len(_LENGTHS))] == golden.outputs
 
@@ -114,42 +97,36 @@ def test_alone(golden: _Golden) -> None:
     engine = golden.engine()
     outputs: dict[str, Output] = {}
     for index in range(len(_LENGTHS)):
-        outputs |= _finish(engine, [golden.request(index)])
+        outputs |= outputs_of(engine, [golden.request(index)])
     _check(golden, outputs)
     assert {output.finish_reason for output in outputs.values()} == {FinishReason.LENGTH}
 
 
 def test_all_at_once(golden: _Golden) -> None:
     engine = golden.engine()
-    for request in golden.requests():
-        engine.add(request)
-    _check(golden, _finish(engine))
+    _check(golden, outputs_of(engine, golden.requests()))
 
 
 def test_arriving_one_by_one_on_blocks_of_another_size(golden: _Golden) -> None:
     engine = golden.engine(block_size=64)
-    _check(golden, _finish(engine, golden.requests()))
+    _check(golden, outputs_of(engine, arrivals=golden.requests()))
 
 
 def test_with_prompts_computed_in_small_chunks(golden: _Golden) -> None:
     engine = golden.engine(max_num_seqs=6, max_num_batched_tokens=7)
-    _check(golden, _finish(engine, golden.requests()))
+    _check(golden, outputs_of(engine, arrivals=golden.requests()))
 
 
 def test_with_a_cache_so_small_that_sequences_are_preempted(golden: _Golden) -> None:
     engine = golden.engine(num_blocks=16)
-    for request in golden.requests():
-        engine.add(request)
-    _check(golden, _finish(engine))
+    _check(golden, outputs_of(engine, golden.requests()))
     assert engine.stats().preemptions > 0
 
 
 def test_with_prompts_found_in_the_prefix_cache(golden: _Golden) -> None:
     engine = golden.engine(prefix_caching=True)
     for _ in range(2):
-        for request in golden.requests():
-            engine.add(request)
-        outputs = _finish(engine)
+        outputs = outputs_of(engine, golden.requests())
         _check(golden, outputs)
     assert outputs["5"].cached_tokens > 0
     assert engine.stats().cached_tokens > 0
@@ -157,36 +134,28 @@ def test_with_prompts_found_in_the_prefix_cache(golden: _Golden) -> None:
 
 def test_beside_sampled_requests(golden: _Golden) -> None:
     engine = golden.engine()
-    for index in range(len(_LENGTHS)):
-        engine.add(golden.request(index, temperature=1.5, top_p=0.9, seed=index))
-        engine.add(golden.request(index))
-    outputs = _finish(engine)
+    sampled = [golden.request(index, temperature=1.5, top_p=0.9, seed=index) for index in range(len(_LENGTHS))]
+    outputs = outputs_of(engine, [each for pair in zip(sampled, golden.requests(), strict=True) for each in pair])
     _check(golden, outputs)
     assert [outputs[f"{index}-sampled"].token_ids for index in range(len(_LENGTHS))] != golden.outputs
 
 
 def test_going_on_from_tokens_that_an_engine_now_dead_had_generated(golden: _Golden) -> None:
     engine = golden.engine()
-    for index, output in enumerate(golden.outputs):
-        fresh = golden.request(index)
-        engine.add(
-            Request(
-                request_id=fresh.request_id,
-                prompt_token_ids=fresh.prompt_token_ids,
-                params=fresh.params,
-                output_token_ids=output[: len(output) // 2],
-            )
-        )
-    _check(golden, _finish(engine))
+    begun = [
+        msgspec.structs.replace(request, output_token_ids=output[: len(output) // 2])
+        for request, output in zip(golden.requests(), golden.outputs, strict=True)
+    ]
+    _check(golden, outputs_of(engine, begun))
 
 
 def test_all_of_that_at_once(any_golden: _Golden) -> None:
     """Arriving one by one, in chunks, preempted, then the longest twice more with what the prefix cache has kept."""
     engine = any_golden.engine(num_blocks=16, max_num_seqs=6, max_num_batched_tokens=20, prefix_caching=True)
-    _check(any_golden, _finish(engine, any_golden.requests()))
+    _check(any_golden, outputs_of(engine, arrivals=any_golden.requests()))
     assert engine.stats().preemptions > 0
     for _ in range(2):
-        output = _finish(engine, [any_golden.request(5)])["5"]
+        output = outputs_of(engine, [any_golden.request(5)])["5"]
         assert output.token_ids == any_golden.outputs[5]
     assert output.cached_tokens > 0
     assert any(len(set(output)) > len(output) // 3 for output in any_golden.outputs)

@@ -12,14 +12,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedConfig
 
-from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.model_loader import load_model
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.messages import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine.whole_engines import engine_of, outputs_of
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "alone": {"max_num_seqs": 1},
@@ -66,13 +65,7 @@ def _check_all(model: Any, folder: Path, tolerance: float) -> None:
     loaded = load_model(defaults, folder)
     for settings in _SETTINGS.values():
         config = msgspec.structs.replace(defaults, **settings)
-        engine = LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(), None))
-        for request in _requests():
-            engine.add(request)
-        outputs: dict[str, Output] = {}
-        while engine.has_work():
-            outputs |= {output.request_id: output for output in engine.step().outputs}
-            engine.check_integrity()
+        outputs = outputs_of(engine_of(loaded, config), _requests())
         for request in _requests():
             _check(model, request, outputs[request.request_id], tolerance)
 

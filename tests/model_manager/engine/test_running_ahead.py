@@ -34,6 +34,7 @@ from tests.model_manager.engine.history_runner import (
     request,
 )
 from tests.model_manager.engine.speculation.test_drafts import letters
+from tests.model_manager.engine.whole_engines import outputs_of
 
 
 class Order(HistoryRunner):
@@ -247,10 +248,4 @@ def _generate(runner: Any, requests: list[Request]) -> dict[str, list[int]]:
     info = ModelInfo("", str(Path()), "", "", "", num_blocks=40, eos_token_ids=[], load_seconds=0.0, **fields)
     engine = LLMEngine(runner, info, config, StopRules(frozenset(), None))
     engine._sampler = NotingSampler([])
-    for asked in requests:
-        engine.add(asked)
-    outputs: dict[str, list[int]] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
-        engine.check_integrity()
-    return outputs
+    return {name: output.token_ids for name, output in outputs_of(engine, requests).items()}

@@ -13,13 +13,13 @@ from tokenizers.models import WordLevel
 from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.draft_loading import load_with_draft
 from millrace.model_manager.engine.loading.model_loader import load_model
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine.whole_engines import engine_of, outputs_of
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +48,14 @@ def config(folder: Path, **settings: Any) -> ModelConfig:
 def answers(folder: Path, policy: Policy | None = None, **settings: Any) -> tuple[list[Output], LLMEngine]:
     asked = config(folder, **settings)
     loaded, draft_runner = load_with_draft(asked, folder)
-    engine = LLMEngine(
-        loaded.runner, loaded.info, asked, StopRules(frozenset(), None), draft_runner=draft_runner, policy=policy
-    )
+    engine = engine_of(loaded, asked, draft_runner=draft_runner, policy=policy)
     generator = torch.Generator().manual_seed(3)
+    requests = []
     for n in range(6):
         prompt = torch.randint(2, random_checkpoints.VOCAB, (5 + 9 * n,), generator=generator).tolist() * 2
         parameters = {"max_tokens": 40, "temperature": 0.4 * (n % 3), "repetition_penalty": 1 + 0.1 * (n % 2)}
-        engine.add(Request(str(n), prompt, SamplingParams.parse(parameters)))
-    outputs: dict[str, Output] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output for output in engine.step().outputs}
-        engine.check_integrity()
-    assert engine.stats().blocks_used == 0
+        requests.append(Request(str(n), prompt, SamplingParams.parse(parameters)))
+    outputs = outputs_of(engine, requests)
     return [outputs[str(n)] for n in range(6)], engine
 
 

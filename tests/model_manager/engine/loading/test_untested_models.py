@@ -19,14 +19,11 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.model_loader import load_model
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import Request
-from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.random_checkpoints import POSITIONS, VOCAB, common
+from tests.model_manager.engine.whole_engines import greedy_tokens, load_engine
 
 _HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
 
@@ -88,19 +85,13 @@ def test_an_untested_model_is_answered_as_transformers_does(
     model = random_checkpoints.write(tmp_path, make())
     budgets: dict[str, Any] = {"max_num_batched_tokens": 40, "max_num_seqs": 4, "num_threads": 1}
     config = ModelConfig(model="small", kv_cache_gib=0.01, **budgets, **settings)
-    loaded = load_model(config, tmp_path)
-    engine = LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(), None))
     chance = random.Random(3)
     prompts = [[chance.randrange(4, VOCAB) for _ in range(length)] for length in (1, 9, 40)]
-    for index, prompt in enumerate(prompts):
-        engine.add(Request(str(index), prompt, SamplingParams(max_tokens=20)))
-    outputs: dict[str, list[int]] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
-    assert {len(tokens) for tokens in outputs.values()} == {20}
+    outputs = greedy_tokens(load_engine(tmp_path, config), [(prompt, 20) for prompt in prompts])
+    assert {len(tokens) for tokens in outputs} == {20}
     if not settings:
-        assert [outputs[str(index)] for index in range(3)] == [random_checkpoints.greedy(model, p, 20) for p in prompts]
-        assert max(len(set(tokens)) for tokens in outputs.values()) > 5
+        assert outputs == [random_checkpoints.greedy(model, prompt, 20) for prompt in prompts]
+        assert max(len(set(tokens)) for tokens in outputs) > 5
 
 
 def test_a_model_has_as_many_positions_as_its_config_says(tmp_path: Path) -> None:

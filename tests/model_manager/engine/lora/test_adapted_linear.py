@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from transformers import GPT2Config, PreTrainedConfig
 
 from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import find_adapter
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Adapter, Failure, Output, Request
+from millrace.model_manager.wire.messages import Adapter, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import adapters_made_here, random_checkpoints
 from tests.model_manager.engine.tested_models import qwen3_moe
+from tests.model_manager.engine.whole_engines import ended, engine_of, outputs_of
 
 _PROMPTS = [[5 + number, *range(20, 20 + length)] for number, length in enumerate((3, 30, 17, 50))]
 _COUNT = 12
@@ -64,7 +64,7 @@ class _Case:
         loaded = self.loaded[max_loras]
         runner: Any = copy(loaded.runner)
         runner.num_blocks = num_blocks or runner.num_blocks
-        return LLMEngine(runner, loaded.info, config, StopRules(frozenset(), None), adapter_slots=loaded.adapter_slots)
+        return engine_of(replace(loaded, runner=runner), config)
 
     def request(self, name: str, index: int) -> Request:
         return _request(f"{name}{index}", _PROMPTS[index], self.adapters[name])
@@ -85,22 +85,6 @@ def _config(max_loras: int, **settings: Any) -> ModelConfig:
 def _request(request_id: str, prompt: list[int], adapter: Adapter | None) -> Request:
     params = SamplingParams(max_tokens=_COUNT, adapter=adapter.name if adapter else "")
     return Request(request_id, prompt, params, adapter=adapter)
-
-
-def _finish(engine: LLMEngine, arrivals: Iterable[Request] = ()) -> tuple[dict[str, Output], dict[str, Failure]]:
-    """Step until nothing is left, a request arriving before each step while there are any."""
-    outputs: dict[str, Output] = {}
-    failures: dict[str, Failure] = {}
-    coming = deque(arrivals)
-    while coming or engine.has_work():
-        if coming:
-            engine.add(coming.popleft())
-        result = engine.step()
-        engine.check_integrity()
-        outputs |= {output.request_id: output for output in result.outputs}
-        failures |= {failure.request_id: failure for failure in result.failures}
-    assert engine.stats().blocks_used == 0
-    return outputs, failures
 
 
 _LLAMA = ("q_proj", "k_proj", "o_proj", "down_proj", "up_proj")
@@ -132,54 +116,45 @@ def test_each_adapter_answers_otherwise(case: _Case) -> None:
 def test_alone_and_three_adapters_mixed_with_the_model_itself(case: _Case) -> None:
     engine = case.engine()
     for request in case.requests():
-        outputs, failures = _finish(engine, [request])
-        assert not failures
-        assert (
-            outputs[request.request_id].token_ids == case.outputs[request.request_id[:-1]][int(request.request_id[-1])]
-        )
-    for request in case.requests():
-        engine.add(request)
-    case.check(_finish(engine)[0])
+        name, index = request.request_id[:-1], int(request.request_id[-1])
+        assert outputs_of(engine, [request])[request.request_id].token_ids == case.outputs[name][index]
+    case.check(outputs_of(engine, case.requests()))
 
 
 def test_arriving_one_by_one_in_small_chunks(case: _Case) -> None:
-    case.check(_finish(case.engine(max_num_seqs=5, max_num_batched_tokens=7), case.requests())[0])
+    case.check(outputs_of(case.engine(max_num_seqs=5, max_num_batched_tokens=7), arrivals=case.requests()))
 
 
 def test_preempted(llama: _Case) -> None:
     engine = llama.engine(num_blocks=16)
-    for request in llama.requests():
-        engine.add(request)
-    llama.check(_finish(engine)[0])
+    llama.check(outputs_of(engine, llama.requests()))
     assert engine.stats().preemptions > 0
 
 
 def test_adapters_share_cached_beginnings_with_none_but_themselves(llama: _Case) -> None:
     engine = llama.engine(prefix_caching=True)
     for name in llama.outputs:
-        first, again = (_finish(engine, [llama.request(name, 3)])[0][f"{name}3"] for _ in range(2))
+        first, again = (outputs_of(engine, [llama.request(name, 3)])[f"{name}3"] for _ in range(2))
         assert (first.token_ids, again.token_ids) == (llama.outputs[name][3],) * 2
         assert (first.cached_tokens, again.cached_tokens) == (0, 48)
 
 
 def test_one_slot_serves_two_adapters_in_turn(llama: _Case) -> None:
     engine = llama.engine(max_loras=1)
-    for request in llama.requests(["a", "b", ""]):
-        engine.add(request)
-    llama.check(_finish(engine)[0], ["a", "b", ""])
-    llama.check(_finish(engine, llama.requests(["b", "a"]))[0], ["a", "b"])
+    llama.check(outputs_of(engine, llama.requests(["a", "b", ""])), ["a", "b", ""])
+    llama.check(outputs_of(engine, arrivals=llama.requests(["b", "a"])), ["a", "b"])
 
 
 def test_with_speculation(llama: _Case) -> None:
     engine = llama.engine(speculation="prompt_lookup")
-    llama.check(_finish(engine, llama.requests())[0])
+    llama.check(outputs_of(engine, arrivals=llama.requests()))
 
 
 def test_scores_and_vectors_are_the_adapters_too(llama: _Case) -> None:
     def scored(name: str) -> list[float]:
         request = llama.request(name, 1)
         request = msgspec.structs.replace(request, task="score", score_from=5)
-        found = _finish(llama.engine(), [request])[0][f"{name}1"].prompt_logprobs
+        found = outputs_of(llama.engine(), [request])[f"{name}1"].prompt_logprobs
         assert found is not None
         return found.logprobs
 
@@ -269,9 +244,7 @@ def test_a_bad_adapter_fails_its_own_request_by_name(llama: _Case, name: str, tm
     bad = find_adapter(str(tmp_path / "bad"))
     engine = llama.engine(max_loras=1)
     requests = [llama.request("a", 0), _request("bad", [5, 6], bad), llama.request("", 0), _request("bad2", [5], bad)]
-    for request in requests:
-        engine.add(request)
-    outputs, failures = _finish(engine)
+    outputs, failures = ended(engine, requests)
     assert {key: output.token_ids for key, output in outputs.items()} == {
         "a0": llama.outputs["a"][0],
         "0": llama.outputs[""][0],
@@ -282,7 +255,7 @@ def test_a_bad_adapter_fails_its_own_request_by_name(llama: _Case, name: str, tm
         with pytest.raises(InvalidRequest, match=message):
             raise failure.error.exception()
         assert failure.error.message.startswith(f"adapter {bad.name}: ")
-    llama.check(_finish(engine, llama.requests(["b"]))[0], ["b"])  # the slot is still good for others
+    llama.check(outputs_of(engine, llama.requests(["b"])), ["b"])  # the slot is still good for others
 
 
 @pytest.mark.parametrize(
@@ -293,7 +266,7 @@ def test_files_that_changed_or_went_since_the_request_was_sent(
 ) -> None:
     adapter = adapters_made_here.write(tmp_path / "gone", llama.model, seed=len(message))
     spoil(tmp_path / "gone")
-    _, failures = _finish(llama.engine(), [_request("bad", [5], adapter)])
+    _, failures = ended(llama.engine(), [_request("bad", [5], adapter)])
     assert message in failures["bad"].error.message
 
 
@@ -306,4 +279,4 @@ def test_a_model_that_takes_no_adapters_says_so(llama: _Case) -> None:
 
 
 def test_without_adapters_in_a_step_the_answers_are_the_compiled_models(llama: _Case) -> None:
-    llama.check(_finish(llama.engine(max_loras=0), llama.requests([""]))[0], [""])
+    llama.check(outputs_of(llama.engine(max_loras=0), llama.requests([""])), [""])

@@ -15,15 +15,14 @@ from transformers import LlamaForCausalLM
 
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.engine.engine import LLMEngine
-from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.quantization.precision import INT4_GROUP
 from millrace.model_manager.engine.quantization.rounding import round_groups, round_rows
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import find_adapter, resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.messages import Adapter, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import adapters_made_here
+from tests.model_manager.engine.whole_engines import load_engine, outputs_of
 
 _TEXT = "What is the capital of France? Paris. What is 3 + 4? 7. The review is positive because the food was good."
 _TARGETS = ("q_proj", "k_proj", "o_proj", "down_proj", "up_proj")
@@ -61,22 +60,19 @@ def _engine(dtype: str, quantization: str) -> LLMEngine:
     config = ModelConfig.parse(
         {**settings, "device": "cpu", "dtype": dtype, "quantization": quantization, "max_num_batched_tokens": 64}
     )
-    loaded = load_model(config, resolve(EMBEDDED_MODEL))
-    rules = StopRules(frozenset(), None)
-    return LLMEngine(loaded.runner, loaded.info, config, rules, adapter_slots=loaded.adapter_slots)
+    return load_engine(resolve(EMBEDDED_MODEL), config)
 
 
 def _scored(engine: LLMEngine, prompt: list[int], adapters: dict[str, Adapter]) -> Scored:
     """All of them in the same steps."""
-    for name, adapter in [("", None), *adapters.items()]:
-        params = SamplingParams(adapter=adapter.name if adapter else "")
-        engine.add(Request(name, prompt, params, task="score", score_from=1, adapter=adapter))
-    scored: Scored = {}
-    while engine.has_work():
-        for output in engine.step().outputs:
-            assert output.prompt_logprobs is not None
-            scored[output.request_id] = torch.tensor(output.prompt_logprobs.logprobs)
-    return scored
+    requests = [
+        Request(
+            name, prompt, SamplingParams(adapter=each.name if each else ""), task="score", score_from=1, adapter=each
+        )
+        for name, each in [("", None), *adapters.items()]
+    ]
+    found = {name: output.prompt_logprobs for name, output in outputs_of(engine, requests).items()}
+    return {name: torch.tensor(logprobs.logprobs) for name, logprobs in found.items() if logprobs is not None}
 
 
 def _wanted(model: Any, dtype: str, quantization: str, prompt: list[int], adapters: dict[str, Adapter]) -> Scored:

@@ -15,18 +15,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from millrace.model_manager.engine.cpu.matrix_ops import Format
 from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
-from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.quantization.precision import INT4_GROUP, check_formats, round_linears
 from millrace.model_manager.engine.quantization.rounded_linear import Int8Linear
 from millrace.model_manager.engine.quantization.rounding import round_groups, round_rows
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig, Quantization
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import Request
-from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine.whole_engines import greedy_tokens, load_engine
 
 _PROMPTS = [list(range(2, 2 + length)) for length in (1, 16, 37, 90)]
 _NEW_TOKENS = 40
@@ -135,15 +132,7 @@ def _config(**settings: Any) -> ModelConfig:
 def _generate(folder: Path, **settings: Any) -> list[list[int]]:
     """Greedy outputs of the engine, all prompts at once, computed in chunks."""
     config = _config(max_num_seqs=8, max_num_batched_tokens=32, **settings)
-    loaded = load_model(config, folder)
-    engine = LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(), None))
-    for index, prompt in enumerate(_PROMPTS):
-        params = SamplingParams(max_tokens=_NEW_TOKENS)
-        engine.add(Request(request_id=str(index), prompt_token_ids=prompt, params=params))
-    outputs: dict[str, list[int]] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
-    return [outputs[str(index)] for index in range(len(_PROMPTS))]
+    return greedy_tokens(load_engine(folder, config), [(prompt, _NEW_TOKENS) for prompt in _PROMPTS])
 
 
 def _greedy(model: Any) -> list[list[int]]:

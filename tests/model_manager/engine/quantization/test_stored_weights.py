@@ -13,17 +13,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.quantization.rounding import round_rows
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import ModelCorrupt
-from millrace.model_manager.wire.messages import Request
-from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.quantization.test_stored_formats import bitsandbytes_parts, gptq_parts, int32_fields
+from tests.model_manager.engine.whole_engines import engine_of, greedy_tokens
 
 Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
 """A layer's parts, and what they are worth."""
@@ -109,23 +106,21 @@ def test_what_a_quantized_checkpoint_is_worth_can_be_rounded_otherwise(tmp_path:
     assert _generate(tmp_path, quantization="int8") == (wanted, "int8")
 
 
-def test_a_layer_that_lacks_a_part_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        (None, r"model\.layers\.2\.mlp\.up_proj lacks scales"),
+        (torch.ones(5, 7), r"the parts of model\.layers\.2\.mlp\.up_proj do not belong together"),
+    ],
+)
+def test_a_layer_without_its_parts_is_named(tmp_path: Path, scales: torch.Tensor | None, message: str) -> None:
     _write(tmp_path, "gptq")
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
     del tensors["model.layers.2.mlp.up_proj.scales"]
-    save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(ModelCorrupt, match=r"model\.layers\.2\.mlp\.up_proj lacks scales"):
-        _generate(tmp_path)
-
-
-def test_parts_that_do_not_belong_together_are_named(tmp_path: Path) -> None:
-    _write(tmp_path, "gptq")
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-    tensors["model.layers.2.mlp.up_proj.scales"] = torch.ones(5, 7)
-    save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(ModelCorrupt, match=r"the parts of model\.layers\.2\.mlp\.up_proj do not belong together"):
+    more = {} if scales is None else {"model.layers.2.mlp.up_proj.scales": scales}
+    save_file(tensors | more, file, {"format": "pt"})
+    with pytest.raises(ModelCorrupt, match=message):
         _generate(tmp_path)
 
 
@@ -152,14 +147,8 @@ def _generate(folder: Path, **settings: Any) -> tuple[list[list[int]], str]:
     """The engine's greedy outputs, and what it says that layers are held in."""
     config = ModelConfig(model="small", dtype="float32", device="cpu", num_threads=1, kv_cache_gib=0.05, **settings)
     loaded = load_model(config, folder)
-    engine = LLMEngine(loaded.runner, loaded.info, config, StopRules(frozenset(), None))
-    for index, prompt in enumerate(_prompts()):
-        params = SamplingParams(max_tokens=_NEW_TOKENS)
-        engine.add(Request(request_id=str(index), prompt_token_ids=prompt, params=params))
-    outputs: dict[str, list[int]] = {}
-    while engine.has_work():
-        outputs |= {output.request_id: output.token_ids for output in engine.step().outputs}
-    return [_to_the_end(outputs[str(index)]) for index in range(len(_QUESTIONS))], loaded.info.quantization
+    outputs = greedy_tokens(engine_of(loaded, config), [(prompt, _NEW_TOKENS) for prompt in _prompts()])
+    return [_to_the_end(tokens) for tokens in outputs], loaded.info.quantization
 
 
 def _to_the_end(tokens: list[int]) -> list[int]:
