@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import time
 from collections import Counter
 from pathlib import Path
@@ -77,7 +78,8 @@ def measured(
     config = ModelConfig.parse({"max_num_seqs": batch, "speculation": speculation})
     runner = CountingRunner(model.runner)
     rules = StopRules(frozenset(model.info.eos_token_ids), None)
-    engine = LLMEngine(runner, model.info, config, rules, policy=Policy.unrestrained(drafts) if drafts else None)
+    policy = Policy(drafts, most_rows=math.inf, least_acceptance=0.0) if drafts else None
+    engine = LLMEngine(runner, model.info, config, rules, policy=policy)
     tokens = 0
     for request in asked:
         engine.add(request)
@@ -101,7 +103,11 @@ def requests(path: Path, tokenizer: Tokenizer, most: int) -> list[Request]:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:most]]
     chats = [row.get("messages") or [{"role": "user", "content": row["prompt"]}] for row in rows]
     return [
-        Request(str(n), tokenizer.encode_chat(chat), SamplingParams(max_tokens=row["max_tokens"]))
+        Request(
+            str(n),
+            tokenizer.encode(tokenizer.chat_text(chat), add_special_tokens=False),
+            SamplingParams(max_tokens=row["max_tokens"]),
+        )
         for n, (row, chat) in enumerate(zip(rows, chats, strict=True))
     ]
 

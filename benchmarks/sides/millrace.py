@@ -54,7 +54,7 @@ class MillraceEngine:
         """As the checkpoint counts: each weight once, in the bytes that it is held in."""
         info = self.engine.info
         itemsize = 2 if info.dtype in ("bfloat16", "float16") else 4
-        blocks = self.engine._blocks.num_touched
+        blocks = self.engine._blocks._untouched  # all before it were used at some time
         return {
             "weights_mb": weight_bytes(self._folder, itemsize, 1 if info.quantization == "int8" else itemsize) / 2**20,
             "kv_mb": blocks * info.block_size * kv_bytes_per_token(self._folder, info.kv_cache_dtype) / 2**20,

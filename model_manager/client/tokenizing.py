@@ -101,10 +101,6 @@ class Tokenizer:
             raise InvalidRequest("messages: this model has no chat template; give it a prompt instead")
         return self._template.render(messages)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer begins; raises what `chat_text` does."""
-        return self.encode(self.chat_text(messages), add_special_tokens=False)
-
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids; bytes that are no UTF-8 become U+FFFD."""
         text: str = self._encoder.decode(ids, skip_special_tokens=skip_special_tokens)

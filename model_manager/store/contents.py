@@ -10,7 +10,7 @@ from pathlib import Path
 from ..wire.backends import BACKENDS
 from ..wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from .engine_formats import check_format, is_in_format, readers
-from .footprint import read_header
+from .weight_headers import read_header
 
 WANTED = (
     "config.json",

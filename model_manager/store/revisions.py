@@ -20,9 +20,9 @@ from pathlib import Path
 from ..wire.errors import ModelCorrupt
 from .contents import WANTED, is_wanted
 from .engine_formats import ENGINE_FILES
-from .footprint import Header, read_header
 from .gguf import gguf_files, is_gguf, read_gguf
 from .resolving import in_bucket
+from .weight_headers import Header, read_header
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER = "folder-"

@@ -57,7 +57,7 @@ def rows(count: int, seed: int) -> list[Request]:
     questions = [one.prompt for kind in KINDS for one in examples(kind, -(-count // len(KINDS)), seed, Split.HELD_OUT)]
     made = []
     for number, question in enumerate(chance.sample(questions, count)):
-        ids = tokenizer.encode_chat([{"role": "user", "content": question}])
+        ids = tokenizer.encode(tokenizer.chat_text([{"role": "user", "content": question}]), add_special_tokens=False)
         made.append(Request(f"row-{number}", ids, SamplingParams.parse(_params(chance, number))))
     return made
 

@@ -51,11 +51,6 @@ class BlockManager:
         """Blocks that nobody holds."""
         return len(self._blank) + len(self._reusable) + self.num_blocks - self._untouched
 
-    @property
-    def num_touched(self) -> int:
-        """Blocks that were ever used: the memory that the cache takes."""
-        return self._untouched
-
     def allocate(self, sequence: Sequence, keep_free: int = 0) -> bool:
         """Give a waiting sequence blocks for all its tokens, the cached ones first, which then count as computed.
 

@@ -6,7 +6,6 @@ who may have how many drafts, and what becomes of them; not how they are guessed
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
@@ -52,11 +51,6 @@ class Policy:
         most_rows = _MOST_ROWS_CUDA if "cuda" in device else _MOST_ROWS_CPU
         most_certain = max(1, MOST_CERTAIN_LOGITS // vocab_size)
         return cls(num_speculative_tokens, most_rows, _LEAST_ACCEPTANCE, most_certain)
-
-    @classmethod
-    def unrestrained(cls, most_drafts: int) -> Policy:
-        """A policy that gives everybody so many drafts, whatever they cost; for benchmarks."""
-        return cls(most_drafts, math.inf, 0.0)
 
 
 def most_draft_rows(config: ModelConfig, device: str, vocab_size: int) -> int:

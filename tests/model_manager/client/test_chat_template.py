@@ -8,7 +8,7 @@ import pytest
 from millrace.model_manager.client.chat_template import ChatTemplate
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import InvalidRequest
-from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair
+from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair, encode_chat
 from tests.model_manager.client.tokenizers_made_here import byte_level_bpe, save
 
 ELABORATE = """
@@ -49,28 +49,28 @@ def test_a_template_file_wins_over_the_settings(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file:{{ messages[0].content }}", encoding="utf-8")
     pair = Pair(tmp_path)
     pair.agree_on_chat(USER)
-    assert pair.ours.decode(pair.ours.encode_chat(USER)) == "file:Hi"
+    assert pair.ours.decode(encode_chat(pair.ours, USER)) == "file:Hi"
 
 
 def test_of_named_templates_the_default_is_taken(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes:{{ messages[0].content }}"}]
     pair = Pair(save(byte_level_bpe(), tmp_path, chat_template=named))
     pair.agree_on_chat(USER)
-    assert pair.ours.decode(pair.ours.encode_chat(USER)) == "yes:Hi"
+    assert pair.ours.decode(encode_chat(pair.ours, USER)) == "yes:Hi"
 
 
 def test_the_older_template_file_is_the_last_resort(tmp_path: Path) -> None:
     save(byte_level_bpe(), tmp_path, chat_template=None)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "json:{{ messages[0].content }}"}')
     tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer.decode(tokenizer.encode_chat(USER)) == "json:Hi"
+    assert tokenizer.decode(encode_chat(tokenizer, USER)) == "json:Hi"
 
 
 def test_without_a_template_messages_are_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(save(byte_level_bpe(), tmp_path, chat_template=None))
     assert not tokenizer.has_chat_template
     with pytest.raises(InvalidRequest, match="no chat template"):
-        tokenizer.encode_chat(USER)
+        encode_chat(tokenizer, USER)
 
 
 def _render(source: str, content: str = "<b> & 'é'") -> str:

@@ -15,6 +15,7 @@ from millrace.model_manager.client.text_cuts import EXPRESSIONS
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
 from millrace.model_manager.wire.status import ModelInfo
+from tests.model_manager.client.tokenizer_pairs import encode_chat
 from tests.model_manager.client.tokenizers_made_here import KINDS, byte_level_bpe, byte_level_bpe_with_bos, save
 
 INFO = ModelInfo("m", "", "", "", "", vocab_size=400, max_model_len=40, max_num_seqs=1, num_blocks=1, block_size=8,
@@ -138,7 +139,7 @@ def test_token_ids_are_appended_as_they_are(tokenizer: Tokenizer) -> None:
 def test_a_conversation_is_continued_where_the_answer_begins(tokenizer: Tokenizer) -> None:
     encoding = Encoding(tokenizer, chat=None)
     messages = [{"role": "user", "content": "Hi"}]
-    asked = tokenizer.encode_chat(messages)
+    asked = encode_chat(tokenizer, messages)
     prompts: list[Prompt] = ["Hi", messages]
     for prompt in prompts:
         ids, first = encoding.context(prompt, INFO).continued("hello")

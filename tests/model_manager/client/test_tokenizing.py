@@ -16,7 +16,7 @@ from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
-from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair
+from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair, encode_chat
 from tests.model_manager.client.tokenizers_made_here import KINDS, TEXTS, added, byte_level_bpe, save
 
 
@@ -87,14 +87,14 @@ def test_random_conversations_too(pairs: Mapping[str, Pair], kind: str) -> None:
 def test_a_conversation_begins_with_one_bos(pairs: Mapping[str, Pair], kind: str) -> None:
     tokenizer = pairs[kind].ours
     (bos,) = tokenizer.encode("<s>", add_special_tokens=False)
-    assert tokenizer.encode_chat(USER).count(bos) == 1
+    assert encode_chat(tokenizer, USER).count(bos) == 1
 
 
 def test_a_template_without_bos_gets_none_as_in_transformers(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     pair = Pair(save(KINDS["byte_level_bpe_with_bos"](), tmp_path, chat_template=template))
     pair.agree_on_chat(CHAT)
-    assert pair.ours.encode_chat(USER) == pair.ours.encode("Hi", add_special_tokens=False)
+    assert encode_chat(pair.ours, USER) == pair.ours.encode("Hi", add_special_tokens=False)
 
 
 # ── where settings come from ─────────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +191,7 @@ def test_a_folder_without_tokenizer_is_not_found(tmp_path: Path) -> None:
 
 def test_the_templates_own_words_are_passed_on(pairs: Mapping[str, Pair]) -> None:
     with pytest.raises(InvalidRequest, match="Unknown role!"):
-        pairs["byte_level_bpe"].ours.encode_chat([{"role": "tool", "content": "x"}])
+        encode_chat(pairs["byte_level_bpe"].ours, [{"role": "tool", "content": "x"}])
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb" * 5000, 5, None, b"bytes"])

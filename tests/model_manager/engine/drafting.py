@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 
@@ -12,6 +13,11 @@ from millrace.model_manager.engine.interface import Longs
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.speculation.drafts import Drafter, Policy, Speculation
 from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, HistoryRunner, logits_after
+
+
+def unrestrained(most_drafts: int) -> Policy:
+    """Everybody gets so many drafts, whatever they cost."""
+    return Policy(most_drafts, most_rows=math.inf, least_acceptance=0.0)
 
 
 class Oracle:

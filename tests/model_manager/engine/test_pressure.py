@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 from millrace.model_manager.engine.scheduling import scheduler
 from millrace.model_manager.engine.scheduling.scheduler import Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
-from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.errors import PromptTooLong
 from millrace.model_manager.wire.messages import FinishReason, Request
-from tests.model_manager.engine.drafting import Oracle, speculate
+from tests.model_manager.engine.drafting import Oracle, speculate, unrestrained
 from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
 from tests.model_manager.engine.scheduling.test_scheduler import Driver
 
@@ -102,7 +101,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     if num_drafts:
         known = {name: reference_tokens(asked, 60) for name, asked in pressure.requests.items()}
         oracle = Oracle(known, wrong=lambda name, index: (index + len(name)) % wrong_drafts == 0)
-        speculate(under_test, oracle, Policy.unrestrained(num_drafts))
+        speculate(under_test, oracle, unrestrained(num_drafts))
     under_test.watch = Watch(
         under_test.engine._scheduler,
         lambda each: circle(pressure.requests[each.request_id], prefix_caching),

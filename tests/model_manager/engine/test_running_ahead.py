@@ -19,12 +19,11 @@ from millrace.model_manager.engine.interface import StepInput, StepOutput
 from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
 from millrace.model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, launch_by_torch
 from millrace.model_manager.engine.scheduling.stopping import StopRules
-from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.cuda.test_graphs import FakeCapture, _runners
-from tests.model_manager.engine.drafting import Fixed, speculate
+from tests.model_manager.engine.drafting import Fixed, speculate, unrestrained
 from tests.model_manager.engine.history_runner import (
     EOS,
     VOCAB_SIZE,
@@ -114,7 +113,7 @@ def test_what_samples_by_the_tokens_so_far_waits_for_them(params: dict[str, Any]
 
 def test_a_step_with_drafts_is_taken_in_at_once() -> None:
     under_test, events = ordered()
-    speculate(under_test, Fixed(1, 2), Policy.unrestrained(2))
+    speculate(under_test, Fixed(1, 2), unrestrained(2))
     asked = request(max_tokens=6)
     (output,) = under_test.run(asked)
     assert output.token_ids == reference_tokens(asked, 256)

@@ -19,6 +19,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
+from tests.model_manager.engine.drafting import unrestrained
 from tests.model_manager.engine.whole_engines import engine_of, outputs_of
 
 
@@ -62,7 +63,7 @@ def answers(folder: Path, policy: Policy | None = None, **settings: Any) -> tupl
 @pytest.mark.parametrize("num_drafts", [1, 4])
 def test_outputs_of_a_real_model_are_those_without_speculation(folder: Path, similar: Path, num_drafts: int) -> None:
     plain = [output.token_ids for output in answers(folder)[0]]
-    policy = Policy.unrestrained(num_drafts)
+    policy = unrestrained(num_drafts)
     copied, _ = answers(folder, policy, speculation="prompt_lookup")
     drafted, engine = answers(folder, policy, speculation="draft_model", draft_model=str(similar))
     assert [output.token_ids for output in copied] == plain

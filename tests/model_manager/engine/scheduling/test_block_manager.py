@@ -79,7 +79,7 @@ def test_memory_follows_what_runs_and_not_what_is_kept() -> None:
     blocks = BlockManager(1000, SIZE)
     for n in range(200):
         blocks.free(compute(blocks, sequence(*[n] * 9)))
-    assert blocks.num_touched == 64 + 3
+    assert blocks._untouched == 64 + 3
     assert blocks.num_free == 1000
     assert cached(blocks, *[199] * 9) == 8
     assert cached(blocks, *[99] * 9) == 0

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 
 from millrace.model_manager.engine.speculation.draft_model import DraftModel
-from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.messages import Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.engine.drafting import speculate
+from tests.model_manager.engine.drafting import speculate, unrestrained
 from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, HistoryRunner, reference_tokens
 
 
@@ -28,7 +27,7 @@ class DraftRunner(HistoryRunner):
 def drafted(draft_runner: DraftRunner, num_drafts: int = 3, max_tokens: int = 64, **settings: Any) -> EngineUnderTest:
     under_test = EngineUnderTest(**settings)
     drafter = DraftModel(draft_runner, under_test.engine._table, max_tokens=max_tokens)
-    speculate(under_test, drafter, Policy.unrestrained(num_drafts))
+    speculate(under_test, drafter, unrestrained(num_drafts))
     return under_test
 
 
@@ -106,7 +105,7 @@ def test_beyond_the_draft_models_positions_nothing_is_guessed() -> None:
 def test_guesses_are_tokens_even_where_the_draft_models_logits_are_not_finite() -> None:
     runner = HistoryRunner(broken=lambda history: len(history) % 3 == 0)
     under_test = EngineUnderTest()
-    speculate(under_test, DraftModel(runner, under_test.engine._table, max_tokens=64), Policy.unrestrained(3))
+    speculate(under_test, DraftModel(runner, under_test.engine._table, max_tokens=64), unrestrained(3))
     asked = request(max_tokens=30, temperature=1.0)
     (output,) = under_test.run(asked)
     assert output.token_ids == reference_tokens(asked, 256)

@@ -13,7 +13,7 @@ from millrace.model_manager.engine.speculation.drafts import Drafter, Policy
 from millrace.model_manager.engine.speculation.prompt_lookup import PromptLookup
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.engine.drafting import Fixed, Oracle, RepeatingRunner, speculate
+from tests.model_manager.engine.drafting import Fixed, Oracle, RepeatingRunner, speculate, unrestrained
 from tests.model_manager.engine.history_runner import (
     EOS,
     VOCAB_SIZE,
@@ -23,7 +23,7 @@ from tests.model_manager.engine.history_runner import (
     reference_tokens,
 )
 
-FOUR = Policy.unrestrained(4)
+FOUR = unrestrained(4)
 
 
 def request(request_id: str = "a", prompt: list[int] | None = None, **params: object) -> Request:
@@ -92,7 +92,7 @@ def answered(num_drafts: int) -> tuple[list[tuple[Any, ...]], int]:
         runner, stop_rules=StopRules(frozenset([EOS]), letters()), max_num_seqs=6, max_num_batched_tokens=64
     )
     if num_drafts:
-        speculate(under_test, PromptLookup(under_test.engine._table), Policy.unrestrained(num_drafts))
+        speculate(under_test, PromptLookup(under_test.engine._table), unrestrained(num_drafts))
     requests = [
         request(f"{n}-{repeat}", [1 + n] * 9 + [2, 3, 2], **{"max_tokens": 24, **params})
         for repeat in range(2)
@@ -203,7 +203,7 @@ def test_sampled_tokens_follow_the_models_distribution_whatever_is_guessed() -> 
     likely = int(logits.argmax())
     under_test = speculating(
         Fixed(likely, 5),
-        Policy.unrestrained(2),
+        unrestrained(2),
         runner=Constant(num_blocks=256),
         max_num_seqs=64,
         max_num_batched_tokens=256,

@@ -1,0 +1,34 @@
+"""The headers of a checkpoint's weights, read without loading them; knows no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_MOST_HEADER = 2**28
+Tensor = dict[str, Any]
+"""A tensor in a header of safetensors: `dtype`, `shape` and `data_offsets`."""
+
+
+class Header(NamedTuple):
+    """The header of a safetensors file, https://github.com/huggingface/safetensors#format."""
+
+    raw: bytes
+    """Its bytes, with the eight before them that say how long it is."""
+    tensors: dict[str, Tensor] | None
+    """By name; None if this is no header."""
+
+
+def read_header(path: Path) -> Header:
+    """The header of a file, damaged or not."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        raw = start + file.read(min(int.from_bytes(start, "little"), _MOST_HEADER))
+    try:
+        found = json.loads(raw[8:])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return Header(raw, None)
+    return Header(raw, {name: value for name, value in found.items() if name != "__metadata__"})
