@@ -1,9 +1,12 @@
+"""Fixtures of the command's tests."""
+
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from millrace.model_manager.client.status import stop_models
+from tests.pipelines.refusals import Refused
 
 
 @pytest.fixture
@@ -13,3 +16,8 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
     yield folder
     stop_models(folder)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    return Refused(capsys)

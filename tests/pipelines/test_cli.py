@@ -15,6 +15,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
 from tests.job_commands import job_command, started
+from tests.pipelines.refusals import Refused
 from tests.terminals import lines_of, on_terminal
 from tests.waiting import eventually
 
@@ -38,9 +39,8 @@ def test_the_version_is_the_installed_distributions() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["rn"], ["stop", "a", "b"], ["ps", "--jsn"]])
-def test_a_wrong_command_is_one_sentence_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(arguments) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_wrong_command_is_one_sentence_and_status_2(arguments: list[str], refused: Refused) -> None:
+    assert refused(*arguments)
 
 
 @pytest.mark.usefixtures("runtime")

@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from tests.waiting import eventually
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "flink" / "cluster.py"
 
@@ -46,12 +47,10 @@ class Flink:
 
     def kill(self, name: str) -> None:
         """End one of the processes as if its machine had failed, and wait until it is gone."""
-        process, deadline = psutil.Process(self.pid(name)), time.monotonic() + 60
+        process = psutil.Process(self.pid(name))
         process.kill()
         with contextlib.suppress(psutil.NoSuchProcess):
-            while process.status() != psutil.STATUS_ZOMBIE:
-                assert time.monotonic() < deadline, f"{name} does not end"
-                time.sleep(0.05)
+            eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, f"{name} ends")
 
     def up(self, *flags: str) -> None:
         """Start what does not run."""

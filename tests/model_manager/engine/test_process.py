@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -43,6 +42,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
 from millrace.model_manager.wire.transport import Connection, ConnectionLost, encode
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
+from tests.waiting import eventually
 
 DEADLINE = 60.0
 M = TypeVar("M", bound=Message)
@@ -390,7 +390,4 @@ def test_it_dies_with_the_manager_even_when_the_socket_stays_open() -> None:
             manager = Manager(ours, parent)
             manager.ready()
             parent.kill()
-        deadline = time.monotonic() + DEADLINE
-        while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, "the engine's end")

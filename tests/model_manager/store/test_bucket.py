@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.model_manager.store.checkpoints import contents, write_checkpoint, wr
 from tests.model_manager.store.cloud_storage import BUCKET, CloudStorage
 from tests.servers.fake_gcs import downloads
 from tests.servers.faulty_http import ALWAYS, Held, Status
+from tests.waiting import eventually
 
 
 def test_a_folder_of_a_bucket_arrives_whole(cloud: CloudStorage, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_download_killed_half_way_leaves_nothing_that_looks_whole_and_is_finis
     cloud.proxy.inject(Held(reached, release), downloads("model-00001-of-00002.safetensors"))
     with resolving_process.start(cloud.environment, address) as process:
         assert reached.wait(60)
-        _wait_for_file(tmp_path / "cache", "model-00000-of-00002.safetensors")
+        eventually(lambda: [*(tmp_path / "cache").rglob("model-00000-of-00002.safetensors")])
         process.kill()
     assert {path.parent.suffix for path in (tmp_path / "cache").rglob("*.safetensors*")} == {".partial"}
 
@@ -143,13 +143,6 @@ def test_a_download_killed_half_way_leaves_nothing_that_looks_whole_and_is_finis
     assert contents(resolve(address)) == contents(source)
     assert not list((tmp_path / "cache").rglob("*.partial"))
     assert "model-00000-of-00002.safetensors" not in cloud.proxy.downloads, "what was verified is kept"
-
-
-def _wait_for_file(folder: Path, name: str, deadline: float = 60.0) -> None:
-    end = time.monotonic() + deadline
-    while not list(folder.rglob(name)):
-        assert time.monotonic() < end, f"{name} did not appear"
-        time.sleep(0.01)
 
 
 def test_bytes_damaged_in_the_store_end_in_model_corrupt(cloud: CloudStorage, tmp_path: Path) -> None:

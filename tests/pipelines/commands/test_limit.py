@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.pipelines.cli import dispatch
+from tests.pipelines.refusals import Refused
 
 FLAGS = ["--backend", "fake", "--linger", "30", "--quiet"]
 
@@ -79,16 +80,10 @@ def test_every_command_has_it(command: str, flags: list[str], source: str, tmp_p
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--limit", "0"], "--limit 0: takes"),
+        (["--input", "rows.jsonl", "--limit", "0"], "--limit 0: takes"),
         (["--input", "watch:x/*.jsonl", "--limit", "3"], "watch:x/*.jsonl is a stream"),
     ],
 )
 @pytest.mark.usefixtures("runtime")
-def test_a_limit_that_means_nothing_is_refused(
-    flags: list[str], told: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if "--input" in flags:
-        assert dispatch(["run", *flags, "--output", str(tmp_path / "c")]) == 2
-    else:
-        assert run(source, tmp_path, *flags) == 2
-    assert told in capsys.readouterr().err
+def test_a_limit_that_means_nothing_is_refused(flags: list[str], told: str, tmp_path: Path, refused: Refused) -> None:
+    assert told in refused.run(*flags, "--output", str(tmp_path / "c"), *FLAGS)

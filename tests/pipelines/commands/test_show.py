@@ -1,3 +1,5 @@
+"""`millrace show` prints rows by their places."""
+
 import os
 import subprocess
 import sys
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.pipelines.cli import dispatch
+from tests.pipelines.refusals import Refused
 
 
 def test_rows_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,13 +21,10 @@ def test_rows_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines() == printed
 
 
-def test_a_place_without_a_row_is_one_sentence_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_without_a_row_is_one_sentence_and_status_2(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "a.jsonl").write_text('"one"\n')
-    assert dispatch(["show", f"{tmp_path}/a.jsonl@1"]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"millrace: no row begins at {tmp_path}/a.jsonl@1: takes what an id or a dead letter names\n"
-    )
+    told = f"millrace: no row begins at {tmp_path}/a.jsonl@1: takes what an id or a dead letter names\n"
+    assert refused("show", f"{tmp_path}/a.jsonl@1") == told
 
 
 def test_a_reader_that_has_had_enough_ends_it_without_a_word(tmp_path: Path) -> None:

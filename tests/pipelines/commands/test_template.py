@@ -12,6 +12,7 @@ import pytest
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
+from tests.pipelines.refusals import Refused
 
 ROWS = [
     {"id": "a", "text": "hello", "count": 3},
@@ -100,6 +101,7 @@ def test_a_rows_own_system_message_stays_and_token_ids_take_none(tmp_path: Path)
     assert "token ids" in letters(tmp_path / "s")["b"]["reason"]
 
 
+@pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -116,12 +118,7 @@ def test_a_rows_own_system_message_stays_and_token_ids_take_none(tmp_path: Path)
     ],
 )
 def test_what_cannot_be_is_one_error(
-    runtime: Path,
-    flags: list[str],
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    flags: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "rows.jsonl", ROWS)
@@ -130,8 +127,5 @@ def test_what_cannot_be_is_one_error(
     settings = json.loads((model / "tokenizer_config.json").read_text())
     del settings["chat_template"]
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert dispatch(["run", "--input", "rows.jsonl", "--output", "out/c", *FLAGS, *flags]) == 2
-    assert told in (said := capsys.readouterr().err)
-    assert said.count("millrace: ") == 1
+    assert told in refused.run("--input", "rows.jsonl", "--output", "out/c", *FLAGS, *flags)
     assert not list(tmp_path.glob("out/c-*"))
-    assert runtime.name

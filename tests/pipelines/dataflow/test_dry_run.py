@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.pipelines.commands.tasks import classify, embed, extract, generate, score
+from tests.pipelines.refusals import Refused
 
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/a-project/r/millrace:1"
 CLOUD = ["--project=a-project", "--region=us-central1", "--temp_location=gs://a-bucket/tmp"]
@@ -97,21 +98,17 @@ def test_a_model_behind_servers_needs_no_files_on_workers(capsys: pytest.Capture
     ],
 )
 def test_what_is_missing_or_cannot_be_is_one_sentence_before_anything_is_built(
-    flags: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str], told: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CLOUDSDK_COMPUTE_REGION", raising=False)
-    assert generate(flags) == 2
-    shown = capsys.readouterr().err
-    assert told in shown
-    assert shown.count("\n") == 1
+    assert told in refused.run(*flags)
 
 
 def test_without_credentials_nothing_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    assert generate([*JOB, *CLOUD]) == 2
-    assert "no Google credentials are found" in capsys.readouterr().err
+    assert "no Google credentials are found" in refused.run(*JOB, *CLOUD)
 
 
 @pytest.mark.usefixtures("no_network")

@@ -7,9 +7,8 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ import apache_beam as beam
 import pytest
 
 from millrace import Generate, Prompt, SamplingParams, WatchedFile, WriteCompletions
-from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.pipelines.commands.tasks import generate as main
 from tests.model_manager.engine import random_checkpoints
+from tests.runtime_folders import status_of
 from tests.transforms.running import pipeline
 from tests.waiting import eventually
 
@@ -89,10 +87,17 @@ class Job:
         assert len(found) == len(lines)
         return found
 
+    def name_and_see(self, model: str) -> None:
+        """Until the manager knows of the model, which is then being loaded."""
+        self.name(model)
+        eventually(lambda: model in self.known())
+
     def status(self) -> Status | None:
-        with suppress(MillraceError):
-            return read_status(self.runtime)
-        return None
+        return status_of(self.runtime)
+
+    def known(self) -> set[str]:
+        status = self.status()
+        return {Path(model.model).name for model in status.models} if status else set()
 
     def finished(self) -> int:
         status = self.status()
@@ -118,9 +123,8 @@ class Job:
 
         def look() -> None:
             work()
-            while not over.is_set():
+            while not over.wait(0.02):
                 self.engines()
-                time.sleep(0.02)
 
         thread = threading.Thread(target=look)
         thread.start()
@@ -185,8 +189,7 @@ def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys
 def test_of_two_quick_updates_the_later_one_holds(job: Job) -> None:
     def update() -> None:
         eventually(lambda: job.finished() > PROMPTS // 6)
-        job.name("b")
-        time.sleep(0.1)
+        job.name_and_see("b")
         job.name("c")
 
     with job.beside(update):
@@ -205,8 +208,7 @@ def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, ro
         status = job.status()
         assert status is not None
         victims = [process.pid for process in status.processes if process.role == role]
-        job.name("b")
-        time.sleep(0.07)
+        job.name_and_see("b")
         os.kill(victims[0], signal.SIGKILL)
 
     with job.beside(update):

@@ -1,3 +1,5 @@
+"""`millrace plan`: what a job will take, and what is wrong with the question."""
+
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -6,6 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.pipelines.cli import dispatch
+from tests.pipelines.refusals import Refused
 
 ROOT = Path(__file__).parents[3]
 PRICES = """
@@ -31,13 +34,6 @@ def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
     assert dispatch(["plan", *flags, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
-
-
-def told(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    assert dispatch(["plan", *flags]) == 2
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1
-    return shown
 
 
 def test_a_template_makes_the_prompts_that_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +103,7 @@ def test_text_is_counted_by_the_models_tokenizer_and_template(
 
 
 def test_what_a_trial_generated_stands_for_what_the_job_will(
-    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
     trial = [json.dumps({"id": "a", "text": "", "usage": {"completion_tokens": n}}) for n in (4, 8)]
     (tmp_path / "c-00000.jsonl").write_text("\n".join(trial))
@@ -115,10 +111,12 @@ def test_what_a_trial_generated_stands_for_what_the_job_will(
     plan = planned(capsys, *flags, "--trial", f"{tmp_path}/c-*.jsonl")
     assert plan["input"]["generated_tokens"] == 999 * 6
     assert planned(capsys, *flags, "--output_tokens", "2.5")["input"]["generated_tokens"] == round(999 * 2.5)
-    assert "exclude each other" in told(capsys, *flags, "--output_tokens", "2", "--trial", "x")
+    assert "exclude each other" in refused("plan", *flags, "--output_tokens", "2", "--trial", "x")
 
 
-def test_the_speed_may_be_of_our_benchmarks_and_must_be_one(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_speed_may_be_of_our_benchmarks_and_must_be_one(
+    rows: str, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
     results = str(ROOT / "benchmarks/results/pipeline.json")
     figures = json.loads(Path(results).read_text())["rows"]
     ours = next(row for row in figures if row["engine"] == "millrace-pipeline")
@@ -127,8 +125,8 @@ def test_the_speed_may_be_of_our_benchmarks_and_must_be_one(rows: str, capsys: p
     plan = planned(capsys, *flags, "--where", f"{where},engine=millrace-pipeline")
     assert plan["worker"]["tokens_per_second"] == ours["tokens_per_s"]
     assert "engine=millrace-pipeline" in plan["worker"]["measured"]
-    assert "beam-runinference-8, millrace-pipeline" in told(capsys, *flags, "--where", where)
-    assert "picks 0 of" in told(capsys, *flags, "--where", "dtype=int3")
+    assert "beam-runinference-8, millrace-pipeline" in refused("plan", *flags, "--where", where)
+    assert "picks 0 of" in refused("plan", *flags, "--where", "dtype=int3")
 
 
 def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
@@ -163,10 +161,8 @@ def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
         (["--input", "ROWS", "--frobnicate"], "--frobnicate"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
-    flags: list[str], sentence: str, rows: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sentence in told(capsys, *(rows if flag == "ROWS" else flag for flag in flags))
+def test_what_is_wrong_is_one_sentence(flags: list[str], sentence: str, rows: str, refused: Refused) -> None:
+    assert sentence in refused("plan", *(rows if flag == "ROWS" else flag for flag in flags))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +196,5 @@ def test_a_plan_says_what_it_does_not_know_of_another_engine(
         (["--endpoint", "host"], "--endpoint 'host': takes http:// or https:// URLs"),
     ],
 )
-def test_a_plan_refuses_what_an_engine_cannot(
-    rows: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in told(capsys, "--input", rows, "--tokens_per_second", "2", *flags)
+def test_a_plan_refuses_what_an_engine_cannot(rows: str, flags: list[str], said: str, refused: Refused) -> None:
+    assert said in refused("plan", "--input", rows, "--tokens_per_second", "2", *flags)

@@ -17,6 +17,7 @@ from millrace.pipelines.flags.options import parse
 from millrace.pipelines.job.run import run_job
 from millrace.pipelines.runners import job_server
 from millrace.pipelines.runners.job_server import hint_at_workers, runs_on_flink
+from tests.pipelines.refusals import Refused
 from tests.servers.job_service import FLINKS, job_service
 from tests.servers.processes import free_port
 
@@ -38,13 +39,11 @@ def of_a_topic(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("runner", ["PortableRunner", "FlinkRunner", "PrismRunner"])
 def test_a_job_server_that_is_not_there_ends_the_job_before_it_starts(
-    runner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runner: str, tmp_path: Path, refused: Refused
 ) -> None:
     nowhere = f"localhost:{free_port()}"
-    assert dispatch(["run", *files(tmp_path), "--runner", runner, "--job_endpoint", nowhere]) == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith(f"millrace: --job_endpoint {nowhere}: no job server at {nowhere} (Connection refused")
-    assert (shown.err.count("\n"), shown.out) == (1, "")
+    told = refused.run(*files(tmp_path), "--runner", runner, "--job_endpoint", nowhere)
+    assert told.startswith(f"millrace: --job_endpoint {nowhere}: no job server at {nowhere} (Connection refused")
 
 
 def test_what_accepts_connections_and_says_nothing_is_no_job_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,11 +54,9 @@ def test_what_accepts_connections_and_says_nothing_is_no_job_server(monkeypatch:
             asked(*PORTABLE, f"--job_endpoint={endpoint}")
 
 
-def test_a_runner_for_job_servers_takes_the_name_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["run", *files(tmp_path), *PORTABLE]) == 2
-    told = capsys.readouterr().err
+def test_a_runner_for_job_servers_takes_the_name_of_one(tmp_path: Path, refused: Refused) -> None:
+    told = refused.run(*files(tmp_path), *PORTABLE)
     assert told.startswith("millrace: --job_endpoint: is missing: --runner PortableRunner takes ")
-    assert told.count("\n") == 1
 
 
 def test_a_job_server_says_whether_it_is_flinks() -> None:

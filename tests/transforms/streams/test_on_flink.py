@@ -1,7 +1,6 @@
 """Streams on Flink, which goes back to its last checkpoint when a step fails: each row once, in its own window."""
 
 import json
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -63,14 +62,14 @@ def differently(row: Completion) -> Completion:
 
 
 class Noted(beam.DoFn):
-    """Notes the window of each prompt, in a file of its own: another attempt may find another one."""
+    """Notes the window of each prompt, in a file named by its id: another attempt may find another one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def process(self, prompt: Any, window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
         self._folder.mkdir(exist_ok=True)
-        (self._folder / uuid.uuid4().hex).write_text(json.dumps([prompt.id, window_label(window)]))
+        (self._folder / f"{prompt.id} {uuid.uuid4().hex}").write_text(json.dumps([prompt.id, window_label(window)]))
         yield prompt
 
 
@@ -86,9 +85,10 @@ def test_each_row_is_in_one_file_though_steps_fail(cluster: Flink, tmp_path: Pat
         (folder / "part").rename(folder / f"{number}.jsonl")
 
     def come() -> None:
+        """Each file when the rows of the one before it are read."""
         for number in range(FILES):
-            time.sleep(1.0)
             put(number)
+            until(lambda number=number: list((tmp_path / "noted").glob(f"{number}-*")), "its rows are read")
 
     def all_are_there(files: int) -> bool:
         return {row["id"] for _, row in rows(out)} == {
