@@ -1,5 +1,6 @@
 """What a failed prompt does to a job, and what `with_exception_handling` makes of it, beside what ParDo does."""
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -62,6 +63,12 @@ def generating(*given: Any, **named: Any) -> Any:
     return generate(client=PickyClient).with_exception_handling(*given, **named)
 
 
+def ends(job: beam.Pipeline, passes: bool, said: str) -> None:
+    """The job ends well, or with an error that says so."""
+    with contextlib.nullcontext() if passes else pytest.raises(ValueError, match=said):
+        job.run().wait_until_finish()
+
+
 BOTH = pytest.mark.parametrize("step", [par_do, generating])
 
 
@@ -82,11 +89,7 @@ def test_both_outputs_are_a_pair_and_have_their_tags(step: Any) -> None:
 def test_the_job_fails_where_more_than_the_threshold_failed(step: Any, failing: int, passes: bool) -> None:
     job = beam.Pipeline(runner="FnApiRunner")
     _ = job | beam.Create(prompts(10 - failing, failing)) | step(threshold=0.2)
-    if passes:
-        job.run().wait_until_finish()
-        return
-    with pytest.raises(ValueError, match=r"3 of 10 rows failed, more than threshold=0\.2|3 / 10 = 0\.3 > 0\.2"):
-        job.run().wait_until_finish()
+    ends(job, passes, r"3 of 10 rows failed, more than threshold=0\.2|3 / 10 = 0\.3 > 0\.2")
 
 
 def test_the_error_of_a_threshold_tells_one_failed_prompt() -> None:
@@ -103,11 +106,8 @@ def test_a_threshold_counts_in_each_window(step: Any, threshold_windowing: Any) 
     rows = [TimestampedValue(text, place * 5) for place, text in enumerate(prompts(9, 1))]
     handled = step(threshold=0.2, threshold_windowing=threshold_windowing)
     _ = job | beam.Create(rows).with_output_types(str) | beam.WindowInto(FixedWindows(10)) | handled
-    if threshold_windowing:
-        job.run().wait_until_finish()
-        return
-    with pytest.raises(ValueError, match=r"1 of 2 rows failed in the window \[40.*, 50|window.*1 / 2 = 0\.5 > 0\.2"):
-        job.run().wait_until_finish()
+    said = r"1 of 2 rows failed in the window \[40.*, 50|window.*1 / 2 = 0\.5 > 0\.2"
+    ends(job, threshold_windowing is not None, said)
 
 
 def stream(*texts: str) -> Any:
@@ -123,11 +123,7 @@ def stream(*texts: str) -> Any:
 def test_a_stream_has_its_threshold_in_each_window(step: Any, texts: list[str], passes: bool) -> None:
     job = beam.Pipeline(options=PipelineOptions(["--streaming"]))
     _ = job | stream(*texts) | beam.WindowInto(FixedWindows(20)) | step(threshold=0.5)
-    if passes:
-        job.run().wait_until_finish()
-        return
-    with pytest.raises(ValueError, match=r"2 of 2 rows failed in the window \[20|2 / 2 = 1\.0 > 0\.5"):
-        job.run().wait_until_finish()
+    ends(job, passes, r"2 of 2 rows failed in the window \[20|2 / 2 = 1\.0 > 0\.5")
 
 
 @BOTH

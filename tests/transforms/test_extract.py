@@ -22,7 +22,7 @@ from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.writing.output_rows import json_line
 from tests.transforms.constrained_client import LOGPROB_FREE, ConstrainedClient, constrained
 from tests.transforms.running import check, pipeline
-from tests.transforms.typed.invoices import SCHEMA, TYPES, Frozen, Invoice, Order, Plain
+from tests.transforms.typed.invoices import Frozen, Invoice, Order, Plain
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 DOCUMENTS = [f"Invoice {number}: Anna Larsen bought {number} lamps." for number in range(8)]
@@ -41,22 +41,6 @@ class SeenClient(ConstrainedClient):
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:
         self.asked.append((prompt, params))
         return super().submit(prompt, params, request_id=request_id)
-
-
-@pytest.mark.parametrize("rows", TYPES[:4], ids=lambda each: each.__name__)
-def test_rows_are_of_the_type_that_was_asked_for_wherever_they_are_sent(rows: Any) -> None:
-    with pipeline() as running:
-        found = running | beam.Create(DOCUMENTS) | Extract(rows, MODEL, open_client=ConstrainedClient)
-        check(found, lambda each: len(each) == 8 and all(type(row) is rows for row in each))
-        again = found | beam.Reshuffle() | beam.Map(lambda row: row)
-        check(again, lambda each: len(each) == 8 and all(type(row) is rows for row in each), "behind a coder")
-
-
-def test_rows_of_a_json_schema_are_a_named_tuple() -> None:
-    with pipeline() as running:
-        found = running | beam.Create(DOCUMENTS) | Extract(SCHEMA, MODEL, open_client=ConstrainedClient)
-        names = ("note", "order_id", "day", "state", "size", "field_class", "tags")
-        check(found, lambda rows: len(rows) == 8 and all(row._fields == names for row in rows))
 
 
 def test_what_takes_the_type_takes_the_rows() -> None:

@@ -47,11 +47,14 @@ def until_under_way(machine: Machine) -> None:
     eventually(lambda: machine.model_status().stats.steps > 5, "steps")
 
 
-def test_an_engine_that_is_killed_in_mid_run_is_replaced_and_its_requests_finish(machine: Machine) -> None:
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_an_engine_that_stops_answering_in_mid_run_is_replaced_and_its_requests_finish(
+    machine: Machine, blow: signal.Signals
+) -> None:
     client = machine.open()
     futures = submit(client, 16)
     until_under_way(machine)
-    kill(machine.engine_pid())
+    kill(machine.engine_pid(), blow)
     expect_whole(futures)
     assert machine.model_status().restarts == 1
 
@@ -69,14 +72,6 @@ def test_the_shipped_engine_goes_on_in_its_successor_with_the_same_tokens(machin
     }
     assert all(len(tokens) == TOKENS for tokens in interrupted.values())
     assert undisturbed == {name: interrupted[name] for name in undisturbed}
-
-
-def test_an_engine_that_stops_answering_is_replaced_and_its_requests_finish(machine: Machine) -> None:
-    client = machine.open()
-    futures = submit(client, 16)
-    until_under_way(machine)
-    kill(machine.engine_pid(), signal.SIGSTOP)
-    expect_whole(futures)
 
 
 def test_two_kills_in_mid_run_fail_no_request(machine: Machine) -> None:
@@ -187,25 +182,22 @@ def test_a_retry_of_a_dead_clients_requests_takes_over_what_runs(machine: Machin
     assert sum(each.finished for each in job.values()) == 4
 
 
-def test_a_model_that_cannot_be_loaded_fails_with_its_reason(machine: Machine) -> None:
-    machine.behave("refuse")
-    with pytest.raises(ModelDoesNotFit, match="needs 900 GiB"):
+@pytest.mark.parametrize(
+    ("behaviour", "error", "said", "starts"),
+    [
+        ("refuse", ModelDoesNotFit, "needs 900 GiB", 1),
+        ("crash", ModelLoadFailed, "no such module: imaginary", 1),
+        ("killed", EngineLost, "SIGKILL", SETTINGS.max_restarts + 1),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_fails_with_its_reason_and_is_tried_again_only_where_that_may_help(
+    machine: Machine, behaviour: str, error: type[Exception], said: str, starts: int
+) -> None:
+    machine.behave(behaviour)
+    with pytest.raises(error, match=said):
         machine.open()
+    assert machine.starts() == starts
     machine.wait_until_gone()
-
-
-def test_an_engine_that_cannot_start_fails_with_the_last_thing_that_it_wrote(machine: Machine) -> None:
-    machine.behave("crash")
-    with pytest.raises(ModelLoadFailed, match="no such module: imaginary"):
-        machine.open()
-    assert machine.starts() == 1
-
-
-def test_an_engine_that_is_always_killed_is_given_up_after_its_restarts(machine: Machine) -> None:
-    machine.behave("killed")
-    with pytest.raises(EngineLost, match="SIGKILL"):
-        machine.open()
-    assert machine.starts() == SETTINGS.max_restarts + 1
 
 
 def test_a_model_that_does_not_get_loaded_in_time_fails_and_the_setting_is_named(machine: Machine) -> None:

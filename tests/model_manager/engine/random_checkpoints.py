@@ -14,6 +14,9 @@ from transformers import (
     Qwen2Config,
 )
 
+from millrace.model_manager.engine.torch import falcon
+from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION, register
+
 VOCAB = 211
 POSITIONS = 256
 
@@ -66,6 +69,15 @@ def write(folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype = torch.
     model = model.eval().to(dtype)
     model.save_pretrained(folder, max_shard_size=shard)
     return model
+
+
+def hooked(config: PreTrainedConfig) -> Any:
+    """Transformers' model of `config`, its attention ours."""
+    register()
+    falcon.register()
+    classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    config._attn_implementation = IMPLEMENTATION
+    return classes[type(config)](config).eval()
 
 
 def greedy(model: Any, prompt: list[int], count: int) -> list[int]:

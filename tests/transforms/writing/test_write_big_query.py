@@ -22,10 +22,8 @@ from millrace import Extract, ModelConfig, WriteBigQuery
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.writing.write_big_query import big_query_schema
 from tests.servers.http_threads import JsonHandler, running
-from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.purchases import ANSWERS, Purchase, PurchasesClient
 from tests.transforms.running import pipeline
-from tests.transforms.typed.invoices import TYPES
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 PATH = r"/bigquery/v2/projects/shop/datasets/tables/tables/\w+/insertAll(\?.*)?"
@@ -141,15 +139,6 @@ def test_rows_arrive_as_they_were_extracted_in_a_table_that_is_made_for_them(api
 
 
 SENT = ["2024-02-29T23:30:00.500000+00:00", None, "2024-02-29T12:00:00+00:00"]
-
-
-@pytest.mark.parametrize("rows", TYPES, ids=lambda each: getattr(each, "__name__", "schema"))
-@pytest.mark.parametrize("details", [False, True])
-def test_all_that_extract_gives_fits_the_table(rows: Any, details: bool, api: type[Api]) -> None:
-    written(rows, ConstrainedClient, details)
-    (fields,) = Client.made
-    assert len(api.rows) == 3
-    assert all(fits(row, {"type": "RECORD", "mode": "REQUIRED", "fields": fields}) for row in api.rows)
 
 
 def test_decimals_have_room_and_mappings_are_pairs() -> None:

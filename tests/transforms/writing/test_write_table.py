@@ -3,7 +3,7 @@
 import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
@@ -11,14 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 
-from millrace import Extract, ModelConfig, WriteTable
+from millrace import ModelConfig, WriteTable
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.describe import record_of
-from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.running import pipeline
-from tests.transforms.typed.invoices import TYPES, Currency, Invoice, Line
-from tests.transforms.typed.plain import plain
+from tests.transforms.typed.invoices import Currency, Invoice, Line
 
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 INVOICE = Invoice(
@@ -49,32 +47,6 @@ def test_dates_decimals_rows_and_lists_are_columns_of_their_types(tmp_path: Path
     assert not table.schema.field("number").nullable
     (row,) = table.to_pylist()
     assert row == INVOICE._asdict() | {"lines": [INVOICE.lines[0]._asdict()], "currency": "EUR"}
-
-
-class Seen:
-    """Rows as they came to where the table is written."""
-
-    rows: ClassVar[list[Any]] = []
-
-    @classmethod
-    def row(cls, row: Any) -> None:
-        cls.rows.append(plain(row))
-
-
-@pytest.mark.parametrize("given_type", TYPES, ids=lambda each: getattr(each, "__name__", "schema"))
-@pytest.mark.parametrize("details", [False, True])
-def test_what_extract_gives_is_what_is_read(given_type: Any, details: bool, tmp_path: Path) -> None:
-    Seen.rows.clear()
-    documents = [{"id": number, "prompt": f"Anna Larsen: {number} lamps", "shop": number} for number in range(6)]
-    with pipeline() as running:
-        extract = Extract(given_type, MODEL, details=details, open_client=ConstrainedClient).with_exception_handling()
-        rows, _ = running | beam.Create(documents) | extract
-        _ = rows | WriteTable(str(tmp_path / "rows"))
-        _ = rows | beam.Map(Seen.row)
-    found = tables(tmp_path).to_pylist()
-    assert sorted(found, key=repr) == sorted(Seen.rows, key=repr)
-    assert len(found) > 3
-    assert not details or all(row["columns"] == f'{{"shop":{row["id"]}}}' for row in found)
 
 
 class Reading(NamedTuple):

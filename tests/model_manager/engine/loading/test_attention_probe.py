@@ -7,24 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from millrace.model_manager.engine.loading.attention_probe import probe_attention
 from millrace.model_manager.engine.paged_attention import AttentionLayout
-from millrace.model_manager.engine.torch import falcon
-from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION, register
 from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
+from tests.model_manager.engine.random_checkpoints import hooked
 
 _CPU = torch.device("cpu")
-
-
-def _model(config: PreTrainedConfig) -> Any:
-    register()
-    falcon.register()
-    classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    config._attn_implementation = IMPLEMENTATION
-    return classes[type(config)](config).eval()
 
 
 @pytest.mark.parametrize(
@@ -41,45 +32,44 @@ def _model(config: PreTrainedConfig) -> Any:
     ],
 )
 def test_the_layout_is_what_the_model_asks_for(make: Callable[[], PreTrainedConfig], wanted: AttentionLayout) -> None:
-    layout = probe_attention(_model(make()), _CPU, 256)
+    layout = probe_attention(hooked(make()), _CPU, 256)
     assert layout == wanted
     assert layout.num_layers == 3
 
 
-def test_a_layer_that_does_not_attend_is_noticed() -> None:
-    model = _model(random_checkpoints.llama_gqa())
-    model.model.layers[1].self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
-    with pytest.raises(ModelUnsupported, match=r"LlamaForCausalLM is not served: its 3 layers attend as \[0, 2\]"):
-        probe_attention(model, _CPU, 256)
+def _skipped(attention: Any) -> None:
+    attention.forward = lambda hidden_states, **_: (hidden_states, None)
 
 
-def test_layers_of_different_sizes_are_noticed() -> None:
-    model = _model(random_checkpoints.llama_gqa())
-    layer = model.model.layers[1].self_attn
-    layer.k_proj, layer.v_proj = (torch.nn.Linear(96, 32, bias=False) for _ in range(2))
-    with pytest.raises(ModelUnsupported, match="with different sizes"):
+def _narrower(attention: Any) -> None:
+    attention.k_proj, attention.v_proj = (torch.nn.Linear(96, 32, bias=False) for _ in range(2))
+
+
+def _asking(**options: Any) -> Callable[[Any], None]:
+    def change(attention: Any) -> None:
+        inner = attention.forward
+        attention.forward = lambda **kwargs: inner(**kwargs, **options)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_skipped, r"LlamaForCausalLM is not served: its 3 layers attend as \[0, 2\]"),
+        (_narrower, "with different sizes"),
+        (_asking(position_bias=torch.zeros(1)), "asks attention for what it does not do: position_bias"),
+        (_asking(indices=torch.zeros(1)), "LlamaAttention asks attention for what it does not do: indices"),
+        (_asking(is_causal=False), "no causal order"),
+    ],
+)
+def test_a_layer_that_attends_otherwise_is_noticed(change: Callable[[Any], None], said: str) -> None:
+    model = hooked(random_checkpoints.llama_gqa())
+    change(model.model.layers[1].self_attn)
+    with pytest.raises(ModelUnsupported, match=said):
         probe_attention(model, _CPU, 256)
 
 
 def test_a_window_that_no_sequence_outgrows_is_none() -> None:
-    model = _model(tested_models.gemma2())
+    model = hooked(tested_models.gemma2())
     assert probe_attention(model, _CPU, max_model_len=24).windows == (None,) * 3
-
-
-@pytest.mark.parametrize("option", ["position_bias", "indices"])
-def test_an_option_that_attention_does_not_know_is_noticed(option: str) -> None:
-    model = _model(random_checkpoints.llama_gqa())
-    layer = model.model.layers[1].self_attn
-    inner = layer.forward
-    layer.forward = lambda **kwargs: inner(**kwargs, **{option: torch.zeros(1)})
-    with pytest.raises(ModelUnsupported, match=f"LlamaAttention asks attention for what it does not do: {option}"):
-        probe_attention(model, _CPU, 256)
-
-
-def test_attention_in_both_directions_is_noticed() -> None:
-    model = _model(random_checkpoints.llama_gqa())
-    layer = model.model.layers[0].self_attn
-    inner = layer.forward
-    layer.forward = lambda **kwargs: inner(**kwargs, is_causal=False)
-    with pytest.raises(ModelUnsupported, match="no causal order"):
-        probe_attention(model, _CPU, 256)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     Gemma3TextConfig,
     GemmaConfig,
     LlamaConfig,
@@ -21,11 +20,10 @@ from transformers.models.llama import modeling_llama
 
 from millrace.model_manager.engine.loading.attention_probe import probe_attention
 from millrace.model_manager.engine.loading.own_masks import check_windows, own_windows
-from millrace.model_manager.engine.torch import falcon
-from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION, register
+from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION
 from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
-from tests.model_manager.engine.random_checkpoints import common
+from tests.model_manager.engine.random_checkpoints import common, hooked
 from tests.model_manager.engine.tested_models import MODELS
 
 _CPU = torch.device("cpu")
@@ -35,17 +33,9 @@ _WINDOWED: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 64, "
 _SERVED = [case for case in MODELS if "images" not in case.make.__name__]
 
 
-def _model(config: PreTrainedConfig) -> Any:
-    register()
-    falcon.register()
-    classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    config._attn_implementation = IMPLEMENTATION
-    return classes[type(config)](config).eval()
-
-
 @pytest.mark.parametrize("case", _SERVED, ids=lambda case: case.make.__name__)
 def test_what_masks_leave_is_what_attention_is_told(case: tested_models.ModelCase) -> None:
-    model = _model(case.make())
+    model = hooked(case.make())
     check_windows(model, probe_attention(model, _CPU, 256), _CPU, 256)
     assert model.config._attn_implementation == IMPLEMENTATION
 
@@ -62,7 +52,7 @@ def test_what_masks_leave_is_what_attention_is_told(case: tested_models.ModelCas
     ],
 )
 def test_windows_of_any_length_are_seen(make: Callable[[], PreTrainedConfig], wanted: tuple[int | None, ...]) -> None:
-    assert own_windows(_model(make()), _CPU, 32768) == wanted
+    assert own_windows(hooked(make()), _CPU, 32768) == wanted
 
 
 @pytest.mark.parametrize(
@@ -78,12 +68,12 @@ def test_windows_of_any_length_are_seen(make: Callable[[], PreTrainedConfig], wa
 )
 def test_attention_in_both_directions_is_seen_by_masks_and_modules(make: Callable[[], PreTrainedConfig]) -> None:
     with pytest.raises(ModelUnsupported, match="its attention is not causal") as raised:
-        own_windows(_model(make()), _CPU, 256)
+        own_windows(hooked(make()), _CPU, 256)
     assert any(name in str(raised.value) for name in ("is_causal=false", "use_bidirectional_attention=true"))
 
 
 def test_a_window_that_attention_is_not_told_of_is_noticed() -> None:
-    model = _model(tested_models.gemma2())
+    model = hooked(tested_models.gemma2())
     model.model.layers[0].self_attn.sliding_window = None
     layout = probe_attention(model, _CPU, 256)
     with pytest.raises(ModelUnsupported, match=r"windows \(24, None, 24\), and attention is told \(None, None, 24\)"):
@@ -96,7 +86,7 @@ def test_a_window_that_attention_is_not_told_of_is_noticed() -> None:
 def test_a_cache_that_forgets_what_masks_leave_is_noticed(window: int) -> None:
     """Llama's code knows no windows; transformers' caches do, of any config."""
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    model = _model(LlamaConfig(**_LONG | {"layer_types": kinds, "sliding_window": window}))
+    model = hooked(LlamaConfig(**_LONG | {"layer_types": kinds, "sliding_window": window}))
     with pytest.raises(ModelUnsupported, match=f"sees all positions, and .* cache keeps {window}") as raised:
         own_windows(model, _CPU, 32768)
     assert "layer_types=['sliding_attention'" in str(raised.value)
@@ -105,7 +95,7 @@ def test_a_cache_that_forgets_what_masks_leave_is_noticed(window: int) -> None:
 
 
 def test_masks_of_a_form_of_their_own_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = _model(random_checkpoints.llama_gqa())
+    model = hooked(random_checkpoints.llama_gqa())
 
     def every_other(**arguments: Any) -> Any:
         return create_causal_mask(**arguments, and_mask_function=lambda _b, _h, q, kv: (q - kv) % 2 == 0)

@@ -40,30 +40,30 @@ def test_what_answers_the_same_in_a_batch_is_served(
     assert "is not among the tested architectures" in caplog.text
 
 
-def test_code_that_ignores_the_positions_it_is_given_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random_checkpoints.write(tmp_path, random_checkpoints.llama_gqa())
-    rotary: Any = modeling_llama.LlamaRotaryEmbedding.forward
+def _by_place(rotary: Any) -> Any:
+    """Ignores the positions that it is given."""
 
-    def by_place(self: Any, x: torch.Tensor, **_positions: torch.Tensor) -> Any:
+    def forward(self: Any, x: torch.Tensor, **_positions: torch.Tensor) -> Any:
         return rotary(self, x, position_ids=torch.arange(x.shape[1]).unsqueeze(0))
 
-    monkeypatch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", by_place)
-    with pytest.raises(ModelUnsupported, match="LlamaForCausalLM is not served: in a batch it answers otherwise"):
-        _load(tmp_path)
+    return forward
 
 
-def test_code_that_mixes_what_shares_a_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _with_neighbour(feed_forward: Any) -> Any:
+    """Mixes what shares a batch."""
+    return lambda self, x: feed_forward(self, x) + x.roll(1, dims=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "change"),
+    [(modeling_llama.LlamaRotaryEmbedding, _by_place), (modeling_llama.LlamaMLP, _with_neighbour)],
+)
+def test_code_that_answers_otherwise_in_a_batch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, change: Any
+) -> None:
     random_checkpoints.write(tmp_path, random_checkpoints.llama_gqa())
-    feed_forward: Any = modeling_llama.LlamaMLP.forward
-
-    def with_neighbour(self: Any, x: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = feed_forward(self, x) + x.roll(1, dims=1)
-        return mixed
-
-    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", with_neighbour)
-    with pytest.raises(ModelUnsupported, match="in a batch it answers otherwise than alone"):
+    monkeypatch.setattr(module, "forward", change(module.forward))
+    with pytest.raises(ModelUnsupported, match="LlamaForCausalLM is not served: in a batch it answers otherwise than"):
         _load(tmp_path)
 
 
