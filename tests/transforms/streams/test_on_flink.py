@@ -4,6 +4,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,14 @@ def test_each_row_is_in_one_file_though_steps_fail(cluster: Flink, tmp_path: Pat
         (folder / "part").write_text("".join(lines))
         (folder / "part").rename(folder / f"{number}.jsonl")
 
+    def is_read(number: int) -> bool:
+        return any((tmp_path / "noted").glob(f"{number}-*"))
+
     def come() -> None:
         """Each file when the rows of the one before it are read."""
         for number in range(FILES):
             put(number)
-            until(lambda number=number: list((tmp_path / "noted").glob(f"{number}-*")), "its rows are read")
+            until(partial(is_read, number), "its rows are read")
 
     def all_are_there(files: int) -> bool:
         return {row["id"] for _, row in rows(out)} == {
