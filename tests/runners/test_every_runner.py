@@ -24,6 +24,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.generate import Generate
 from tests.job_commands import job_command
+from tests.json_lines import rows_of
 from tests.runners.targets import Servers, Target, one_of_each
 from tests.runners.watching import nothing_is_left, watched
 
@@ -32,10 +33,6 @@ pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 FILES = 8
 ROWS = 24
 """Rows in each file; the first file has two more that cannot be completed."""
-
-
-def rows(folder: Path, pattern: str) -> list[Any]:
-    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -63,10 +60,10 @@ def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     with watched(runtime) as seen:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]
-    completed = rows(tmp_path, "out/c-*.jsonl")
+    completed = rows_of(tmp_path, "out/c-*.jsonl")
     assert sorted(row["id"] for row in completed) == sorted(f"{f}-{n}" for f in range(FILES) for n in range(ROWS))
     assert all(row["text"] and row["finish_reason"] in ("stop", "length") for row in completed)
-    dead = rows(tmp_path, "out/c.dead_letters-*.jsonl")
+    dead = rows_of(tmp_path, "out/c.dead_letters-*.jsonl")
     assert {row["error"] for row in dead} == {"UnreadableRow", "PromptTooLong"}
     assert len(dead) == 2
     assert " completions in " in ended.stdout
@@ -142,7 +139,7 @@ def test_results_keep_key_time_and_windows_and_are_counted(
 
 
 def noted(folder: Path) -> list[Any]:
-    return sorted((*element, time, *window) for element, time, window in rows(folder, "*.jsonl"))
+    return sorted((*element, time, *window) for element, time, window in rows_of(folder, "*.jsonl"))
 
 
 def windows_of(time: float) -> list[tuple[float, float]]:
@@ -156,7 +153,7 @@ def expected(numbers: Iterable[int]) -> list[Any]:
 
 
 def grouped(folder: Path) -> dict[tuple[str, float], int]:
-    found = [((element[0], window[0]), element[1]) for element, _, window in rows(folder, "*.jsonl")]
+    found = [((element[0], window[0]), element[1]) for element, _, window in rows_of(folder, "*.jsonl")]
     assert len(dict(found)) == len(found), "a window is grouped once"
     return dict(found)
 

@@ -16,6 +16,7 @@ from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from tests.job_commands import job_command, started
+from tests.json_lines import rows_of
 from tests.runners.targets import Servers, Target, targets
 from tests.runners.watching import nothing_is_left
 from tests.runtime_folders import status_of
@@ -78,7 +79,7 @@ def complete(process: subprocess.Popen[str], output: Path) -> None:
     """The job ends well, with each row's completion once."""
     shown, _ = process.communicate(timeout=400)
     assert process.returncode == 0, shown[-5000:]
-    rows = [json.loads(line) for path in output.glob("c-*.jsonl") for line in path.read_text().splitlines()]
+    rows = rows_of(output, "c-*.jsonl")
     assert sorted(row["id"] for row in rows) == sorted(f"{f}-{n}" for f in range(FILES) for n in range(ROWS))
     assert all(row["usage"]["completion_tokens"] == TOKENS for row in rows)
     assert not list(output.glob("*dead_letters*"))

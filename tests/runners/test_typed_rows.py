@@ -23,6 +23,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from millrace import Classify, Extract, Span
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from tests.job_commands import job_command
+from tests.json_lines import rows_of
 from tests.runners.targets import Servers, Target, one_of_each
 from tests.runners.test_every_runner import Noted, its_id
 from tests.runners.watching import nothing_is_left
@@ -65,8 +66,7 @@ def types_of(value: Any) -> Any:
 
 
 def noted(folder: Path) -> list[Any]:
-    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-    return [json.loads(line)[0] for line in lines]
+    return [row[0] for row in rows_of(folder, "*.jsonl")]
 
 
 class Typed(beam.DoFn):  # type: ignore[misc, unused-ignore]

@@ -14,13 +14,10 @@ from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.commands.tasks import generate as main
+from tests.json_lines import rows_of
 from tests.model_manager.engine import adapters_made_here, random_checkpoints
 
 _TEXT = "The capital of Peru"
-
-
-def _rows(pattern: str, folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
 
 
 def _run(folder: Path, rows: list[dict[str, Any]], *flags: str) -> int:
@@ -45,10 +42,10 @@ def test_each_row_is_answered_by_its_own_adapter(tmp_path: Path) -> None:
         name: tokenizer.decode(random_checkpoints.greedy(each, tokenizer.encode(_TEXT), 8))
         for name, each in models.items()
     }
-    got = {row["id"]: row["text"] for row in _rows("out/c-*.jsonl", tmp_path)}
+    got = {row["id"]: row["text"] for row in rows_of(tmp_path, "out/c-*.jsonl")}
     assert got == {name + n: wanted[name] for name, n in ("a0", "a1", "b0", "b1")} | {"0": wanted[""]}
     assert len(set(wanted.values())) == 3
-    (dead,) = _rows("out/c.dead_letters-*.jsonl", tmp_path)
+    (dead,) = rows_of(tmp_path, "out/c.dead_letters-*.jsonl")
     assert (dead["id"], dead["error"]) == ("1", "InvalidRequest")
     assert "adapter /no/adapter: no such folder" in dead["reason"]
 

@@ -1,6 +1,5 @@
 """The graph that jobs have in common, on the local runner and a client without a model."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from millrace.pipelines.flags.options import parse
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.streams.watch import WatchPrompts
+from tests.json_lines import rows_of
 from tests.transforms.running import pipeline
 
 
@@ -21,8 +21,7 @@ def watch(folder: Path, *flags: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patch, pipeline() as p:
         patch.setattr(tasks, "reader", lambda _: read)
         tasks.build(p, options, Generate("stand-in", open_client=StandInClient))
-    files = sorted((folder / "out").glob("c-*.jsonl"))
-    return [json.loads(line)["id"] for file in files for line in file.read_text().splitlines()]
+    return [row["id"] for row in rows_of(folder, "out/c-*.jsonl")]
 
 
 def test_a_watch_that_is_resumed_answers_only_what_it_has_not_answered(tmp_path: Path) -> None:

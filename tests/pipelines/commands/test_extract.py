@@ -4,13 +4,13 @@ import datetime
 import json
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from millrace.pipelines.cli import dispatch
+from tests.json_lines import rows_of
 
 MODULE = """
 import dataclasses, datetime
@@ -48,10 +48,6 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "docs/*.txt"
 
 
-def rows(pattern: str, folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
 def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +70,7 @@ def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsy
         assert row["confidence"] <= 0
     frame = table.to_pandas()
     assert frame["total"].sum() == sum(row["total"] for row in found)
-    (dead,) = rows("out/rows.dead_letters-*.jsonl", tmp_path)
+    (dead,) = rows_of(tmp_path, "out/rows.dead_letters-*.jsonl")
     assert (dead["id"], dead["reason"]) == ("docs/empty.txt", "the file is empty")
     shown = capsys.readouterr().out
     assert "4 completions" in shown
@@ -104,10 +100,10 @@ def test_an_answer_for_which_there_are_too_few_tokens_is_a_dead_letter_that_has_
             *FLAGS,
         ]
         assert dispatch(["extract", *flags, "--max_tokens", str(most), "--quiet"]) == 0
-        found[most] = {row["id"]: row["lines"] for row in rows(f"{most}-*.jsonl", tmp_path)}
+        found[most] = {row["id"]: row["lines"] for row in rows_of(tmp_path, f"{most}-*.jsonl")}
     assert len(found[1024]) == 20
     assert found[130].items() <= found[1024].items(), "what is shorter than it would be is no row"
-    letters = rows("130.dead_letters-*.jsonl", tmp_path)
+    letters = rows_of(tmp_path, "130.dead_letters-*.jsonl")
     assert {letter["id"] for letter in letters} == found[1024].keys() - found[130].keys()
     assert letters
     assert {letter["error"] for letter in letters} == {"ConstraintNotMet"}
@@ -135,7 +131,7 @@ def test_columns_become_rows_of_json_under_a_schema_with_examples_and_a_template
     Path("d.csv").write_text('id,body,shop\na,"12 to\nLima",x\nb,"13 to Rome",y\n')
     flags = ["--input", "d.csv", "--text_column", "body", "--schema", "s.json", "--output", "out/r", "--quiet", *FLAGS]
     assert dispatch(["extract", *flags, "--template", "t.txt", "--examples", "e.jsonl"]) == 0
-    found = {row["id"]: row for row in rows("out/r-*.jsonl", tmp_path)}
+    found = {row["id"]: row for row in rows_of(tmp_path, "out/r-*.jsonl")}
     assert {name: row["columns"] for name, row in found.items()} == {"a": {"shop": "x"}, "b": {"shop": "y"}}
     assert all(isinstance(row["id_"], int) and 0 <= row["id_"] <= 99 for row in found.values())
 
@@ -144,13 +140,13 @@ def test_columns_become_rows_of_json_under_a_schema_with_examples_and_a_template
 def test_documents_get_labels(documents: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--input", documents, "--output", "out/l", "--backend", "fake", "--linger", "20"]
     assert dispatch(["classify", *flags, "--labels", "good,bad,odd"]) == 0
-    found = rows("out/l-*.jsonl", tmp_path)
+    found = rows_of(tmp_path, "out/l-*.jsonl")
     assert sorted(row["id"] for row in found) == [f"docs/{number}.txt" for number in range(4)]
     for row in found:
         assert list(row["probabilities"]) == ["good", "bad", "odd"]
         assert sum(row["probabilities"].values()) == pytest.approx(1)
         assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
-    assert len(rows("out/l.dead_letters-*.jsonl", tmp_path)) == 1
+    assert len(rows_of(tmp_path, "out/l.dead_letters-*.jsonl")) == 1
     assert f"{found[0]['id']}: {found[0]['label']} (" in capsys.readouterr().out
 
     Path("docs/4.txt").write_text("one\ntwo\n")
@@ -170,6 +166,6 @@ def test_documents_get_labels(documents: str, tmp_path: Path, capsys: pytest.Cap
 def test_answers_that_cannot_end_are_dead_letters_and_a_job_of_none_fails(documents: str, tmp_path: Path) -> None:
     flags = ["--input", documents, "--schema", "typed_invoices:Invoice", "--output", "out/r.parquet", "--quiet"]
     assert dispatch(["extract", *flags, "--backend", "fake", "--max_tokens", "2", "--linger", "0.5"]) == 1
-    letters = rows("out/r.dead_letters-*.jsonl", tmp_path)
+    letters = rows_of(tmp_path, "out/r.dead_letters-*.jsonl")
     assert {letter["error"] for letter in letters} == {"UnreadableRow", "ConstraintNotMet"}
     assert not list(tmp_path.glob("out/r-*.parquet"))

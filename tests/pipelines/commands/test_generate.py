@@ -1,16 +1,12 @@
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from millrace.model_manager.client.status import read_status
 from millrace.pipelines.commands.tasks import generate as main
-
-
-def rows(pattern: str, folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
+from tests.json_lines import rows_of
 
 
 @pytest.fixture
@@ -31,10 +27,10 @@ def test_the_main_job_completes_prompts_and_says_where_and_how_many(
     runtime: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(prompts, tmp_path, "--linger", "60") == 0
-    completed = rows("out/c-*.jsonl", tmp_path)
+    completed = rows_of(tmp_path, "out/c-*.jsonl")
     assert sorted(row["columns"]["number"] for row in completed) == [n for n in range(30) if n not in (7, 8)]
     assert all(row["usage"]["completion_tokens"] == 4 and row["model"] == "millrace-tiny" for row in completed)
-    dead = {row["error"]: row for row in rows("out/c.dead_letters-*.jsonl", tmp_path)}
+    dead = {row["error"]: row for row in rows_of(tmp_path, "out/c.dead_letters-*.jsonl")}
     assert set(dead) == {"UnreadableRow", "PromptTooLong"}
     (revision,) = {row["revision"] for row in completed}
     assert revision.startswith("folder-")
@@ -75,10 +71,10 @@ def test_a_second_run_is_refused_and_a_resumed_one_only_tries_what_failed(
     assert run(prompts, tmp_path) == 2
     assert "already there" in capsys.readouterr().err
     assert run(prompts, tmp_path, "--resume") == 0  # what was left to do failed again, as it would each time
-    assert len(rows("out/c-*.jsonl", tmp_path)) == 28
-    assert len(rows("out/c.dead_letters-*.jsonl", tmp_path)) == 2
+    assert len(rows_of(tmp_path, "out/c-*.jsonl")) == 28
+    assert len(rows_of(tmp_path, "out/c.dead_letters-*.jsonl")) == 2
     assert run(prompts, tmp_path, "--overwrite", "--quiet") == 0
-    assert len(rows("out/c-*.jsonl", tmp_path)) == 28
+    assert len(rows_of(tmp_path, "out/c-*.jsonl")) == 28
 
 
 @pytest.mark.usefixtures("runtime")
@@ -130,7 +126,7 @@ def test_three_workers_share_one_manager_and_one_engine(runtime: Path, tmp_path:
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
     workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=3", "--linger=60", "--quiet"]
     assert run(f"{tmp_path}/prompts.jsonl", tmp_path, *workers) == 0
-    assert len({row["id"] for row in rows("out/c-*.jsonl", tmp_path)}) == 600
+    assert len({row["id"] for row in rows_of(tmp_path, "out/c-*.jsonl")}) == 600
     status = read_status(runtime)
     assert status is not None
     assert sorted(process.role for process in status.processes if process.role != "client") == ["engine", "manager"]

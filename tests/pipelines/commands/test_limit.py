@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from millrace.pipelines.cli import dispatch
+from tests.json_lines import rows_of
 from tests.pipelines.refusals import Refused
 
 FLAGS = ["--backend", "fake", "--linger", "30", "--quiet"]
@@ -25,8 +25,7 @@ def source(tmp_path: Path) -> str:
 
 
 def ids(folder: Path, name: str = "c") -> list[str]:
-    paths = [*folder.glob(f"{name}-*"), *folder.glob(f"{name}.dead_letters-*")]
-    rows: list[Any] = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    rows = [*rows_of(folder, f"{name}-*"), *rows_of(folder, f"{name}.dead_letters-*")]
     return sorted(row["id"].rsplit("/", 1)[-1] for row in rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.pipelines.cli import dispatch
+from tests.json_lines import rows_of
 
 USER = {"role": "user", "content": "hi"}
 
@@ -33,7 +34,7 @@ ROWS = [
 
 
 def rows(folder: Path, pattern: str) -> dict[str, Any]:
-    found = [json.loads(line) for path in folder.glob(pattern) for line in path.read_text().splitlines()]
+    found = rows_of(folder, pattern)
     assert len({row["id"] for row in found}) == len(found)
     return {row["id"]: row for row in found}
 

@@ -16,6 +16,7 @@ from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
+from tests.json_lines import rows_of
 from tests.pipelines.refusals import Refused
 
 ROWS = [{"id": str(n), "prompt": f"question {n}", "continuations": [" yes", " no"], "number": n} for n in range(6)]
@@ -28,19 +29,15 @@ def questions(tmp_path: Path) -> str:
     return str(tmp_path / "rows.jsonl")
 
 
-def rows(pattern: str, folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.usefixtures("runtime")
 def test_scores_of_files_go_to_files(questions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = ["--input", questions, "--output", str(tmp_path / "out/s"), "--backend", "fake", "--linger", "0.5"]
     assert dispatch(["score", *output]) == 0
-    scored = rows("out/s-*.jsonl", tmp_path)
+    scored = rows_of(tmp_path, "out/s-*.jsonl")
     assert sorted(row["columns"]["number"] for row in scored) == [0, 1, 2, 4, 5]
     assert all([each["continuation"] for each in row["scores"]] == [" yes", " no"] for row in scored)
     assert all(each["logprob"] == sum(each["token_logprobs"]) < 0 for row in scored for each in row["scores"])
-    (dead,) = rows("out/s.dead_letters-*.jsonl", tmp_path)
+    (dead,) = rows_of(tmp_path, "out/s.dead_letters-*.jsonl")
     assert (dead["id"], dead["error"]) == ("3", "InvalidRequest")
     assert "5 completions" in capsys.readouterr().out
     assert dispatch(["score", *output, "--resume", "--quiet"]) == 0  # the one that failed fails again
@@ -72,7 +69,7 @@ def test_with_a_model_scores_and_vectors_are_those_of_transformers(tmp_path: Pat
     folder = resolve(EMBEDDED_MODEL)
     model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)  # in eval mode
     encode = Tokenizer.load(folder).encode
-    (scored,), (embedded,) = rows("out/s-*.jsonl", tmp_path), rows("out/v-*.jsonl", tmp_path)
+    (scored,), (embedded,) = rows_of(tmp_path, "out/s-*.jsonl"), rows_of(tmp_path, "out/v-*.jsonl")
     with torch.inference_mode():
         for text, score in zip(continuations, scored["scores"], strict=True):
             ids = encode(context + text)

@@ -12,6 +12,7 @@ import pytest
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
+from tests.json_lines import rows_of, write_rows
 from tests.pipelines.refusals import Refused
 
 ROWS = [
@@ -27,27 +28,17 @@ def answers(command: str, source: Path, output: Path, *flags: str) -> dict[str, 
     """The results by id, without what differs from run to run."""
     sampled = ["--max_tokens", "8"] if command == "run" else []
     assert dispatch([command, "--input", str(source), "--output", str(output), *FLAGS, *sampled, *flags]) == 0
-    found = [json.loads(line) for line in next(output.parent.glob(f"{output.name}-*")).read_text().splitlines()]
+    found = rows_of(output.parent, f"{output.name}-*")
     return {row["id"]: (row.get("text"), row.get("embedding"), row["usage"]["prompt_tokens"]) for row in found}
 
 
 def letters(output: Path) -> dict[str, Any]:
-    found = [
-        json.loads(line)
-        for path in output.parent.glob(f"{output.name}.dead*")
-        for line in path.read_text().splitlines()
-    ]
-    return {letter["id"]: letter for letter in found}
-
-
-def written(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return {letter["id"]: letter for letter in rows_of(output.parent, f"{output.name}.dead*")}
 
 
 @pytest.mark.usefixtures("runtime")
 def test_prompts_are_made_of_columns_under_a_system_message(tmp_path: Path) -> None:
-    source = written(tmp_path / "rows.jsonl", ROWS)
+    source = write_rows(tmp_path / "rows.jsonl", ROWS)
     flags = ["--template", "{{{count}}} Sum: {text}!", "--system", "You are brief."]
     templated = answers("run", source, tmp_path / "t", *flags)
     system = {"role": "system", "content": "You are brief."}
@@ -55,7 +46,7 @@ def test_prompts_are_made_of_columns_under_a_system_message(tmp_path: Path) -> N
         {"id": "a", "messages": [system, {"role": "user", "content": "{3} Sum: hello!"}]},
         {"id": "d", "messages": [system, {"role": "user", "content": "{1} Sum: with {braces}!"}]},
     ]
-    assert templated == answers("run", written(tmp_path / "hand.jsonl", by_hand), tmp_path / "h")
+    assert templated == answers("run", write_rows(tmp_path / "hand.jsonl", by_hand), tmp_path / "h")
     dead = letters(tmp_path / "t")
     assert (dead["b"]["error"], dead["b"]["row"]) == ("InvalidRequest", ROWS[1])
     assert "no `count`" in dead["b"]["reason"]
@@ -73,7 +64,7 @@ def test_a_row_that_is_text_is_the_column_text_and_a_letter_has_it_as_it_was(nam
     tokens = [
         of
         for _, _, of in answers(
-            "run", written(tmp_path / "h.jsonl", ["Say one", "Say two words"]), tmp_path / "h"
+            "run", write_rows(tmp_path / "h.jsonl", ["Say one", "Say two words"]), tmp_path / "h"
         ).values()
     ]
     assert [of for _, _, of in templated.values()] == tokens
@@ -84,8 +75,8 @@ def test_a_row_that_is_text_is_the_column_text_and_a_letter_has_it_as_it_was(nam
 
 @pytest.mark.usefixtures("runtime")
 def test_vectors_are_of_the_template_too(tmp_path: Path) -> None:
-    source = written(tmp_path / "rows.jsonl", ROWS[:1])
-    by_hand = written(tmp_path / "hand.jsonl", [{"id": "a", "prompt": "query: hello"}])
+    source = write_rows(tmp_path / "rows.jsonl", ROWS[:1])
+    by_hand = write_rows(tmp_path / "hand.jsonl", [{"id": "a", "prompt": "query: hello"}])
     templated = answers("embed", source, tmp_path / "t", "--template", "query: {text}")
     assert templated == answers("embed", by_hand, tmp_path / "h")
 
@@ -93,10 +84,10 @@ def test_vectors_are_of_the_template_too(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("runtime")
 def test_a_rows_own_system_message_stays_and_token_ids_take_none(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Mine."}, {"role": "user", "content": "hello"}]
-    source = written(tmp_path / "rows.jsonl", [{"id": "a", "messages": messages}, {"id": "b", "prompt": [5, 6]}])
+    source = write_rows(tmp_path / "rows.jsonl", [{"id": "a", "messages": messages}, {"id": "b", "prompt": [5, 6]}])
     with_system = answers("run", source, tmp_path / "s", "--system", "You are brief.")
     assert with_system == answers(
-        "run", written(tmp_path / "h.jsonl", [{"id": "a", "messages": messages}]), tmp_path / "h"
+        "run", write_rows(tmp_path / "h.jsonl", [{"id": "a", "messages": messages}]), tmp_path / "h"
     )
     assert "token ids" in letters(tmp_path / "s")["b"]["reason"]
 
@@ -121,7 +112,7 @@ def test_what_cannot_be_is_one_error(
     flags: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    written(tmp_path / "rows.jsonl", ROWS)
+    write_rows(tmp_path / "rows.jsonl", ROWS)
     (tmp_path / "rows.csv").write_text("id,text\n1,hello\n")
     model = shutil.copytree(resolve(EMBEDDED_MODEL), tmp_path / "plain")
     settings = json.loads((model / "tokenizer_config.json").read_text())

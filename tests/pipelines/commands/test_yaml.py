@@ -1,6 +1,5 @@
 """Pipelines in Beam's YAML, with real processes."""
 
-import json
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.commands.yaml_job import PROVIDERS
+from tests.json_lines import rows_of
 from tests.servers.job_service import job_service
 
 ENGINE = "{backend: fake}"
@@ -70,8 +70,7 @@ pipeline:
 
 
 def written(folder: Path, name: str) -> list[dict[str, Any]]:
-    lines = [line for path in folder.glob(f"{name}.jsonl-*") for line in path.read_text().splitlines()]
-    return sorted((json.loads(line) for line in lines), key=lambda row: int(row["number"]))
+    return sorted(rows_of(folder, f"{name}.jsonl-*"), key=lambda row: int(row["number"]))
 
 
 def reasons(folder: Path) -> list[tuple[int, str]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from tests.json_lines import rows_of
 from tests.runtime_folders import processes_of, status_of
 from tests.waiting import eventually
 
@@ -25,8 +25,7 @@ def in_full_swing(runtime: Path) -> dict[str, int]:
 
 
 def ids(output: Path) -> list[str]:
-    lines = [line for path in output.glob("c-*.jsonl") for line in path.read_text().splitlines()]
-    return sorted(json.loads(line)["id"] for line in lines)
+    return sorted(row["id"] for row in rows_of(output, "c-*.jsonl"))
 
 
 def nothing_is_left(runtime: Path) -> None:

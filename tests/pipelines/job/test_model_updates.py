@@ -20,6 +20,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Status
 from millrace.pipelines.commands.tasks import generate as main
+from tests.json_lines import rows_of, write_rows
 from tests.model_manager.engine import random_checkpoints
 from tests.runtime_folders import status_of
 from tests.transforms.running import pipeline
@@ -44,8 +45,8 @@ class Job:
         """Engines that were seen at the same time."""
         self.models: list[set[str]] = []
         """Models that had an engine, by name of their folder, look after look."""
-        lines = [json.dumps({"id": f"p{n}", "prompt": f"question {n}"}) + "\n" for n in range(PROMPTS)]
-        (folder / "prompts.jsonl").write_text("".join(lines))
+        prompts = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(PROMPTS))
+        write_rows(folder / "prompts.jsonl", prompts)
         for index, name in enumerate("abc"):  # what the fake engine answers depends on the size of the vocabulary
             shutil.copytree(resolve(EMBEDDED_MODEL), folder / name)
             config = json.loads((folder / name / "config.json").read_bytes())
@@ -82,9 +83,9 @@ class Job:
 
     def rows(self, output: str) -> dict[str, dict[str, Any]]:
         """By id; no id twice."""
-        lines = [line for path in (self.folder / output).glob("c-*.jsonl") for line in path.read_text().splitlines()]
-        found = {row["id"]: row for row in map(json.loads, lines)}
-        assert len(found) == len(lines)
+        rows = rows_of(self.folder / output, "c-*.jsonl")
+        found = {row["id"]: row for row in rows}
+        assert len(found) == len(rows)
         return found
 
     def name_and_see(self, model: str) -> None:

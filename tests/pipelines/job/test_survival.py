@@ -6,7 +6,6 @@ Whatever dies, the output is complete and has no row twice, and at the end no pr
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.job_commands import job_command, started
+from tests.json_lines import write_rows
 from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
 from tests.waiting import eventually
 
@@ -30,9 +30,8 @@ pytestmark = pytest.mark.slow
 def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """More prompts than the engine holds at once, each of some steps that take their time."""
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"id": f"p{n}", "prompt": f"question {n}"}) + "\n" for n in range(PROMPTS)))
-    return path
+    rows = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(PROMPTS))
+    return write_rows(tmp_path / "prompts.jsonl", rows)
 
 
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:

@@ -1,6 +1,5 @@
 """Where inputs are read and outputs written, by their addresses; what cannot be is said before a job begins."""
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from millrace.transforms.streams.pubsub import ReadPubSub, WritePubSub
 from millrace.transforms.streams.watch import WatchPrompts
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 from millrace.transforms.writing.write_completions import WriteCompletions
+from tests.json_lines import rows_of
 from tests.pipelines.refusals import Refused
 
 SUBSCRIPTION = "pubsub:projects/my-project/subscriptions/prompts"
@@ -156,17 +156,13 @@ def test_a_resumed_run_has_its_letters_apart_replace_the_earlier_ones(tmp_path: 
     flags = ["--input", str(rows), "--output", str(tmp_path / "c"), "--dead_letters", str(tmp_path / "l")]
     flags += ["--backend=fake", "--max_tokens=2", "--linger=0.1", "--orphan_grace=0.1", "--quiet"]
 
-    def letters() -> list[str]:
-        return [line for path in tmp_path.glob("l-*.jsonl") for line in path.read_text().splitlines()]
-
     rows.write_text('{"id": "a", "prompt": "x"}\nnot JSON\n{"id": "b"}\n')
     assert main(flags) == 0
-    assert len(letters()) == 2
+    assert len(rows_of(tmp_path, "l-*.jsonl")) == 2
     rows.write_text('{"id": "a", "prompt": "x"}\n{"id": "c", "prompt": "z"}\n{"id": "b"}\n')
     assert main([*flags, "--resume"]) == 0
-    assert [json.loads(letter)["id"] for letter in letters()] == ["b"]
-    answered = [json.loads(line)["id"] for path in tmp_path.glob("c-*.jsonl") for line in path.read_text().splitlines()]
-    assert sorted(answered) == ["a", "c"]
+    assert [letter["id"] for letter in rows_of(tmp_path, "l-*.jsonl")] == ["b"]
+    assert sorted(row["id"] for row in rows_of(tmp_path, "c-*.jsonl")) == ["a", "c"]
 
 
 def test_only_prisms_readers_look_for_the_file_that_ends_them() -> None:

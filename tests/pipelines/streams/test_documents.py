@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import json_lines
 from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream
 from tests.servers.kafka import Kafka, until
 from tests.servers.pubsub import PubSub
@@ -117,5 +118,4 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def letters_of(folder: Path) -> list[dict[str, Any]]:
-    files = folder.glob("out/rows.dead_letters-*.jsonl")
-    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return json_lines.rows_of(folder, "out/rows.dead_letters-*.jsonl")

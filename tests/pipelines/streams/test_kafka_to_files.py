@@ -1,11 +1,11 @@
 """From a topic to the files of windows: how such a job ends, and what it loses."""
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
+from tests.json_lines import rows_of
 from tests.pipelines.streams.jobs import interrupted, nothing_is_left, rows, stream
 from tests.servers.kafka import Kafka, until
 
@@ -24,8 +24,7 @@ def test_ctrl_c_closes_the_windows_of_what_was_read(
         told = interrupted(job, by)
     assert "kill -9 or a failure of the job lose it" in told
     assert "ending: what was read is answered and written first" in told
-    lines = [line for path in tmp_path.glob("c-*.jsonl") for line in path.read_text().splitlines()]
-    assert sorted(json.loads(line)["id"] for line in lines) == sorted(f"p{number}" for number in range(30))
+    assert sorted(row["id"] for row in rows_of(tmp_path, "c-*.jsonl")) == sorted(f"p{number}" for number in range(30))
     assert len(list(tmp_path.glob("c.dead_letters-*.jsonl"))) == 1
     nothing_is_left(runtime)
 
@@ -37,8 +36,7 @@ def test_ctrl_c_waits_for_dead_letters_in_files(broker: Kafka, runtime: Path, tm
     with stream(f"kafka:{broker.address}/{prompts}", answers, *letters) as job:
         until(lambda: broker.committed(prompts) == 4)
         interrupted(job)
-    lines = [line for path in tmp_path.glob("l-*.jsonl") for line in path.read_text().splitlines()]
-    assert [json.loads(line)["error"] for line in lines] == ["UnreadableRow"]
+    assert [row["error"] for row in rows_of(tmp_path, "l-*.jsonl")] == ["UnreadableRow"]
     nothing_is_left(runtime)
 
 

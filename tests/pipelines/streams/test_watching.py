@@ -1,11 +1,11 @@
 """A job on a folder, as a user starts it, on Beam's Prism."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.json_lines import rows_of
 from tests.pipelines.streams.jobs import interrupted, nothing_is_left, stream
 from tests.servers.kafka import until
 
@@ -13,8 +13,7 @@ pytestmark = [pytest.mark.runners, pytest.mark.slow]
 
 
 def ids(folder: Path) -> list[str]:
-    files = sorted(folder.glob("c-*.jsonl"))
-    return sorted(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
+    return sorted(row["id"] for row in rows_of(folder, "c-*.jsonl"))
 
 
 def test_a_job_that_is_resumed_answers_what_came_since_and_nothing_is_left_beside_its_files(
