@@ -12,6 +12,7 @@ import pytest
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.commands.yaml_job import PROVIDERS
 from tests.json_lines import rows_of
+from tests.pipelines.refusals import Refused
 from tests.servers.job_service import job_service
 
 ENGINE = "{backend: fake}"
@@ -139,16 +140,12 @@ def test_the_documents_example_does_what_it_says(tmp_path: Path) -> None:
         ("pipeline: {transforms: [{type: Genrate}]}", "Genrate"),
     ],
 )
-def test_what_is_no_pipeline_is_told_in_one_sentence(
-    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_pipeline_is_told_in_one_sentence(tmp_path: Path, text: str, said: str, refused: Refused) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(text)
-    assert dispatch(["yaml", str(file)]) == 2
-    shown = capsys.readouterr().err
+    shown = refused("yaml", str(file))
     assert shown.startswith(f"millrace: {file}: ")
     assert said in shown
-    assert shown.count("\n") == 1
 
 
 def test_a_pipeline_without_a_model_says_when_it_is_done_and_what_it_wrote_alone(
@@ -170,25 +167,23 @@ pipeline:
     assert rest == [f"written: {tmp_path}/a.txt-00000-of-00001"]
 
 
-def test_a_pipeline_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["yaml", f"{tmp_path}/nothere.yaml"]) == 2
-    assert capsys.readouterr().err == f"millrace: {tmp_path}/nothere.yaml: there is no such file\n"
+def test_a_pipeline_that_is_not_there_is_told(tmp_path: Path, refused: Refused) -> None:
+    told = f"millrace: {tmp_path}/nothere.yaml: there is no such file\n"
+    assert refused("yaml", f"{tmp_path}/nothere.yaml") == told
 
 
-def test_a_runner_in_the_options_of_a_pipeline_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = spec(tmp_path, providers="options: {runner: FooRunner}")
-    assert dispatch(["yaml", str(file)]) == 2
-    assert "--runner FooRunner: there is no such runner" in capsys.readouterr().err
-
-
-def test_a_wrong_setting_of_a_transform_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["yaml", str(spec(tmp_path, engine="{quantization: int9}"))]) == 2
-    assert "quantization='int9': takes" in capsys.readouterr().err
-
-
-def test_a_flag_that_nobody_knows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["yaml", str(spec(tmp_path)), "--runer", "x"]) == 2
-    assert "did you mean --runner" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("parts", "flags", "said"),
+    [
+        ({"providers": "options: {runner: FooRunner}"}, [], "--runner FooRunner: there is no such runner"),
+        ({"engine": "{quantization: int9}"}, [], "quantization='int9': takes"),
+        ({}, ["--runer", "x"], "did you mean --runner"),
+    ],
+)
+def test_what_is_wrong_in_a_pipeline_or_its_flags_is_told(
+    tmp_path: Path, parts: dict[str, str], flags: list[str], said: str, refused: Refused
+) -> None:
+    assert said in refused("yaml", str(spec(tmp_path, **parts)), *flags)
 
 
 def test_what_is_wrong_with_a_job_server_or_its_workers_is_told(
