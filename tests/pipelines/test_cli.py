@@ -1,3 +1,5 @@
+"""The command as a user starts it: help, statuses, what is told, and what an interrupt leaves."""
+
 import json
 import re
 import signal

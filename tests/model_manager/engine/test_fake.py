@@ -1,3 +1,5 @@
+"""The engine without a model: its tokens depend on the prompt alone, and it keeps an engine's rules."""
+
 from __future__ import annotations
 
 import json

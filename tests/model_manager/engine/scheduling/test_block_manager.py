@@ -1,3 +1,5 @@
+"""Blocks of the cache: who holds them, which are kept for reuse, and in which order they go."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Drafts of a smaller model: what it computes, and what becomes of them."""
+
 from __future__ import annotations
 
 from typing import Any

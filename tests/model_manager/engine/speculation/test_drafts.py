@@ -1,3 +1,5 @@
+"""Drafts: that outputs do not depend on them, and when they are worth their rows."""
+
 from __future__ import annotations
 
 from typing import Any
