@@ -14,12 +14,11 @@ from millrace.model_manager.client.encoding import Encoding, Prompt
 from millrace.model_manager.client.text_cuts import EXPRESSIONS
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.client.tokenizer_pairs import encode_chat
 from tests.model_manager.client.tokenizers_made_here import KINDS, byte_level_bpe, byte_level_bpe_with_bos, save
+from tests.model_manager.model_infos import model_info
 
-INFO = ModelInfo("m", "", "", "", "", vocab_size=400, max_model_len=40, max_num_seqs=1, num_blocks=1, block_size=8,
-                 eos_token_ids=[], load_seconds=0.0)  # fmt: skip
+INFO = model_info(name="m", vocab_size=400, max_model_len=40)
 
 
 @pytest.fixture(params=[byte_level_bpe, byte_level_bpe_with_bos], ids=["plain", "with a BOS"])

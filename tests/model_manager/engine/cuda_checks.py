@@ -16,9 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from millrace.model_manager.engine.cuda import graphs as cuda_graphs
 from millrace.model_manager.engine.cuda import runner as cuda
-from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.paged_attention import CacheShape
-from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.engine.torch import attention_hook
 from millrace.model_manager.engine.torch.gathering_attention import GatheringAttention
 from millrace.model_manager.engine.torch.merged_linears import SharedLinear
@@ -26,11 +24,9 @@ from millrace.model_manager.engine.torch.model_runner import TorchModelRunner
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.cuda.test_graphs import FakeCapture
-from tests.model_manager.engine.test_running_ahead import NotingSampler
+from tests.model_manager.engine.test_running_ahead import generated
 from tests.model_manager.engine.tested_models import qwen3
-from tests.model_manager.engine.whole_engines import outputs_of
 
 CPU = torch.device("cpu")
 BLOCK, NUM_BLOCKS, MAX_LEN = 16, 16, 64
@@ -102,11 +98,8 @@ def _sizes(config: Any) -> dict[str, Any]:
 
 
 def _generated(runner: Any) -> dict[str, list[int]]:
-    fields = {"vocab_size": runner.vocab_size, "max_model_len": MAX_LEN, "num_blocks": NUM_BLOCKS, "block_size": BLOCK}
-    info = ModelInfo("", "", "", "", "", max_num_seqs=3, eos_token_ids=[], load_seconds=0.0, **fields)
-    engine = LLMEngine(runner, info, _settings(), StopRules(frozenset(), None))
-    engine._sampler = NotingSampler([])
-    return {name: output.token_ids for name, output in outputs_of(engine, REQUESTS).items()}
+    sizes = {"max_model_len": MAX_LEN, "num_blocks": NUM_BLOCKS, "block_size": BLOCK}
+    return generated(runner, REQUESTS, _settings(), **sizes)
 
 
 if __name__ == "__main__":

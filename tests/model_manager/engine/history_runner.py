@@ -25,6 +25,7 @@ from millrace.model_manager.wire.messages import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.sampling_cases import Case, rows_of
+from tests.model_manager.model_infos import model_info
 
 VOCAB_SIZE = 24
 EOS = 0
@@ -169,19 +170,13 @@ class EngineUnderTest:
         self.progress: dict[str, list[int]] = {}
 
     def _info(self, config: ModelConfig) -> ModelInfo:
-        return ModelInfo(
-            name="history",
-            folder="",
-            architecture="",
-            dtype="",
-            device="",
+        return model_info(
             vocab_size=self.runner.vocab_size,
             max_model_len=self.runner.max_model_len,
             max_num_seqs=config.max_num_seqs,
             num_blocks=self.runner.num_blocks,
             block_size=self.runner.block_size,
             eos_token_ids=self.runner.eos_token_ids,
-            load_seconds=0.0,
         )
 
     @cached_property

@@ -6,7 +6,7 @@ notes when. test_engine.py and test_pressure.py have arrivals, aborts, preemptio
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence as Seq
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from millrace.model_manager.engine.sampling.sampler import LaunchedSamples, Samp
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
-from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.cuda.test_graphs import FakeCapture, _runners
 from tests.model_manager.engine.drafting import Fixed, speculate, unrestrained
 from tests.model_manager.engine.history_runner import (
@@ -34,6 +33,7 @@ from tests.model_manager.engine.history_runner import (
 )
 from tests.model_manager.engine.speculation.test_drafts import letters
 from tests.model_manager.engine.whole_engines import outputs_of
+from tests.model_manager.model_infos import model_info
 
 
 class Order(HistoryRunner):
@@ -237,14 +237,17 @@ def test_a_model_over_placed_steps_takes_its_tokens_where_they_were_sampled(capt
         placed.capture(FakeCapture(), 8)
     requests = [request(str(n), list(range(2, 4 + 5 * n)), max_tokens=6 + 3 * n) for n in range(4)]
     placed.runs_ahead = plain.runs_ahead = True
-    wanted = [_generate(_runners()[1], requests)]
-    assert [_generate(runner, requests) for runner in (placed, plain)] == 2 * wanted
-
-
-def _generate(runner: Any, requests: list[Request]) -> dict[str, list[int]]:
     config = ModelConfig(max_num_seqs=4, max_num_batched_tokens=16)
-    fields = {"vocab_size": runner.vocab_size, "max_model_len": 64, "max_num_seqs": 4, "block_size": 8}
-    info = ModelInfo("", str(Path()), "", "", "", num_blocks=40, eos_token_ids=[], load_seconds=0.0, **fields)
+    wanted, *found = [
+        generated(runner, requests, config, max_model_len=64, num_blocks=40, block_size=8)
+        for runner in (_runners()[1], placed, plain)
+    ]
+    assert found == 2 * [wanted]
+
+
+def generated(runner: Any, requests: Seq[Request], config: ModelConfig, **sizes: int) -> dict[str, list[int]]:
+    """What a runner without a checkpoint generates; `sizes` are fields of ModelInfo."""
+    info = model_info(vocab_size=runner.vocab_size, max_num_seqs=config.max_num_seqs, **sizes)
     engine = LLMEngine(runner, info, config, StopRules(frozenset(), None))
     engine._sampler = NotingSampler([])
     return {name: output.token_ids for name, output in outputs_of(engine, requests).items()}

@@ -29,27 +29,14 @@ from millrace.model_manager.wire.messages import (
     Timings,
 )
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.status import ModelInfo
+from tests.model_manager.model_infos import model_info
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4)
 KEY = CONFIG.key
 SETTINGS = ManagerConfig(
     linger=5, orphan_grace=10, idle_timeout=60, results_kept=20, results_kept_mib=0.002, max_restarts=3
 )
-INFO = ModelInfo(
-    name="fake",
-    folder="/",
-    architecture="fake",
-    dtype="float32",
-    device="cpu",
-    vocab_size=64,
-    max_model_len=128,
-    max_num_seqs=4,
-    num_blocks=8,
-    block_size=16,
-    eos_token_ids=[],
-    load_seconds=0.0,
-)
+INFO = model_info()
 
 
 def request(name: str, prompt: int = 0, **params: object) -> Request:

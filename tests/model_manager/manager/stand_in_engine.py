@@ -36,6 +36,7 @@ from millrace.model_manager.wire.messages import (
 )
 from millrace.model_manager.wire.status import EngineStats, ModelInfo
 from millrace.model_manager.wire.transport import AsyncConnection, ConnectionLost
+from tests.model_manager.model_infos import model_info
 
 ANSWER, DIE, FAIL = 1, 2, 3
 _PR_SET_PDEATHSIG = 1
@@ -114,19 +115,12 @@ class StandIn:
 
 
 def _info(start: StartEngine) -> ModelInfo:
-    return ModelInfo(
+    return model_info(
         name=start.config.model,
         folder=start.folder,
-        architecture="stand-in",
-        dtype="float32",
-        device="cpu",
         vocab_size=4096,
         max_model_len=4096,
         max_num_seqs=start.config.max_num_seqs,
-        num_blocks=1,
-        block_size=16,
-        eos_token_ids=[],
-        load_seconds=0.0,
         revision=start.config.revision or "",
     )
 
