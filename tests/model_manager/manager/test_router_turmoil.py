@@ -5,14 +5,12 @@ from __future__ import annotations
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millrace.model_manager.wire.errors import NonFiniteLogits
 from millrace.model_manager.wire.messages import Failure, Request, StepReport
 from tests.model_manager.manager.router_world import SETTINGS, World, request
 
-INDEX = st.integers(0, 2)
-"""Which engine, if there is one."""
 RARELY = st.integers(0, 7).map(lambda number: number == 5)
 
 
@@ -73,20 +71,21 @@ class Turmoil(RuleBasedStateMachine):
         if indeed and client in self.world.owed:
             self.world.leave(client, cleanly=cleanly)
 
-    @rule(index=INDEX, refused=RARELY)
-    def load(self, index: int, refused: bool) -> None:
-        if index in self.world.engines and not self.world.engines[index].ready:
-            (self.world.cannot_load if refused else self.world.load)(index)
+    @precondition(lambda self: self.loading())
+    @rule(data=st.data(), refused=RARELY)
+    def load(self, data: st.DataObject, refused: bool) -> None:
+        (self.world.cannot_load if refused else self.world.load)(data.draw(st.sampled_from(self.loading())))
 
-    @rule(index=INDEX, hopeless=RARELY)
-    def die(self, index: int, hopeless: bool) -> None:
-        if index in self.world.engines:
-            self.world.die(index, hopeless=hopeless and not self.world.engines[index].ready)
+    @precondition(lambda self: self.world.engines)
+    @rule(data=st.data(), hopeless=RARELY)
+    def die(self, data: st.DataObject, hopeless: bool) -> None:
+        index = data.draw(st.sampled_from(sorted(self.world.engines)))
+        self.world.die(index, hopeless=hopeless and not self.world.engines[index].ready)
 
-    @rule(index=INDEX, data=st.data(), what=st.sampled_from(["progress", "finish", "finish", "fail"]))
-    def step(self, index: int, data: st.DataObject, what: str) -> None:
-        if index not in self.world.engines or not self.world.held(index):
-            return
+    @precondition(lambda self: self.working())
+    @rule(data=st.data(), what=st.sampled_from(["progress", "finish", "finish", "fail"]))
+    def step(self, data: st.DataObject, what: str) -> None:
+        index = data.draw(st.sampled_from(self.working()))
         name = data.draw(st.sampled_from(sorted(self.world.held(index))))
         if what == "progress":
             self.world.progress(name, index=index)
@@ -96,6 +95,12 @@ class Turmoil(RuleBasedStateMachine):
             del self.world.engines[index].tokens[name]
             self.world.engines[index].cancelled.discard(name)
             self.world.report(StepReport(failures=[Failure(name, NonFiniteLogits("NaN").info())]), index)
+
+    def loading(self) -> list[int]:
+        return [index for index, engine in self.world.engines.items() if not engine.ready]
+
+    def working(self) -> list[int]:
+        return [index for index, engine in self.world.engines.items() if engine.tokens]
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 30.0, 100.0]))
     def wait(self, seconds: float) -> None:
