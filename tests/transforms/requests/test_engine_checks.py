@@ -12,7 +12,7 @@ from millrace.transforms.extract import Extract
 from millrace.transforms.requests.engine_checks import check_asked
 from millrace.transforms.requests.model_transform import ModelTransform
 
-URL = {"urls": "http://host"}
+URL: dict[str, str | int | float | bool] = {"urls": "http://host"}
 
 
 class Invoice(NamedTuple):
