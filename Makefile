@@ -4,7 +4,8 @@
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
-#   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, in environments made on first use;
+#   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, and with servers: Triton, Ray Serve and
+#                llama.cpp's (pytriton, ray, xllamacpp), in environments made on first use;
 #                ENGINES="openvino vllm" make test-engines those with these
 #   make test-services  test-runners and test-engines in one: engines compute while runners wait
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.

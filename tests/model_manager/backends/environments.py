@@ -1,8 +1,10 @@
-"""The Python environments of the engines under test, made where they are missing, as their users make them.
+"""The Python environments of the engines and servers under test, made where they are missing.
+
+Those of engines are made as their users make them, those of servers by tests/servers/python_environment.py.
 
 python -m tests.model_manager.backends.environments
 
-ENGINES names engines, with spaces between: then tests of the others are skipped.
+ENGINES names engines and servers, with spaces between: then tests of the others are skipped.
 """
 
 from __future__ import annotations
@@ -14,17 +16,20 @@ from pathlib import Path
 
 from millrace.model_manager.store.environments import environment_python, install
 from millrace.model_manager.wire.backends import BACKENDS
+from tests.servers.python_environment import PACKAGES, environment_of
 
-ALL = ("llama_cpp", "openvino", "ctranslate2", "vllm")
+ALL = ("llama_cpp", "openvino", "ctranslate2", "vllm", *PACKAGES)
 
 
 def named() -> tuple[str, ...]:
-    """The engines that are tested."""
+    """What is tested."""
     return tuple(os.environ.get("ENGINES", "").split()) or ALL
 
 
 def made(name: str) -> Path:
-    """The engine's Python; one process makes the environment, and others that want it wait."""
+    """The engine's or server's Python; one process makes the environment, and others that want it wait."""
+    if name in PACKAGES:
+        return environment_of(name)
     python = environment_python(name)
     python.parents[2].mkdir(parents=True, exist_ok=True)
     with (python.parents[2] / f".{name}.tests.lock").open("w") as lock:

@@ -21,8 +21,8 @@ import pytest
 from millrace.model_manager.backends.endpoint.engine import EndpointEngine
 from millrace.model_manager.wire.errors import ModelLoadFailed
 from tests.model_manager.backends.endpoint_engines import drained
+from tests.model_manager.backends.environments import made, named
 from tests.servers.processes import serving
-from tests.servers.python_environment import environment_of
 from tests.waiting import eventually
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -67,8 +67,15 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
         found.kill()
 
 
+def environment_of(name: str) -> Path:
+    """The Python of a server's environment."""
+    if name not in named():
+        pytest.skip("ENGINES names others")
+    return made(name)
+
+
 def python_of(name: str) -> Sequence[str]:
-    """A command that runs a server's Python, whose libraries programs beside it find."""
+    """A command that runs a server's Python, whose own library Triton's stubs find by LD_LIBRARY_PATH."""
     return ("env", f"LD_LIBRARY_PATH={sysconfig.get_config_var('LIBDIR')}", str(environment_of(name)))
 
 

@@ -80,7 +80,7 @@ def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_paramete
     assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected]
     assert all(each.num_generated <= 1 + index % 24 for index, each in enumerate(found))
 
-    hot = {"temperature": 20.0, "seed": 3, "max_tokens": 12, "logit_bias": {END: -100}}
+    hot: dict[str, Any] = {"temperature": 20.0, "seed": 3, "max_tokens": 12, "logit_bias": {END: -100}}
     cold, once, twice, cut = (
         client.submit(CAPITALS[0], SamplingParams(**params), request_id=name).result(PATIENCE)
         for name, params in {

@@ -20,6 +20,7 @@ from tests.model_manager.backends.real_servers import (
     PROGRAMS,
     Family,
     counted,
+    environment_of,
     expect_the_job_to_fail,
     family,
     kill,
@@ -28,7 +29,6 @@ from tests.model_manager.backends.real_servers import (
 )
 from tests.model_manager.manager.machine import Machine, machine
 from tests.servers.processes import free_port
-from tests.servers.python_environment import environment_of
 from tests.waiting import eventually
 
 __all__ = ["family", "machine"]

@@ -8,6 +8,7 @@ there.
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 from ray import serve
 from starlette.requests import Request
@@ -32,7 +33,7 @@ class OpenAI:
             return JSONResponse({"error": {"message": "temperature: takes 0 to 2"}}, status_code=400)
         return JSONResponse(await self.complete(fields))
 
-    async def complete(self, fields):
+    async def complete(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The body of an answer."""
         prompt = fields["prompt"]
         with self.seen.open("a") as seen:
@@ -48,6 +49,7 @@ class OpenAI:
         return {"object": "text_completion", "model": "m", "choices": [choice], "usage": usage}
 
 
-def app(arguments):
+def app(arguments: dict[str, str]) -> Any:
     """The application, as the config names it."""
-    return OpenAI.bind(arguments["folder"])
+    deployment: Any = OpenAI
+    return deployment.bind(arguments["folder"])

@@ -7,10 +7,11 @@ with "held" leaves FOLDER/held and waits until FOLDER/release is there. `tempera
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pytriton.decorators import first_value  # noqa: F401 (fails early where the package is not whole)
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
@@ -26,7 +27,7 @@ INPUTS = [
 def main(http_port: int, grpc_port: int, folder: Path) -> None:
     """Serve until it is ended."""
 
-    def infer(requests):
+    def infer(requests: Sequence[Any]) -> list[dict[str, Any]]:
         return [{"text_output": np.array([[answer(request, folder).encode()]])} for request in requests]
 
     config = TritonConfig(
@@ -47,7 +48,7 @@ def main(http_port: int, grpc_port: int, folder: Path) -> None:
         triton.serve()
 
 
-def answer(request, folder: Path) -> str:
+def answer(request: Any, folder: Path) -> str:
     """Of one request."""
     values = {name: array.flatten()[0] for name, array in request.items()}
     prompt = values["text_input"].decode()
