@@ -76,8 +76,6 @@ _OF_BYTES = Endings(is_json=False)
 class _Work:
     """How many states a search may still visit."""
 
-    __slots__ = ("left",)
-
     def __init__(self, left: int) -> None:
         self.left = left
 

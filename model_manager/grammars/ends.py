@@ -11,8 +11,6 @@ import numpy.typing as npt
 class Ends:
     """What ends one request's output."""
 
-    __slots__ = ("_added", "_removed", "_tokens")
-
     def __init__(self, *, eos: Collection[int], stops: Collection[int], ignore_eos: bool) -> None:
         """`eos` tokens, which masks allow wherever the output may end, and `stops` end the output. With `ignore_eos`
         the former never come.

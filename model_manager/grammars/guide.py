@@ -35,19 +35,6 @@ class Mask(NamedTuple):
 class Guide:
     """One output under one grammar, from its first token on."""
 
-    __slots__ = (
-        "_ends",
-        "_failure",
-        "_grammar",
-        "_start",
-        "_tokens",
-        "certain",
-        "forced",
-        "has_ended",
-        "mask",
-        "matcher",
-    )
-
     def __init__(self, grammar: Grammar, ends: Ends) -> None:
         """`ends` may come where the grammar lets the output end; elsewhere these tokens are text, if they have text."""
         self._grammar = grammar

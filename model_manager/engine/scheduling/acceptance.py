@@ -18,8 +18,6 @@ _REST = 32
 class Acceptance:
     """The record of one sequence."""
 
-    __slots__ = ("_resumes_at", "rate")
-
     def __init__(self) -> None:
         self.rate = _FIRST_RATE
         self._resumes_at = 0

@@ -128,8 +128,6 @@ class StopText:
 class StopConditions:
     """Everything that can end one sequence."""
 
-    __slots__ = ("_eos", "_included", "_min_tokens", "_text", "eos", "max_tokens", "stop_tokens")
-
     def __init__(
         self, params: SamplingParams, max_tokens: int, eos: Collection[int], tokenizer: Tokenizer | None
     ) -> None:
