@@ -11,8 +11,10 @@ import logging
 import os
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,6 @@ from .election import Election
 from .generation import Decoder
 from .ledger import Ledger, Waiter
 from .link import Link
-from .weak_callbacks import Detaching, Forsaking
 
 _ABANDONED_WITHIN = 0.2
 """Seconds after which somebody who waits for a model notices that nobody wants it any more."""
@@ -88,7 +89,8 @@ class Session:
         ]
         for thread in self._threads:
             thread.start()
-        os.register_at_fork(after_in_child=Forsaking(self))
+        self._on_done = _weakly(self._detach)
+        os.register_at_fork(after_in_child=_weakly(self._forsake))
 
     @property
     def key(self) -> str:
@@ -118,7 +120,7 @@ class Session:
         link = self._register(request, waiter)
         if link is not None:
             link.flush()
-        waiter.future.add_done_callback(Detaching(self, request.request_id))
+        waiter.future.add_done_callback(partial(self._on_done, request.request_id))
         return waiter.future
 
     def cancel(self, request_id: str) -> None:
@@ -184,9 +186,10 @@ class Session:
             self._attempts.wanted = True
             self._changed.notify_all()
 
-    def detach(self, request_id: str, future: Future[Any]) -> None:
-        """The holder of that future has cancelled it; its request ends, unless others wait for the same."""
-        self._cancel(request_id, only=future)
+    def _detach(self, request_id: str, future: Future[Any]) -> None:
+        """A future that its holder cancels takes its request along, unless others wait for the same."""
+        if future.cancelled():
+            self._cancel(request_id, only=future)
 
     def _cancel(self, request_id: str, only: Future[Any] | None) -> None:
         with self._changed:
@@ -305,10 +308,22 @@ class Session:
             if link is not None:
                 link.check(interval)
 
-    def forsake(self) -> None:
+    def _forsake(self) -> None:
         """In a forked process: the connection is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """The method, as a callback that does not keep its session alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*given: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(*given)
+
+    return call
 
 
 @cache
