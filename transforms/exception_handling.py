@@ -57,6 +57,31 @@ class ExceptionHandling(NamedTuple):
         return Outputs.tagged({self.main_tag: results, self.dead_letter_tag: dead_letters})
 
 
+class HandlesExceptions(beam.PTransform):
+    """A transform that fails its job at what it cannot do, or gives dead letters of that."""
+
+    _handling: ExceptionHandling | None = None
+
+    def with_exception_handling(
+        self,
+        main_tag: str = "good",
+        dead_letter_tag: str = "bad",
+        *,
+        threshold: float = 1,
+        threshold_windowing: Any = None,
+    ) -> Self:
+        """Give `(results, dead_letters)`, also by the tags; nothing fails the job, unless `fail_fast`.
+
+        `threshold`, a share from 0 to 1: the job fails where more of the rows of a window fail. It counts in the
+        windows of the input, or in `threshold_windowing`. As ParDo's arguments of these names.
+        """
+        self._handling = ExceptionHandling(main_tag, dead_letter_tag, threshold, threshold_windowing).checked()
+        return self
+
+    def _outputs(self, results: Any, dead_letters: Any) -> Any:
+        return self._handling.outputs(results, dead_letters) if self._handling else results
+
+
 class _Failed(NamedTuple):
     number: int
     first: str

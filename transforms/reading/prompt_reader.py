@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 import apache_beam as beam
 
@@ -13,7 +13,7 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
 from ..elements.metrics import Count
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
-from ..exception_handling import ExceptionHandling
+from ..exception_handling import HandlesExceptions
 from .read_rows import MAX_ROW_BYTES
 
 
@@ -30,7 +30,7 @@ class ReaderSettings(TypedDict, total=False):
     fail_fast: bool
 
 
-class PromptReader(beam.PTransform):
+class PromptReader(HandlesExceptions):
     """Prompts. A row that is none fails the job with its place and reason; see `with_exception_handling`."""
 
     def __init__(
@@ -62,19 +62,6 @@ class PromptReader(beam.PTransform):
         )
         self._max_row_bytes = max_row_bytes
         self._fail_fast = fail_fast
-        self._handling: ExceptionHandling | None = None
-
-    def with_exception_handling(
-        self,
-        main_tag: str = "good",
-        dead_letter_tag: str = "bad",
-        *,
-        threshold: float = 1,
-        threshold_windowing: Any = None,
-    ) -> Self:
-        """Give `(prompts, dead_letters)`; no row fails the job, unless `fail_fast`. The arguments are as Generate's."""
-        self._handling = ExceptionHandling(main_tag, dead_letter_tag, threshold, threshold_windowing).checked()
-        return self
 
     @property
     def _strict(self) -> bool:
@@ -86,9 +73,6 @@ class PromptReader(beam.PTransform):
         rows = of | label >> beam.ParDo(reader).with_outputs(DEAD_LETTERS, main="prompts")
         rows.prompts.element_type, rows[DEAD_LETTERS].element_type = Prompt, DeadLetter
         return rows.prompts, rows[DEAD_LETTERS]
-
-    def _outputs(self, prompts: Any, dead_letters: Any) -> Any:
-        return self._handling.outputs(prompts, dead_letters) if self._handling else prompts
 
 
 class RowsDoFn(beam.DoFn):

@@ -9,7 +9,7 @@ raised; a file whose content is damaged ends in one dead letter for all that cou
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import msgspec
@@ -39,6 +39,7 @@ LINE_MARK = "@"
 """Stands before the first byte of a line."""
 ROW_MARK = "#"
 """Stands before the number of a row."""
+_Parse = Callable[[str, RowShape, str], Prompt | DeadLetter]
 _SHOWN = 2000
 _CHUNK = 1 << 20
 _PARQUET_BATCH = 256
@@ -60,8 +61,8 @@ class UnreadableFile(RequestError):
 def read_range(part: FileRange, shape: RowShape, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Prompt | DeadLetter]:
     """All rows of the range, in order."""
     readers = {
-        "jsonl": _read_jsonl,
-        "text": _read_text,
+        "jsonl": _read_lines,
+        "text": _read_lines,
         "csv": _read_csv,
         "parquet": _read_parquet,
         "file": _read_whole,
@@ -83,18 +84,13 @@ def unreadable_file(path: str, error: Exception) -> DeadLetter:
     return DeadLetter(id=path, error=UnreadableFile.__name__, reason=reason, source=path)
 
 
-def _read_jsonl(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
-    for line in _lines(stream, part, limit):
-        yield _row_or_letter(
-            line, f"{part.path}{LINE_MARK}{line.offset}", limit, lambda text, at: _json_row(text, shape, at)
-        )
-
-
-def _read_text(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
-    for line in _lines(stream, part, limit):
-        yield _row_or_letter(
-            line, f"{part.path}{LINE_MARK}{line.offset}", limit, lambda text, at: _text_row(text, shape, at)
-        )
+def _read_lines(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
+    parse = _ROW_OF[part.format]
+    for line in read_lines(stream, part.start, part.stop, limit=limit):
+        data = line.data.removeprefix(_BOM) if line.offset == 0 else line.data
+        if data.strip():
+            position = f"{part.path}{LINE_MARK}{line.offset}"
+            yield _row_or_letter(line._replace(data=data), shape, position, limit, parse)
 
 
 def _read_whole(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
@@ -106,28 +102,19 @@ def _read_whole(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) 
         yield _letter(UnreadableRow("the file is empty"), part.path, "")
         return
     line = Line(0, data[:limit], too_long=len(data) > limit)
-    yield _row_or_letter(line, part.path, limit, lambda text, at: _text_row(text, shape, at), "file")
+    yield _row_or_letter(line, shape, part.path, limit, _text_row, "file")
 
 
 def message_row(data: bytes, form: InputFormat, shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:
     """The row that a message's payload is: of JSON, or a text."""
-
-    def parse(text: str, at: str) -> Prompt | DeadLetter:
-        return _text_row(text, shape, at) if form == "text" else _json_row(text, shape, at)
-
     if not data.strip():
         return _letter(UnreadableRow("the message is empty"), position, "")
-    return _row_or_letter(Line(0, data[:limit], too_long=len(data) > limit), position, limit, parse)
+    return _row_or_letter(Line(0, data[:limit], too_long=len(data) > limit), shape, position, limit, _ROW_OF[form])
 
 
-def _lines(stream: BinaryIO, part: FileRange, limit: int) -> Iterator[Line]:
-    for line in read_lines(stream, part.start, part.stop, limit=limit):
-        data = line.data.removeprefix(_BOM) if line.offset == 0 else line.data
-        if data.strip():
-            yield line._replace(data=data)
-
-
-def _row_or_letter(line: Line, position: str, limit: int, parse: Any, what: str = "row") -> Prompt | DeadLetter:
+def _row_or_letter(
+    line: Line, shape: RowShape, position: str, limit: int, parse: _Parse, what: str = "row"
+) -> Prompt | DeadLetter:
     shown = line.data[:_SHOWN].decode("utf-8", "backslashreplace")
     if line.too_long:
         return _letter(UnreadableRow(f"the {what} is longer than {limit} bytes"), position, shown)
@@ -135,8 +122,7 @@ def _row_or_letter(line: Line, position: str, limit: int, parse: Any, what: str 
         text = line.data.decode("utf-8")
     except UnicodeDecodeError as error:
         return _letter(UnreadableRow(f"not UTF-8: {error.reason} at byte {error.start} of the {what}"), position, shown)
-    prompt: Prompt | DeadLetter = parse(text, position)
-    return prompt
+    return parse(text, shape, position)
 
 
 def _text_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
@@ -152,6 +138,10 @@ def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         return _letter(UnreadableRow(f"not JSON: {_without_prefix(error)}"), position, text)
     return _prompt_or_letter(row, shape, position, text)
+
+
+_ROW_OF: dict[InputFormat, _Parse] = {"jsonl": _json_row, "text": _text_row}
+"""What reads one line, or one message."""
 
 
 def _prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | None = None) -> Prompt | DeadLetter:

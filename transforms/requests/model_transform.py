@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import uuid
 from collections.abc import Iterable
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 import apache_beam as beam
 from apache_beam.transforms.display import DisplayDataItem
@@ -18,7 +18,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
-from ..exception_handling import ExceptionHandling
+from ..exception_handling import HandlesExceptions
 from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.shared_model import SharedModel
 from ..models.updates import WatchedFile
@@ -69,7 +69,7 @@ def chat_with(system: str | None, settings: ModelSettings) -> ModelSettings:
     return {**settings, "chat": True}
 
 
-class ModelTransform(beam.PTransform):
+class ModelTransform(HandlesExceptions):
     """A result of the task for each prompt, as each finishes. Transforms of equal models share an inference process.
 
     A failed request fails the job, unless `with_exception_handling()`.
@@ -95,7 +95,6 @@ class ModelTransform(beam.PTransform):
         if self._params.adapter and not self._model.max_loras:
             raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
         self._fail_fast = settings.get("fail_fast", False)
-        self._handling: ExceptionHandling | None = None
         self.job = settings.get("job") or uuid.uuid4().hex
         """Fixed with the graph, so that a bundle's retry has the same."""
         self._updates = checked_updates(settings.get("updates"))
@@ -105,22 +104,6 @@ class ModelTransform(beam.PTransform):
         if stateful and not isinstance(self._updates, WatchedFile | None):
             raise ConfigError("stateful=True: takes updates from a WatchedFile, not from a collection")
         self._stateful = stateful
-
-    def with_exception_handling(
-        self,
-        main_tag: str = "good",
-        dead_letter_tag: str = "bad",
-        *,
-        threshold: float = 1,
-        threshold_windowing: Any = None,
-    ) -> Self:
-        """Give `(results, dead_letters)`, also by the tags; no request fails the job, unless `fail_fast`.
-
-        `threshold`, a share from 0 to 1: the job fails where more of the prompts of a window fail. It counts in the
-        windows of the input, or in `threshold_windowing`. As ParDo's arguments of these names.
-        """
-        self._handling = ExceptionHandling(main_tag, dead_letter_tag, threshold, threshold_windowing).checked()
-        return self
 
     @property
     def _on_failure(self) -> OnFailure:
@@ -136,10 +119,9 @@ class ModelTransform(beam.PTransform):
         lift_job_timeout(prompts.pipeline.options, runner)
         outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
-        results.element_type = _like(prompts.element_type, self._task.result)
-        dead_letters.element_type = _like(prompts.element_type, DeadLetter)
-        results = self._emitted(results, prompts)
-        return self._handling.outputs(results, dead_letters) if self._handling else results
+        results.element_type = keyed_as(prompts.element_type, self._task.result)
+        dead_letters.element_type = keyed_as(prompts.element_type, DeadLetter)
+        return self._outputs(self._emitted(results, prompts), dead_letters)
 
     def _emitted(self, results: Any, _prompts: Any) -> Any:
         """What leaves the transform: the task's results."""
@@ -197,7 +179,7 @@ def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:
             raise TypeError(f"{transform.__name__}: {unknown(name, [*own, *settings], what='setting')}")
 
 
-def _like(given: Any, value: type) -> Any:
+def keyed_as(given: Any, value: type) -> Any:
     """The type of the output: keyed as the input is; Any where nothing is known of that."""
     if isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2:
         return typehints.KV[given.tuple_types[0], value]

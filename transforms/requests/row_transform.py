@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import apache_beam as beam
-from apache_beam.typehints import typehints
 
 from ..typed.beam_rows import known_to_workers
-from .model_transform import ModelTransform
+from .model_transform import ModelTransform, keyed_as
 
 
 class RowTransform(ModelTransform):
@@ -38,9 +37,7 @@ class RowTransform(ModelTransform):
             return results
         known_to_workers(prompts.pipeline.options)
         rows = results | "Rows" >> beam.Map(_with_row, self.make_row)
-        given = prompts.element_type
-        keyed = isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2
-        rows.element_type = typehints.KV[given.tuple_types[0], self.row_type] if keyed else self.row_type
+        rows.element_type = keyed_as(prompts.element_type, self.row_type)
         return rows
 
 
