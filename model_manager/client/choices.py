@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import Future
 
-import msgspec
+from msgspec.structs import replace
 
 from ..wire.messages import Output, Request
 from .joined import Send, submit_joined
@@ -20,11 +20,7 @@ def submit_choices(send: Send, request: Request) -> Future[Output]:
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
     """
-    return submit_joined(send, choice_requests(request), _with_choices)
-
-
-def _with_choices(answers: list[Output]) -> Output:
-    return msgspec.structs.replace(answers[0], choices=tuple(answers))
+    return submit_joined(send, choice_requests(request), lambda answers: replace(answers[0], choices=tuple(answers)))
 
 
 def choice_requests(request: Request) -> list[Request]:
@@ -33,13 +29,13 @@ def choice_requests(request: Request) -> list[Request]:
     The first is what it would be alone. The others have seeds made of its seed and their index or, if it has none, as
     every request without one, of their ids. What is read off the prompt is read once.
     """
-    params = msgspec.structs.replace(request.params, n=1)
-    first = msgspec.structs.replace(request, params=params, family=request.request_id)
+    params = replace(request.params, n=1)
+    first = replace(request, params=params, family=request.request_id)
     others = [
-        msgspec.structs.replace(
+        replace(
             first,
             request_id=sibling_id(request.request_id, index),
-            params=msgspec.structs.replace(params, seed=choice_seed(params.seed, index), prompt_logprobs=None),
+            params=replace(params, seed=choice_seed(params.seed, index), prompt_logprobs=None),
         )
         for index in range(1, request.params.n)
     ]

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from llguidance import LLMatcher, LLTokenizer
@@ -240,7 +241,8 @@ class Closing:
                 found = [self._tokens(matcher, states[0].path) + last]
             if found or work.left <= max(0, until):
                 return min(found, key=len, default=None)
-            after = sorted((child for state in states for child in self._after(state, effort.tried, work)), key=_cost)
+            children = (child for state in states for child in self._after(state, effort.tried, work))
+            after = sorted(children, key=attrgetter("cost"))
             states = [state for state in after if state.matcher.is_accepting()] or after[: effort.beam]
             states = [state for state in states if state.cost < _TOO_DEAR and state.least_bytes <= longest]
         return None
@@ -327,7 +329,3 @@ def _places(num_tokens: int) -> Iterator[int]:
         yield num_tokens - back
         back += max(1, back // _SMALL_STEP)
     yield 0
-
-
-def _cost(state: _State) -> float:
-    return state.cost

@@ -36,12 +36,12 @@ _STRINGS = re.compile(r'"([^"\\\n]{2,64}|[^\x00-\x7f])"')
 _MOST_LITERALS = 16
 
 
-def check(constraint: Constraint, *, longest: float = LONGEST) -> None:
+def check(constraint: Constraint) -> None:
     """Raises InvalidRequest as `compile` would. Needs no model: tokens are single bytes here, and tokens that a grammar
     names are not checked.
     """
     source = _source(constraint)
-    reason = Compilations(longest).result(
+    reason = Compilations(LONGEST).result(
         constraint.key(), lambda: _failure(_matcher(LLTokenizer("byte"), source), constraint) or ""
     )
     if isinstance(reason, str) and reason and not refusals.OF_A_MODEL.search(reason):

@@ -69,13 +69,10 @@ class Endings:
         the output, `ending` its replacement.
         """
         if not self.is_json:
-            return self._accepts_bytes(dropped, ending, place)
+            return not dropped and place.forced() == ending and place.is_over_after(ending)
         if _is_within_string(said):
             return _ends_string(said, dropped, ending, place)
         return self._ends_value(said, dropped, ending, place)
-
-    def _accepts_bytes(self, dropped: bytes, ending: bytes, place: Place) -> bool:
-        return not dropped and place.forced() == ending and place.is_over_after(ending)
 
     def _ends_value(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
         scalar = _SCALAR.search(said)

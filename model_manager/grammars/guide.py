@@ -174,7 +174,9 @@ class Guide:
         if token_id in self._ends and self.matcher.is_accepting():
             self.has_ended = True
             return
-        self._consume(token_id)
+        if not self.matcher.consume_token(token_id):
+            self._check_lexer()
+            self._check_matcher()
         if self.certain or (mask is not None and mask.is_single):
             self.forced.append(self.length)
         self._tokens.append(token_id)
@@ -206,11 +208,6 @@ class Guide:
             self._check_lexer()
             return False
         return bool(matcher.is_accepting())
-
-    def _consume(self, token_id: int) -> None:
-        if not self.matcher.consume_token(token_id):
-            self._check_lexer()
-            self._check_matcher()
 
     def _check_lexer(self) -> None:
         if self._grammar.is_spent(self._start):

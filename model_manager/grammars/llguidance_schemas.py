@@ -122,17 +122,14 @@ def _mend_one_of(root: dict[str, Any]) -> None:
     through = [reference for reference in references if "oneOf" in unquote(reference)]
     if any(is_named or not reference.startswith("#/") for reference in through):
         return
-    mended = [part for part in reached if "anyOf" not in part and _is_any_of(root, part, is_named)]
+    whole = None if is_named else root
+    mended = [part for part in reached if "anyOf" not in part and is_any_of(whole, part.get("oneOf"))]
     moved = {reference: _any_of_in(root, reference, {id(part) for part in mended}) for reference in through}
     for part in reached:
         if part.get("$ref") in through:
             part["$ref"] = moved[part["$ref"]]
     for part in mended:
         part["anyOf"] = part.pop("oneOf")
-
-
-def _is_any_of(root: dict[str, Any], part: dict[str, Any], is_named: bool) -> bool:
-    return is_any_of(None if is_named else root, part.get("oneOf"))
 
 
 def _passes_name(root: dict[str, Any], reference: str) -> bool:

@@ -284,14 +284,6 @@ def _of_reference(refused: _Refused) -> str:
     )
 
 
-def _of_name(refused: _Refused) -> str:
-    return f"`$ref`, `$id` and `$schema`: take addresses, got {_shown(refused.said[1])}"
-
-
-def _of_circle(refused: _Refused) -> str:
-    return f"`$ref`{refused.where} leads back to itself: takes no other keywords beside it then, nor in an `allOf`"
-
-
 def _of_nothing(refused: _Refused) -> str:
     said = refused.said[1]
     for theirs, ours in _IMPOSSIBLE:
@@ -332,17 +324,9 @@ def _of_pattern(refused: _Refused) -> str:
     return f"`pattern`{refused.where}: takes expressions as the kind `regex` does, got another"
 
 
-def _of_size(refused: _Refused) -> str:
-    return f"{TOO_LARGE}; {_LARGE.format(refused.where or ' as a whole')}"
-
-
 def _of_step(refused: _Refused) -> str:
     value = _dict(refused.part).get("multipleOf")
     return f"`multipleOf`{refused.where}: takes a number over 0 with few digits, got {_shown(value)}"
-
-
-def _of_range(refused: _Refused) -> str:
-    return f"`minimum` and `maximum`{refused.where}: take numbers that are not so large"
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -354,7 +338,8 @@ def _shown(value: Any) -> str:
     return f"`{text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}`"
 
 
-_LARGE = "the schema{} has too much of `pattern`, `minLength`, `maxLength` and alternatives that hold at once"
+_CIRCLE = "leads back to itself: takes no other keywords beside it then, nor in an `allOf`"
+_LARGE = "has too much of `pattern`, `minLength`, `maxLength` and alternatives that hold at once"
 _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[_Refused], str]], ...] = tuple(
     (re.compile(pattern), sentence)
     for pattern, sentence in (
@@ -367,15 +352,21 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[_Refused], str]], ...] = tupl
         (r"^Value .* for '(?P<name>[^']+)' is too large", _of_value),
         (r"^invalid (?P<name>multiple of)", _of_step),
         (r"^Value for '(?P<name>multipleOf)'", _of_step),
-        (r"^Failed to generate regex for \w+ range", _of_range),
+        (
+            r"^Failed to generate regex for \w+ range",
+            lambda refused: f"`minimum` and `maximum`{refused.where}: take numbers that are not so large",
+        ),
         (r"^Unknown format: (.*)", _of_format),
         (r"^min/maxProperties only", _of_counted_properties),
         (r"^patternProperty regexes /(.*)/ and /(.*)/ are not disjoint", _of_names),
         (r"^(?:Pointer|Anchor|Resource) '(?P<target>[^']*)'", _of_reference),
-        (r"^Invalid URI reference '([^']*)'", _of_name),
-        (r"^circular references", _of_circle),
+        (
+            r"^Invalid URI reference '([^']*)'",
+            lambda refused: f"`$ref`, `$id` and `$schema`: take addresses, got {_shown(refused.said[1])}",
+        ),
+        (r"^circular references", lambda refused: f"`$ref`{refused.where} {_CIRCLE}"),
         (rf"^{_NOTHING}(.*)", _of_nothing),
         (r"(?s)regex parse error:.*|lookarounds not supported", _of_pattern),
-        (TOO_LARGE_SAID, _of_size),
+        (TOO_LARGE_SAID, lambda refused: f"{TOO_LARGE}; the schema{refused.where or ' as a whole'} {_LARGE}"),
     )
 )

@@ -132,12 +132,10 @@ def _take_from_older(file: RemoteFile, partial: Path) -> None:
     """Link the file from another folder that has the same generation."""
     for manifest in partial.parent.glob(f"*/{_MANIFEST}"):
         source, target = manifest.with_name(file.name), partial / file.name
-        if not target.exists() and source.is_file() and file in _read_manifest(manifest):
+        if target.exists() or not source.is_file():
+            continue
+        if file in msgspec.json.decode(manifest.read_bytes(), type=list[RemoteFile]):
             os.link(source, target)
-
-
-def _read_manifest(path: Path) -> list[RemoteFile]:
-    return msgspec.json.decode(path.read_bytes(), type=list[RemoteFile])
 
 
 def _accept(partial: Path, file: RemoteFile) -> None:

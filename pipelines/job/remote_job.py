@@ -27,10 +27,10 @@ def job_id(result: PipelineResult) -> str:
 
 
 @contextmanager
-def followed(result: PipelineResult, tell: Tell, *, every: float = _EVERY) -> Iterator[None]:
+def followed(result: PipelineResult, tell: Tell) -> Iterator[None]:
     """While the block runs, tell each new state of the job, and each new count of rows."""
     ended = threading.Event()
-    thread = threading.Thread(target=_follow, args=(result, tell, ended, every), name="follow-job", daemon=True)
+    thread = threading.Thread(target=_follow, args=(result, tell, ended), name="follow-job", daemon=True)
     thread.start()
     try:
         yield
@@ -38,7 +38,7 @@ def followed(result: PipelineResult, tell: Tell, *, every: float = _EVERY) -> It
         ended.set()
 
 
-def _follow(result: PipelineResult, tell: Tell, ended: threading.Event, every: float) -> None:
+def _follow(result: PipelineResult, tell: Tell, ended: threading.Event) -> None:
     """Until the job server is gone, which the block learns by itself."""
     told = ""
     while not ended.is_set():
@@ -49,7 +49,7 @@ def _follow(result: PipelineResult, tell: Tell, ended: threading.Event, every: f
         if now != told and not ended.is_set():
             tell(f"job {job_id(result)}: {now}")
             told = now
-        ended.wait(every)
+        ended.wait(_EVERY)
 
 
 def _state(result: PipelineResult) -> str:

@@ -56,18 +56,15 @@ class NearMisses:
             found = self._of(name) or _nested(name, value)
             if found is not None:
                 Metrics.counter(NAMESPACE, f"{_COUNTER}{found.column}:{found.meant}").inc()
-                self._tell(found)
+                self._told = self._told or self._shared.acquire(_Told)
+                if self._told.first(found):
+                    _log.warning(found.sentence())
 
     def _of(self, name: str) -> NearMiss | None:
         if name not in self._known and len(self._known) < _MAX_NAMES:
             meant = nearest_parameter(name) if _is_short(name) else None
             self._known[name] = NearMiss(name, meant) if meant else None
         return self._known.get(name)
-
-    def _tell(self, found: NearMiss) -> None:
-        self._told = self._told or self._shared.acquire(_Told)
-        if self._told.first(found):
-            _log.warning(found.sentence())
 
 
 class _Told:

@@ -88,7 +88,9 @@ class WriteWindowedFiles(beam.PTransform):
     def expand(self, inputs: Any) -> Any:
         results, *dead_letters = inputs if isinstance(inputs, tuple | list) else (inputs,)
         self.files.check(self._if_exists, endless=True)
-        build = _Build(RunFiles(self.files, self._format, self._label()), self._num_shards)
+        has_earlier = self.files.existing("completions") or self.files.existing("dead_letters")
+        label = self.files.next_label() if has_earlier else ""
+        build = _Build(RunFiles(self.files, self._format, label), self._num_shards)
         make = MakeFile(self.files, self._schema)
         kinds: list[tuple[Kind, Any]] = [("completions", results), *(("dead_letters", each) for each in dead_letters)]
         return (
@@ -111,10 +113,6 @@ class WriteWindowedFiles(beam.PTransform):
             tuple[tuple[str, int], bytes]
         )
         return rows | f"Windows of {name}" >> windows | f"Lines of {name}" >> lines
-
-    def _label(self) -> str:
-        earlier = self.files.existing("completions") + self.files.existing("dead_letters")
-        return self.files.next_label() if earlier else ""
 
     def display_data(self) -> dict[str, Any]:
         return {

@@ -5,10 +5,10 @@ Tokens come with their own texts, in which a part of a character is U+FFFD.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from statistics import fmean
 
 from .reading import Range
 
@@ -61,8 +61,5 @@ class Confidence:
         """Log-probability of the free tokens that wrote any of these characters; 0 (certain) if all were forced."""
         start, end = where
         near = self._free[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
-        return _mean([logprob for _, last, logprob in near if last > start])
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
+        free = [logprob for _, last, logprob in near if last > start]
+        return fmean(free) if free else 0.0

@@ -105,7 +105,7 @@ class _Root:
         if (inner := _of_nullable(resolved)) is not None:
             found = self.shape(inner, path, seen_now)
             twice = isinstance(found, Maybe) and "oneOf" in resolved  # null matches both parts, so neither
-            if twice or _is_json(found):
+            if twice or (isinstance(found, Leaf) and found.kind == "json"):
                 return self._json(schema, path)
             return found if isinstance(found, Maybe) else Maybe(found)
         return self._plain(resolved, path, seen_now) or self._json(schema, path)
@@ -210,10 +210,6 @@ def _moved(value: Any) -> Any:
     if isinstance(name := value.get("$ref"), str) and (name == "#" or name.startswith("#/")):
         moved["$ref"] = f"#/$defs/{_WHOLE}{name[1:]}"
     return moved
-
-
-def _is_json(shape: Shape) -> bool:
-    return isinstance(shape, Leaf) and shape.kind == "json"
 
 
 def _description(schema: Any) -> str:

@@ -37,10 +37,6 @@ def _is_number(value: Any) -> bool:
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
-def _is_step(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
 def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0 and value == int(value)
 
@@ -68,7 +64,7 @@ ASSERTING = frozenset(
 _ANYTHING: tuple[Callable[[Any], bool], str] = (lambda _: True, "anything")
 _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (_is_number, "a number")),
-    "multipleOf": (_is_step, "a number over 0"),
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number over 0"),
     **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), (_is_count, "an integer that is 0 or more")),
     **dict.fromkeys(("$ref", "format", "pattern"), (_is_text, "a string")),
     "properties": (_is_object, "an object whose keys are strings"),

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
 
-from ...grammars.guide import Guide, Mask
+from ...grammars.guide import Mask
 from ..sampling.logit_rows import MaskBits, mask_words
 from ..scheduling.sequence import Sequence
 
@@ -60,13 +60,10 @@ class Masks:
             if guide.only is None:
                 missing.append(sequence)
             else:
-                self._leave_one(sequence.row, guide, guide.only)
+                self._bits[sequence.row] = 0
+                self._bits[sequence.row, guide.only >> 5] = 1 << (guide.only & 31)
+                guide.mask = Mask(sequence.row, is_single=True)
         return missing
-
-    def _leave_one(self, row: int, guide: Guide, token_id: int) -> None:
-        self._bits[row] = 0
-        self._bits[row, token_id >> 5] = 1 << (token_id & 31)
-        guide.mask = Mask(row, is_single=True)
 
     def _fill(self, places: list[tuple[LLMatcher, int]]) -> None:
         """The interpreter's lock is free meanwhile."""

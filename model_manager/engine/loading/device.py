@@ -48,9 +48,10 @@ def computes_bfloat16_fast() -> bool:
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+def usable_cores() -> int:
     """Cores that this process may use, ≥ 1: by its affinity and its container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = Path("/sys/fs/cgroup/cpu.max")
     share, _, period = (quota.read_text() if quota.is_file() else "max").partition(" ")
     return max(1, min(cores, round(int(share) / int(period)))) if share.isdigit() else cores
 

@@ -59,7 +59,7 @@ class BlockManager:
         assert not sequence.block_table
         assert sequence.num_computed_tokens == 0
         cached = self._cache.match(sequence)
-        fresh = self._blocks_for(sequence.num_tokens) - len(cached)
+        fresh = -(-sequence.num_tokens // self.block_size) - len(cached)
         revived = sum(self._references[block] == 0 for block in cached)
         if fresh + revived + keep_free > self.num_free:
             return False
@@ -120,9 +120,6 @@ class BlockManager:
         assert not any(block in self._cache for block in (*self._blank, *range(self._untouched, self.num_blocks)))
         assert len(self._given_up) <= self.num_blocks
         self._cache.check_integrity(running)
-
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
 
     def _hold(self, block: int) -> None:
         if self._references[block] == 0:

@@ -184,7 +184,7 @@ class Scheduler:
         for sequence in self._by_preference():
             if sequence.lacks_adapter or self._blocks.outlook(sequence) == BEING_COMPUTED:
                 continue
-            if not self._may_pass(sequence):
+            if any(each.overtaken >= MOST_OVERTAKES for each in self.waiting.ahead_of(sequence)):
                 continue
             if not self._blocks.allocate(sequence, keep_free=len(self.running)):
                 break
@@ -205,9 +205,6 @@ class Scheduler:
             for outlook, sequence in zip(outlooks, self.waiting.window, strict=True)
         ]
         return [key[-1] for key in sorted(keys, key=itemgetter(slice(4)))]
-
-    def _may_pass(self, sequence: Sequence) -> bool:
-        return all(each.overtaken < MOST_OVERTAKES for each in self.waiting.ahead_of(sequence))
 
     def _start(self, sequence: Sequence) -> None:
         for passed in self.waiting.ahead_of(sequence):

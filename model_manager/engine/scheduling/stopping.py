@@ -160,7 +160,9 @@ class StopConditions:
             return Ending(FinishReason.STOP, complete=True)
         if num_output_tokens < self.max_tokens:
             return None
-        return Ending(FinishReason.LENGTH) if guide is None else _at_length(guide)
+        if guide is None:
+            return Ending(FinishReason.LENGTH)
+        return Ending(FinishReason.LENGTH, complete=True, is_cut=not guide.may_end)
 
     def _stopped(self, token_id: int, guide: Guide | None) -> Ending | None:
         if guide is None or guide.has_ended:
@@ -174,10 +176,6 @@ class StopConditions:
         last = self._text.last(len(string.encode()) + 1)
         ends = guide is None or guide.may_end_at(string, last, included=self._included)
         return Ending(FinishReason.STOP, string) if ends else None
-
-
-def _at_length(guide: Guide) -> Ending:
-    return Ending(FinishReason.LENGTH, complete=True, is_cut=not guide.may_end)
 
 
 @dataclass(frozen=True)

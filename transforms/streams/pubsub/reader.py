@@ -147,7 +147,9 @@ class _Read(ReaderDoFn[PubSubAddress, Subscription]):
                 break
             taken += ids
             for received in batch:
-                yield TimestampedValue(self._message(received.message), times.of(_published(received.message)))
+                yield TimestampedValue(
+                    self._message(received.message), times.of(received.message.publish_time.timestamp())
+                )
         if not taken:
             times.idle()
         return partial(self._committed, seen, taken) if taken or seen or self._connection.owes else None
@@ -182,7 +184,3 @@ class _Read(ReaderDoFn[PubSubAddress, Subscription]):
         with self._lock:
             self._uncommitted.difference_update(taken)
         self._connection.finals.on_final(seen, taken)
-
-
-def _published(message: Any) -> float:
-    return float(message.publish_time.timestamp())
