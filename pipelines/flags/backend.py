@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from millrace.model_manager.backends.server.presets import PRESETS
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.server_presets import PRESETS
 from millrace.transforms.requests.engine_checks import check_asked
 
 from .from_settings import field_docs, given

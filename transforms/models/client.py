@@ -15,6 +15,7 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.server_options import connection_of
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.model_manager.wire.status import ModelInfo
 
@@ -79,8 +80,9 @@ class ClientOptions:
 
 
 def takes_seeds(model: ModelConfig) -> bool:
-    """Whether the engine of a model takes seeds."""
-    return "seed" in BACKENDS[model.backend].parameters
+    """Whether the engine of a model takes seeds for sure."""
+    connection = connection_of(model.backend, model.backend_options)
+    return "seed" in BACKENDS[model.backend].parameters and (connection is None or connection.takes_seeds)
 
 
 Opener = Callable[[ClientOptions], Client]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from millrace.model_manager.backends.endpoint.options import EndpointOptions
-from millrace.model_manager.backends.server import options as server_options
 from millrace.model_manager.store.gguf import check_files
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.server_options import connection_of
 
 
 def check_asked(model: ModelConfig, task: str, params: SamplingParams) -> None:
@@ -24,13 +23,6 @@ def check_asked(model: ModelConfig, task: str, params: SamplingParams) -> None:
     except InvalidRequest as error:
         raise ConfigError(str(error)) from None
     try:
-        _check_options(model)
+        connection_of(model.backend, model.backend_options)
     except ConfigError as error:
         raise ConfigError(f"backend_options: {error}") from None
-
-
-def _check_options(model: ModelConfig) -> None:
-    if model.backend == "endpoint":
-        EndpointOptions.parse(model.backend_options)
-    if model.backend == "server":
-        server_options.parse(model.backend_options)

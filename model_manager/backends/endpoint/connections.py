@@ -8,9 +8,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, Self
 
+from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
 from .judging import Reply
-from .options import EndpointOptions
 from .over_http import HttpConnections
 
 

@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...engine.interface import StepResult
 from ...wire.config import ModelConfig
+from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest
 from ...wire.messages import Request
 from ...wire.status import EngineStats, ModelInfo
@@ -24,7 +25,6 @@ from .kserve import KServe
 from .llama_completion import LlamaCompletion
 from .loop_thread import LoopThread
 from .openai import OpenAI
-from .options import EndpointOptions
 from .requests import Requests
 from .tgi import TGI
 

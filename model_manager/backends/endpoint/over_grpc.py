@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import grpc
 
+from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
 from .judging import Reply
-from .options import EndpointOptions
 from .over_http import MOST_BYTES
 
 _STATUSES = {

@@ -9,9 +9,9 @@ from typing import Self
 
 import aiohttp
 
+from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
 from .judging import Reply, TryFailed
-from .options import EndpointOptions
 
 MOST_BYTES = 64 * 2**20
 """Bytes of a reply that are read, at most."""

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest, ModelLoadFailed, ModelNotFound
 from .balancer import Balancer, Server
 from .circuit import FAILURES
 from .connections import Connections
 from .dialects import Call, Dialect, Garbled
 from .judging import TryFailed, judge
-from .options import EndpointOptions
 from .retrying import backoff
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...engine.counters import Throughput
 from ...wire.config import ModelConfig
+from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import DeadlineExceeded, RequestError
 from ...wire.messages import Failure, FinishReason, Output, Request, Timings
 from ...wire.status import EngineStats
@@ -19,7 +20,6 @@ from .balancer import Balancer
 from .connections import connections
 from .dialects import Answer, Dialect
 from .mailbox import Mailbox
-from .options import EndpointOptions
 from .probing import probe
 from .sending import Sender
 

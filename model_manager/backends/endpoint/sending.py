@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
@@ -18,7 +19,6 @@ from .connections import Connections
 from .dialects import Answer, Call, Dialect, Garbled
 from .judging import TryFailed, judge
 from .limits import RateLimit
-from .options import EndpointOptions
 from .retrying import backoff
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from ...wire.config import ModelConfig
+from ...wire.endpoint_options import EndpointOptions
+from ...wire.server_options import parse
 from ..endpoint.engine import EndpointEngine, connect
-from ..endpoint.options import EndpointOptions
-from .options import parse
 from .process import ServerProcess, free_port, leave
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from millrace.model_manager.backends.server.options import parse
-from millrace.model_manager.backends.server.presets import PRESETS
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.server_options import parse
+from millrace.model_manager.wire.server_presets import PRESETS
 from tests.model_manager.backends.stand_in_server import text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
 from tests.waiting import eventually

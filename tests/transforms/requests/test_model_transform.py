@@ -83,9 +83,17 @@ def test_vllm_is_loaded_otherwise_to_embed() -> None:
 
 def test_sampled_rows_get_seeds_of_their_own_where_the_engine_takes_seeds() -> None:
     Opened.params.clear()
-    for backend in ("torch", "ctranslate2"):
-        _run(Generate(ModelConfig(backend=backend), SamplingParams(temperature=1.0), open_client=Opened))
-    assert [each.seed is None for each in Opened.params] == [False, True]
+    models = [
+        ModelConfig(),
+        ModelConfig(backend="ctranslate2"),
+        ModelConfig(backend="endpoint", backend_options={"urls": "http://host"}),
+        ModelConfig(backend="endpoint", backend_options={"urls": "http://host", "dialect": "kserve"}),
+        ModelConfig(backend="server", backend_options={"preset": "vllm"}),
+        ModelConfig(backend="server", backend_options={"preset": "triton"}),
+    ]
+    for model in models:
+        _run(Generate(model, SamplingParams(temperature=1.0), open_client=Opened))
+    assert [each.seed is None for each in Opened.params] == [False, True, False, True, False, True]
 
 
 def _run(transform: ModelTransform) -> None:

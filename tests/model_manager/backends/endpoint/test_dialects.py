@@ -11,12 +11,12 @@ import pytest
 
 from millrace.model_manager.backends.endpoint.dialects import Answer, Dialect, Garbled
 from millrace.model_manager.backends.endpoint.engine import dialect_of
-from millrace.model_manager.backends.endpoint.options import EndpointOptions
-from millrace.model_manager.backends.server.options import parse
-from millrace.model_manager.backends.server.presets import PRESETS
+from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.server_options import parse
+from millrace.model_manager.wire.server_presets import PRESETS
 from tests.model_manager.backends.endpoint_engines import drained, engine_for
 from tests.model_manager.backends.stand_in_server import serving
 

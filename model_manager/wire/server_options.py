@@ -1,4 +1,4 @@
-"""Options of the back end `server`, parsed once: its own, and those of the connection (`../endpoint/options.py`)."""
+"""Options of the back end `server`, parsed once: its own, and those of the connection (`endpoint_options.py`)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Any
 
 import msgspec
 
-from ...wire.conversion import converted, unknown
-from ...wire.errors import ConfigError
-from ..endpoint.options import EndpointOptions
-from .presets import PRESETS, Preset
+from .conversion import converted, unknown
+from .endpoint_options import EndpointOptions
+from .errors import ConfigError
+from .server_presets import PRESETS, Preset
+
+_ITS_URL = {"urls": "http://127.0.0.1"}
+"""Stands for the URL that the server gets when it starts."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the server is started and watched. Raises ConfigError, naming the option, for a value outside its range."""
 
     preset: str = ""
-    """A kind of server that is known (presets.py): gives what the other options leave out."""
+    """A kind of server that is known (server_presets.py): gives what the other options leave out."""
     command: str = ""
     """Its arguments, without a shell; `{model}`, `{port}` and `{tensor_parallel}` are filled in."""
     health: str = ""
@@ -80,8 +83,22 @@ def parse(fields: Mapping[str, Any]) -> tuple[ServerOptions, dict[str, Any]]:
     names = ("dialect", "extra_parameters", "max_connections")
     preset = {name: getattr(options.kind, name) for name in names}
     connection = preset | given
-    EndpointOptions.parse(connection | {"urls": "http://127.0.0.1"})
+    EndpointOptions.parse(connection | _ITS_URL)
     return options, connection
+
+
+def connection_of(backend: str, fields: Mapping[str, Any]) -> EndpointOptions | None:
+    """How the servers of the back ends `endpoint` and `server` are asked, by its `backend_options`; None of another.
+
+    Raises ConfigError, naming the option.
+    """
+    match backend:
+        case "endpoint":
+            return EndpointOptions.parse(fields)
+        case "server":
+            return EndpointOptions.parse(parse(fields)[1] | _ITS_URL)
+        case _:
+            return None
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

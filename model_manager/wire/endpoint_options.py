@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...wire.conversion import converted
-from ...wire.errors import ConfigError
+from .conversion import converted
+from .errors import ConfigError
 
 _GRPC = ("grpc", "grpcs")
 _URLS = "http://, https://, grpc:// or grpcs:// URLs"
@@ -87,6 +87,11 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def over_grpc(self) -> bool:
         """Whether the servers are asked over gRPC."""
         return any(urlsplit(url).scheme in _GRPC for url in self.addresses)
+
+    @property
+    def takes_seeds(self) -> bool:
+        """Whether rows may be given seeds. What a model of KServe or Triton has inputs for, its server alone says."""
+        return self.dialect not in ("triton", "kserve")
 
     def key(self) -> str:
         """The key; empty if none is sent. Raises ConfigError if its variable is not set."""
