@@ -1,9 +1,10 @@
 """A process between the inference process and its server, which ends the server with all that it has started.
 
-`python -m millrace.model_manager.backends.server.guard COMMAND…`. Its standard input is a pipe from the inference
-process. When that closes, however the inference process ended, the guard ends the server; when the server ends, so does
-the guard, with the same status. Servers start processes of their own, and a kernel signal at a parent's death reaches
-only one of them: orphans fall to the guard ("subreaper") and are ended too.
+`python -m millrace.model_manager.backends.server.guard FOLDER COMMAND…`. Its standard input is a pipe from the
+inference process. When that closes, however the inference process ended, the guard ends the server; when the server
+ends, so does the guard, with the same status. Servers start processes of their own, and a kernel signal at a parent's
+death reaches only one of them: orphans fall to the guard ("subreaper") and are ended too. FOLDER is where the server
+has its temporary files, such as sockets that a killed one leaves; it is removed at the end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,7 @@ _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 
 
-def main(command: list[str]) -> None:
+def main(folder: str, command: list[str]) -> None:
     """Run the command until it ends or standard input does; does not return."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,18 +37,19 @@ def main(command: list[str]) -> None:
     try:
         server = subprocess.Popen(
             command,
-            env={name: value for name, value in os.environ.items() if name not in _OURS},
+            env={name: value for name, value in os.environ.items() if name not in _OURS} | {"TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=_prepare,  # noqa: PLW1509 (there is no other thread yet)
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(NOT_STARTED)
-    threading.Thread(target=_follow, args=[server], daemon=True).start()
+    threading.Thread(target=_follow, args=[server, folder], daemon=True).start()
     while os.read(0, 1024):
         pass
-    _end(server.pid)
+    _end(server.pid, folder)
     os._exit(0)
 
 
@@ -57,14 +60,14 @@ def _prepare() -> None:
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _follow(server: subprocess.Popen[bytes]) -> None:
+def _follow(server: subprocess.Popen[bytes], folder: str) -> None:
     status = server.wait()
-    _end(server.pid)
+    _end(server.pid, folder)
     os._exit(status if status >= 0 else 128 - status)
 
 
-def _end(group: int) -> None:
-    """End everything below this process: asked first, then killed."""
+def _end(group: int, folder: str) -> None:
+    """End everything below this process: asked first, then killed. Remove what it left."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)
     psutil.wait_procs(_below(), timeout=GRACE)
@@ -73,6 +76,7 @@ def _end(group: int) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(below, timeout=1.0)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _below() -> list[psutil.Process]:
@@ -93,4 +97,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

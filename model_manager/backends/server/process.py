@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -39,8 +41,9 @@ class ServerProcess:
         self._port = port
         self._health = health
         self._lines: deque[str] = deque(maxlen=_LINES)
+        self._folder = tempfile.mkdtemp(prefix="millrace-server-")
         self._guard = subprocess.Popen(
-            [sys.executable, *_GUARD, *command],
+            [sys.executable, *_GUARD, self._folder, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -93,6 +96,7 @@ class ServerProcess:
     def _await_end(self, leave: Callable[[str], None]) -> None:
         status = self._guard.wait()
         _end_session(self._guard.pid)
+        shutil.rmtree(self._folder, ignore_errors=True)  # as the guard does, unless it was killed
         self._reader.join(_LAST_LINES_WITHIN)
         leave(f"the server ended with status {status}: {self._last()}")
 

@@ -1,8 +1,8 @@
 """A server as a program: `python -m tests.model_manager.backends.stand_in_main PORT FOLDER`.
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
-process ids, its PYTHONPATH, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the
-first time.
+process ids, its PYTHONPATH, the path of a temporary file that it leaves, a line for each start, and one for each
+prompt. The prompts `die` and `hang` do that at the first time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main(port: int, folder: Path) -> None:
     (folder / "path").write_text(os.environ["PYTHONPATH"])
     child = subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
     (folder / "pids").write_text(f"{os.getpid()} {child.pid}")
+    (folder / "left").write_text(tempfile.mkstemp()[1])
     with (folder / "starts").open("a") as starts:
         starts.write("start\n")
     once = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}

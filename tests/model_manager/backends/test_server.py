@@ -45,6 +45,11 @@ def pids(folder: Path) -> list[int]:
     return [int(pid) for pid in (folder / "pids").read_text().split()]
 
 
+def left(folder: Path) -> Path:
+    """A temporary file of the server that was started last."""
+    return Path((folder / "left").read_text())
+
+
 def starts(folder: Path) -> int:
     return len((folder / "starts").read_text().splitlines())
 
@@ -67,8 +72,10 @@ def test_a_server_is_started_for_the_job_and_ended_with_it(machine: Machine, tmp
     assert (tmp_path / "path").read_text() == f":{ROOT}"  # nothing of our Python's: the server may be another's
     assert runs(server)
     assert runs(child)
+    assert left(tmp_path).exists()
     client.close()
     expect_gone(server, child)
+    eventually(lambda: not left(tmp_path).parent.exists(), "the end of its temporary files")
     assert starts(tmp_path) == 1
 
 
@@ -88,9 +95,10 @@ def test_an_inference_process_that_is_killed_takes_its_server_with_it(
 ) -> None:
     client = opened(machine, tmp_path)
     expect_answers(client, ["before"])
-    before = pids(tmp_path)
+    before, file = pids(tmp_path), left(tmp_path)
     kill(machine.engine_pid(), number)
     expect_gone(*before)
+    eventually(lambda: not file.parent.exists(), "the end of its temporary files")
     expect_answers(client, ["after"])
     assert starts(tmp_path) == 2
 
@@ -98,10 +106,11 @@ def test_an_inference_process_that_is_killed_takes_its_server_with_it(
 def test_a_guard_that_is_killed_leaves_no_server(machine: Machine, tmp_path: Path) -> None:
     client = opened(machine, tmp_path)
     expect_answers(client, ["before"])
-    server, child = pids(tmp_path)
+    (server, child), file = pids(tmp_path), left(tmp_path)
     guard = psutil.Process(server).ppid()
     kill(guard)
     expect_gone(server, guard)
+    eventually(lambda: not file.parent.exists(), "the end of its temporary files")
     kill(child)  # it is in a session of its own, so only its guard could have found it
     expect_answers(client, ["after"])
     assert starts(tmp_path) == 2
