@@ -37,6 +37,7 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Beam's workers need cores too
+    "OMP_WAIT_POLICY": "PASSIVE",  # and threads that spin while they wait for each other would take them
 }
 _CPU_KV_CACHE_GIB = 4
 """GiB of KV cache on a CPU, where nothing is said: vLLM would take most of the memory."""
