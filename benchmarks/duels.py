@@ -12,8 +12,8 @@ DUELS = {
     name: (PIPELINE + name, name) for name in ("torch", "vllm", "openvino", "ctranslate2", "llama_cpp", "endpoint")
 }
 """By back end: `Generate` over it, and the engine by itself."""
-BEAM = {"vllm": ("pipeline-vllm", "beam-vllm", "beam-vllm-32")}
-"""`Generate` over vLLM, and Beam's own handler of vLLM, in the batches of Beam's choice, or of 32."""
+BEAM = {"vllm": ("pipeline-vllm", "beam-vllm")}
+"""`Generate` over vLLM, and Beam's own handler of vLLM, in the batches of Beam's choice."""
 
 
 def pairs(rows: list[Row]) -> Iterator[tuple[Row, Row]]:
