@@ -8,8 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from millrace.model_manager.store.environments import environment_python, install
-from millrace.model_manager.wire.backends import BACKENDS
+from tests.model_manager.backends.environments import made
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.runtime_folders import processes_of
 from tests.servers.prism import prism
@@ -47,8 +46,7 @@ def test_the_notebook_of_streams_runs_on_prism(tmp_path: Path) -> None:
 @pytest.mark.engines
 def test_the_notebook_of_engines_has_the_same_answers_of_each(tmp_path: Path) -> None:
     for name in ("openvino", "ctranslate2", "llama_cpp"):
-        if not environment_python(name).exists():
-            install(BACKENDS[name])
+        made(name)
     notebook = _run("04_engines.ipynb", tmp_path, GGUF=str(write_gguf(tmp_path / "millrace-tiny.gguf")))
     lines = _text(notebook).splitlines()
     assert lines.count("  review-1: positive") == 4
