@@ -1,12 +1,9 @@
-"""A checkpoint in the shape of Qwen2 as a GGUF file, for llama.cpp: run by the Python that has the package `gguf`.
-
-python benchmarks/gguf_file.py CHECKPOINT FOLDER DTYPE    # writes FOLDER/model.gguf; int8 is q8_0
-"""
+"""A checkpoint in the shape of Qwen2 as a GGUF file, for llama.cpp: run by the Python that has the package `gguf`."""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,5 +92,18 @@ def _renamed(name: str) -> str:
     return f"blk.{layer}.{_PARTS[part]}.{kind}"
 
 
+def main() -> None:
+    """The command."""
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gguf_file", description=__doc__, formatter_class=as_it_is
+    )
+    parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
+    parser.add_argument("folder", type=Path, help="where model.gguf is written")
+    parser.add_argument("dtype", help="type of the weights; int8 is q8_0")
+    given = parser.parse_args()
+    write(given.checkpoint, given.folder, given.dtype)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main()

@@ -146,7 +146,7 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --backend vllm --typical_p 0.5",
         'run --input rows.jsonl --backend ctranslate2 --constraint \'{"regex": "a+"}\'',
         "score --input rows.jsonl --backend openvino",
-        "embed --input rows.jsonl --backend vllm",
+        "embed --input rows.jsonl --backend openvino",
         "extract --input doc.txt --schema schema.json --backend openvino",
         "classify --input doc.txt --labels praise,complaint --endpoint http://host",
         "run --input rows.jsonl --backend endpoint",

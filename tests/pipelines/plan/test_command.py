@@ -193,7 +193,7 @@ def test_a_plan_says_what_it_does_not_know_of_another_engine(
             ["--endpoint", "http://host", "--model", "gpt-4o"],
             "--tokenizer takes a model in safetensors format that has",
         ),
-        (["--endpoint", "host"], "--endpoint 'host': takes http:// or https:// URLs"),
+        (["--endpoint", "host"], "--endpoint 'host': takes http://, https://, grpc:// or grpcs:// URLs"),
     ],
 )
 def test_a_plan_refuses_what_an_engine_cannot(rows: str, flags: list[str], said: str, refused: Refused) -> None:
