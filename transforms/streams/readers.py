@@ -15,8 +15,8 @@ from apache_beam.transforms.window import TimestampedValue
 
 from ..elements.completions import StructCoder
 from ..runners import has_checkpoints
+from .broker_messages import BrokerMessage
 from .connected import Address, ConnectedDoFn, Connection
-from .messages import BrokerMessage
 from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
 
 _listeners: list[Callable[[], None]] = []

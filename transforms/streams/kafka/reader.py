@@ -19,7 +19,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import KafkaTopic
-from ..messages import BrokerMessage, MessageSettings, ReadMessages
+from ..broker_messages import BrokerMessage, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import PositionTracker, ReadingTurn, StreamTime
 from .connection import Readers, client_settings

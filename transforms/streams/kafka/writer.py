@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ...addresses import KafkaTopic
 from ...elements.completions import DeadLetter
-from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
+from ..broker_messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
 from .connection import KafkaFailed, client_settings
 
 

@@ -24,7 +24,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import PubSubAddress
 from ...runners import DATAFLOW, runner_of
-from ..messages import BrokerMessage, MessageSettings, ReadMessages
+from ..broker_messages import BrokerMessage, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import PositionTracker, ReadingTurn, StreamTime
 from .clients import client_of, said_of
@@ -44,7 +44,7 @@ class ReadPubSub(ReadMessages):
 
     Of a topic: those that are published from the job's start on, through a subscription of the job's own, which Pub/Sub
     removes a day after the job is gone. A row without an id is known by its message, `pubsub:projects/…@MESSAGE_ID`.
-    Attributes complete rows (streams/messages.py).
+    Attributes complete rows (streams/broker_messages.py).
     """
 
     def __init__(

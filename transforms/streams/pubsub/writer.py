@@ -15,7 +15,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from ...addresses import PubSubAddress
 from ...elements.completions import DEAD_LETTERS, DeadLetter
 from ...runners import DATAFLOW, runner_of
-from ..messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
+from ..broker_messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
 from .clients import PubSubFailed, client_of, said_of
 
 _SEND_SECONDS = 300.0

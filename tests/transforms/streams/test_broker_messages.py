@@ -8,7 +8,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import FinishReason
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.streams.messages import BrokerMessage, ReadMessages, outgoing, read_message, too_large
+from millrace.transforms.streams.broker_messages import BrokerMessage, ReadMessages, outgoing, read_message, too_large
 from tests.transforms.running import check, pipeline
 
 AT = "kafka:topic/0@7"
