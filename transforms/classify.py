@@ -104,7 +104,7 @@ class _Classifying:
             self._answers = [_one(label, held) for label in labels for held in (True, False)]
         self._digest = content_id([prompts.of(""), self._answers])
 
-    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+    def id_parts(self, prompt: Prompt) -> tuple[Any, ...]:
         document_of(prompt)
         return "classify", self._digest
 

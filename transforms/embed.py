@@ -57,7 +57,7 @@ class _Embedding:
         self._pooling = pooling
         self._normalize = normalize
 
-    def asked(self, _prompt: Prompt) -> tuple[Any, ...]:
+    def id_parts(self, _prompt: Prompt) -> tuple[Any, ...]:
         return "embed", self._pooling, self._normalize
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:

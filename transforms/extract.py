@@ -124,7 +124,7 @@ class _Extracting:
         self._grammar = RecordGrammar(record)
         self._digest = content_id([self._grammar.of(""), prompts.of("")])
 
-    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+    def id_parts(self, prompt: Prompt) -> tuple[Any, ...]:
         document_of(prompt)
         return "extract", self._digest
 

@@ -65,7 +65,7 @@ class _Generating:
         self.rows = RowShape(template=template)
         self._system = system
 
-    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+    def id_parts(self, prompt: Prompt) -> tuple[Any, ...]:
         return () if self._system is None else ("generate", with_system(prompt, self._system))
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:

@@ -21,12 +21,12 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Completion, Prompt
 from .elements.near_misses import NearMisses
-from .elements.prompts import as_prompt, seeded, unusable_letter
+from .elements.prompts import as_prompt, seeded, unusable_dead_letter
 from .models.client import Client, ClientOptions, Opener, open_engine_client, takes_seeds
 
 
-class LoadedModel:
-    """What RunInference holds as the model: this process's client, closed when nobody holds it any more."""
+class HeldClient:
+    """This process's client, which RunInference holds as its model. It is closed when this object is collected."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -61,12 +61,12 @@ class ManagedModelHandler(ModelHandler):
         self._open_client = open_client
         self._near_misses = NearMisses()
 
-    def load_model(self) -> LoadedModel:
+    def load_model(self) -> HeldClient:
         """Wait until the manager has the model."""
-        return LoadedModel(self._open_client(self._options))
+        return HeldClient(self._open_client(self._options))
 
     def run_inference(
-        self, batch: Sequence[Any], model: LoadedModel, inference_args: dict[str, Any] | None = None
+        self, batch: Sequence[Any], model: HeldClient, inference_args: dict[str, Any] | None = None
     ) -> Iterator[PredictionResult]:
         """Submit the whole batch, then give the results in its order."""
         params = self._params.updated(inference_args or {})
@@ -108,7 +108,7 @@ class ManagedModelHandler(ModelHandler):
             assert error is not None
             raise error
         return Completion(
-            id=prompt.id if prompt else unusable_letter(element, error).id,
+            id=prompt.id if prompt else unusable_dead_letter(element, error).id,
             finish_reason=FinishReason.ERROR,
             model=self._model.model,
             revision=revision,

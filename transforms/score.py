@@ -62,7 +62,7 @@ class _Scoring:
         self._column = column
         self._system = system
 
-    def asked(self, prompt: Prompt) -> tuple[Any, ...]:
+    def id_parts(self, prompt: Prompt) -> tuple[Any, ...]:
         system = () if self._system is None else (with_system(prompt, self._system),)
         return "score", self._continuations(prompt), *system
 

@@ -93,8 +93,8 @@ def test_each_task_has_its_own_ids() -> None:
     prompt, params = Prompt(text="x", columns={"continuations": ["yes"]}), SamplingParams()
     other = Prompt(text="x", columns={"continuations": ["no"]})
     tasks = [Generate("m"), Score("m"), Embed("m"), Embed("m", pooling="mean"), Embed("m", normalize=False)]
-    ids = {RequestIds("j").of(prompt, params, each._task.asked(prompt)) for each in tasks}
-    ids.add(RequestIds("j").of(other, params, Score("m")._task.asked(other)))
+    ids = {RequestIds("j").of(prompt, params, each._task.id_parts(prompt)) for each in tasks}
+    ids.add(RequestIds("j").of(other, params, Score("m")._task.id_parts(other)))
     assert len(ids) == 6
     assert RequestIds("j").of(prompt, params) in ids
 

@@ -47,8 +47,8 @@ def seeded(params: SamplingParams, prompt: Prompt) -> SamplingParams:
     return msgspec.structs.replace(params, seed=int.from_bytes(digest[:8], "little") >> 1)
 
 
-def unusable_letter(value: Any, error: RequestError) -> DeadLetter:
-    """The letter of an element that is no Prompt, known by its id, else by the id of its content."""
+def unusable_dead_letter(value: Any, error: RequestError) -> DeadLetter:
+    """The dead letter of an element that is no valid prompt. Its id is the row's, else a hash of the row's content."""
     row = _shown(value)
     identity = given_id(value, RowShape()) or content_id(row)
     return DeadLetter(id=identity, error=type(error).__name__, reason=str(error), row=row)

@@ -39,7 +39,7 @@ class Client(Protocol):
 
     @property
     def unmet(self) -> Sequence[UnmetSetting]:
-        """Settings of engine or manager that were asked for and do not hold."""
+        """Settings of engine or manager that were asked for and are not in force."""
 
     def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Output]:
         """Blocks for a credit, returns a future of the answer; raises RequestError at once for what can never run.
@@ -59,7 +59,7 @@ class Client(Protocol):
         """As `submit`; a future of the answer with its vector."""
 
     def retire(self) -> None:
-        """Whoever waits for a credit, or comes later, gets ModelReplaced; what is outstanding goes on."""
+        """Take no more requests: waiting and later calls raise ModelReplaced. Outstanding requests go on."""
 
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model."""
@@ -67,7 +67,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """Everything that a worker needs to open a client; pickled into the pipeline, but for what concerns a change."""
+    """Everything that a worker needs to open a client. Pickled into the pipeline, without `abandoned`."""
 
     model: ModelConfig
     manager: ManagerConfig = field(default_factory=ManagerConfig)

@@ -1,4 +1,4 @@
-"""The model that all DoFns of a transform share in a worker process, whichever model it is by then."""
+"""The model that all DoFns of a transform share in a worker process; it may change while the job runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .updates import WatchedFile
 
 
 class SharedModel:
-    """Opened by the first DoFn that has an element, closed by the last; pickled into the pipeline.
+    """Opens the model for the first element, and closes it with the last lease. Pickled into the pipeline.
 
-    It is not opened before an element comes: a worker, or a bundle, without any starts nothing.
+    A worker or bundle without elements starts nothing.
     """
 
     def __init__(self, options: ClientOptions, opener: Opener, watched: WatchedFile | None = None) -> None:

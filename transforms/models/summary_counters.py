@@ -1,6 +1,6 @@
-"""What a job's summary says of its models, as counters of Beam: changes, and settings that do not hold.
+"""Beam counters for the job's summary: changes of the model, and settings that are not in force.
 
-The counters are counted by worker process. What they count is logged where it happens.
+Each worker process counts its own. The events themselves are logged where they happen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Which model the elements of this process go to: the one that was named last and could be opened.
+"""Which model the elements of this process go to: the last one that was named and could be opened.
 
-The first is opened by whoever has the first element, and all wait for it. Another that is named later is opened in
-the background while elements go on with the one before; when it is ready, whatever is submitted next goes to it, and
-what is on its way ends where it is. A model's client is closed with its last element. Knows no element and no runner.
+The first element opens the first model, and all elements wait for it. A model that is named later is opened in the
+background, while elements still go to the current model. Once it is ready, new requests go to it; requests in flight
+finish with the model that has them. A model's client is closed when its last request is done. Knows no element and no
+runner.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ModelChange:
-    """What became of an update."""
+    """The result of an update: the model changed, or an error."""
 
     model: str
     error: str = ""
@@ -47,7 +48,7 @@ class ModelSwitch:
         """
         self._users = 0
         self._uses: Counter[Client] = Counter()
-        """The open clients. This switch uses its current one, and each element on its way uses one."""
+        """How many users each open client has: the elements in flight, and this switch for its current client."""
         self._current: Client | None = None
         self._wanted = options.model
         self._opening: threading.Event | None = None
@@ -58,12 +59,12 @@ class ModelSwitch:
     # ── for elements ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def enter(self) -> None:
-        """One more uses the switch, and leaves it in the end."""
+        """Add a user of the switch, which must call `leave` in the end."""
         with self._lock:
             self._users += 1
 
     def leave(self) -> None:
-        """One fewer uses it; the last one ends what is being opened, too."""
+        """Remove a user. The last one closes the model, and ends the opening of another."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -87,7 +88,7 @@ class ModelSwitch:
                     self._open_first()
 
     def finish(self, client: Client, times: int = 1) -> None:
-        """So many elements that went to this client are done; it is closed with its last use."""
+        """Note that `times` elements of this client are done. A client without users is closed."""
         with self._lock:
             self._uses[client] -= times
             if self._uses[client]:
@@ -96,7 +97,7 @@ class ModelSwitch:
         client.close()
 
     def wait_for_change(self, before: Client) -> None:
-        """Until elements go elsewhere, but not for long: who waits asks again."""
+        """Wait until the client is no longer the current one, at most _LOOK_AGAIN_AFTER; callers loop."""
         with self._lock:
             if self._current is before:
                 self._lock.wait(_LOOK_AGAIN_AFTER)
@@ -107,7 +108,7 @@ class ModelSwitch:
         return self._current
 
     def take_changes(self) -> list[ModelChange]:
-        """What became of updates since the last call."""
+        """The results of updates since the last call."""
         with self._lock:
             taken, self._changes = self._changes, []
         return taken
@@ -115,7 +116,9 @@ class ModelSwitch:
     # ── updates ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def see(self, update: Any, as_of: Any) -> None:
-        """A side input says so; elements of an earlier window, that come late, do not turn the model back."""
+        """Take an update from a side input; `as_of` orders the windows. Late elements of an earlier window change
+        nothing.
+        """
         with self._lock:
             before, self._seen = self._seen, self._seen if self._seen and as_of < self._seen[0] else (as_of, update)
             is_new = before is None or self._seen[1] != before[1]
@@ -181,7 +184,7 @@ class ModelSwitch:
         self.finish(before if is_new else client)
 
     def _open_first(self) -> None:
-        """The model that was named last; where that cannot be, the one that the transform was given."""
+        """Open the model that was named last; if it cannot be opened, the model that the transform was given."""
         if self._watch:
             self._watch.look()
         while True:

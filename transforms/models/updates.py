@@ -1,8 +1,8 @@
-"""What names another model while a job runs, and where that is looked for. Knows no client and no runner.
+"""Updates: values that name another model while a job runs, and the file that may hold one. Knows no client.
 
-An update is a model's name; or a mapping of settings, names of ModelConfig's; or a ModelConfig. Names and mappings are
-on top of the settings that the transform was given, so that the last update alone says what holds; with another model
-they leave the first one's revision behind.
+An update is a model's name, a mapping of ModelConfig's fields, or a ModelConfig. A name or mapping is applied to the
+settings that the transform was given, not to earlier updates, so the last update alone decides. If it names another
+model, the revision of the transform's model is dropped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def updated(config: ModelConfig, update: Any) -> ModelConfig:
 
 
 def update_of(text: str) -> Any:
-    """What a file says; None where it is empty. Raises ConfigError for what begins as JSON and is no object."""
+    """The update in a file's text; None for an empty one. Raises ConfigError for text that begins with `{` and is no
+    JSON object.
+    """
     text = text.strip()
     if not text.startswith("{"):
         return text or None
@@ -74,7 +76,7 @@ def update_of(text: str) -> Any:
 
 
 class FileWatch:
-    """Looks at a file from a thread of its own, and tells whenever it was written."""
+    """Polls a file on a thread of its own, and calls `tell` with its text whenever it was written."""
 
     def __init__(self, file: WatchedFile, tell: Callable[[str], None]) -> None:
         self._file = file
@@ -85,7 +87,7 @@ class FileWatch:
         self._stopped = threading.Event()
 
     def look(self) -> None:
-        """Tell what the file says, if it was written since the last look; trouble is logged, once for each kind."""
+        """Call `tell` if the file was written since the last look. A failure to read it is logged when it is new."""
         with self._looking:
             try:
                 text = self._new_text()

@@ -1,14 +1,16 @@
 """The DoFn behind Generate, Score, Embed, Extract and Classify: submits each element at once, emits each result as it
 finishes.
 
-A result leaves with the timestamp, windows and pane of its own element, from whichever call is next: a later
-`process`, or `finish_bundle`, which drains. So a result commits with the bundle of its element, and a runner that
-retries the bundle neither loses nor doubles anything: the requests have the same ids again. Those of a bundle that
-failed go on, so that its retry finds them; what no bundle has asked for again by the end of the next one is
-cancelled, or, where Beam throws a failed bundle's DoFn away, after a while. What is in flight is bounded by the
-client's credits: `process` blocks without one, and the runner can still give away what has not been claimed. Where
-the model has changed since, the retry of a bundle still finds its requests, and their results name the model of then,
-if the bundle is tried again in this process.
+A result is emitted with the timestamp, windows and pane of its own element, by a later `process` or by
+`finish_bundle`, which waits for all results. So a result commits with the bundle of its element. When a runner retries
+a bundle, its requests have the same ids again, so nothing is lost or computed twice.
+
+Requests of a failed bundle go on, so that the retry finds them. They are cancelled if no bundle has asked for them by
+the end of the next bundle; where Beam throws away the DoFn of a failed bundle, after `retry_within` seconds. A retry
+in the same process finds its requests even if the model has changed since, and their results name the earlier model.
+
+The client's credits bound the requests in flight: `process` blocks without one, and the runner can still move the
+elements that were not claimed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..models.shared_model import Lease, SharedModel
 from ..models.summary_counters import count
-from .element_requests import Asked, ElementRequests, Emitted, InFlight, OnFailure, Task
+from .element_requests import ElementRequests, Emitted, InFlight, OnFailure, PreparedRequest, Task
 from .retry_ids import RequestIds
 
 
@@ -48,15 +50,15 @@ class AsyncRequestDoFn(beam.DoFn):
         self._ids = RequestIds(self._job)
 
     def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any]:
-        asked = self._requests.asked(element, windowed, self._ids)
-        if isinstance(asked, Asked):
-            submitted = self._attached(asked) or self._requests.submit(self._leased(), asked)
+        prepared = self._requests.prepare(element, windowed, self._ids)
+        if isinstance(prepared, PreparedRequest):
+            submitted = self._attached(prepared) or self._requests.submit(self._leased(), prepared)
             if isinstance(submitted, InFlight):
                 self._expect(submitted)
             else:
                 yield submitted
         else:
-            yield asked
+            yield prepared
         while not self._finished.empty():
             yield self._next_result()
 
@@ -87,18 +89,18 @@ class AsyncRequestDoFn(beam.DoFn):
             self._lease = self._model.lease(self)
         return self._lease
 
-    def _attached(self, asked: Asked) -> InFlight | None:
-        """The request as a bundle that failed left it, with the model that it went to, unless it failed itself."""
-        left = self._left.pop(asked.request_id, None)
+    def _attached(self, request: PreparedRequest) -> InFlight | None:
+        """The same request, still in flight or done, of a bundle that failed; None if there is none or it failed."""
+        left = self._left.pop(request.request_id, None)
         if left is None:
             return None
         if left.future.cancelled() or (left.future.done() and left.future.exception() is not None):
             self._leased().finish(left.client)
             return None
-        return left._replace(asked=asked)
+        return left._replace(request=request)
 
     def _expect(self, in_flight: InFlight) -> None:
-        request_id, finished = in_flight.asked.request_id, self._finished
+        request_id, finished = in_flight.request.request_id, self._finished
         assert request_id not in self._in_flight, "an id is used again only far apart"
         self._in_flight[request_id] = in_flight
         in_flight.future.add_done_callback(lambda _: finished.put(request_id))

@@ -1,7 +1,7 @@
-"""An element as a request to the model, and what the request came to as an element: what the DoFns of a task share.
+"""Makes a request to the model of each input element, and an output element of each answer; all DoFns of a task use it.
 
-Knows no bundle and no state. Where the model changes while the job runs, each element ends with the model that it was
-submitted to, and its result says so.
+Knows no bundle and no state. If the model changes while the job runs, each request is answered by the model that it
+was submitted to, and its result names that model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..elements.completions import DEAD_LETTERS, Completion, DeadLetter, Prompt
 from ..elements.metrics import RequestMetrics
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
-from ..elements.prompts import as_prompt, seeded, split_key, unusable_letter
+from ..elements.prompts import as_prompt, seeded, split_key, unusable_dead_letter
 from ..elements.task_results import Result
 from ..models.client import Client
 from ..models.shared_model import Lease
@@ -38,57 +38,64 @@ Emitted: TypeAlias = "WindowedValue | beam.pvalue.TaggedOutput"
 
 
 class Task(Protocol):
-    """What is asked of each prompt. Pickled into the pipeline."""
+    """What a transform does with each prompt: generate, score, embed, … Pickled into the pipeline."""
 
     @property
     def result(self) -> type[Completion] | type[Result]:
-        """The elements that come out."""
+        """The class of the output elements."""
 
     @property
     def name(self) -> str:
-        """As engines say whether they can."""
+        """The task by the name under which wire/backends.py says which engines can do it."""
 
     @property
     def request(self) -> RequestTask:
-        """What its requests ask of the engine."""
+        """The task that its requests name to the engine."""
 
     @property
     def rows(self) -> RowShape:
-        """Which columns of a mapping are which."""
+        """Which column of a row holds the prompt, the id and so on."""
 
-    def asked(self, prompt: Prompt) -> Sequence[Any]:
-        """What an answer depends on beside prompt and parameters; raises InvalidRequest where the row does not say."""
+    def id_parts(self, prompt: Prompt) -> Sequence[Any]:
+        """What an answer depends on beside prompt and parameters, for the request's id.
+
+        Raises InvalidRequest if the row lacks it.
+        """
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
-        """See Client."""
+        """Submit the task's request; see Client."""
 
     def element(self, prompt: Prompt, result: Any, model: str, revision: str) -> Completion | Result:
-        """What the future gave, as an element, and which model gave it; raises RequestError for what is none."""
+        """The future's result as an output element that names its model.
+
+        Raises RequestError for an answer that makes no element.
+        """
 
 
-class Asked(NamedTuple):
-    """An element, and what is asked of the model about it."""
+class PreparedRequest(NamedTuple):
+    """A request that was made of an element and is ready to be submitted."""
 
     request_id: str
     prompt: Prompt
     params: SamplingParams
-    keyed: tuple[Any, ...]
+    key_part: tuple[Any, ...]
+    """(key,) for an element that is a pair of key and prompt, () for a prompt alone."""
     element: WindowedValue
 
 
 class InFlight(NamedTuple):
-    """An element whose request is submitted, and to which client."""
+    """A request that is submitted, and the client that it was submitted to."""
 
-    asked: Asked
+    request: PreparedRequest
     future: Future[Any]
     client: Client
 
 
 class ElementRequests:
-    """Requests of one task, with its parameters and its answer to failures. Pickled into the pipeline."""
+    """Makes and submits the requests of one task, and makes elements of the answers. Pickled into the pipeline."""
 
     def __init__(self, task: Task, params: SamplingParams, on_failure: OnFailure, seeds: bool = True) -> None:
-        """`seeds`: give rows seeds of their own, which the engine takes."""
+        """`seeds`: True if the engine takes seeds; then each row gets one of its own."""
         self._seeds = seeds
         self._task = task
         self._params = params
@@ -97,86 +104,93 @@ class ElementRequests:
         self._built_at = wall_clock()
 
     def setup(self) -> None:
-        """Called before everything else, in the worker."""
+        """Call it first, in the worker."""
         self._metrics = RequestMetrics(self._built_at)
 
-    def asked(self, element: Any, windowed: WindowedValue, ids: RequestIds) -> Asked | Emitted:
-        """The request of an element, or the failure of one that is none."""
-        keyed, value = split_key(element)
+    def prepare(self, element: Any, windowed: WindowedValue, ids: RequestIds) -> PreparedRequest | Emitted:
+        """The request of an element; a dead letter if the element is no valid prompt."""
+        key_part, value = split_key(element)
         try:
             prompt = as_prompt(value, self._task.rows)
         except RequestError as error:
-            return self._failure(unusable_letter(value, error), keyed, windowed)
+            return self._dead_letter_or_raise(unusable_dead_letter(value, error), key_part, windowed)
         if isinstance(value, dict) and self._task.rows.row_params:  # a Prompt's columns are meant to be columns
             self._near_misses.look(prompt.columns)
         try:
             params = self._params.updated(prompt.params)
             params = seeded(params, prompt) if self._seeds else params
-            request_id = ids.of(prompt, params, self._task.asked(prompt))
+            request_id = ids.of(prompt, params, self._task.id_parts(prompt))
         except RequestError as error:
-            return self._failure(DeadLetter.of(prompt, error.info()), keyed, windowed)
-        return Asked(request_id, prompt, params, keyed, windowed)
+            return self._dead_letter_or_raise(DeadLetter.of(prompt, error.info()), key_part, windowed)
+        return PreparedRequest(request_id, prompt, params, key_part, windowed)
 
-    def submit(self, lease: Lease, asked: Asked) -> InFlight | Emitted:
-        """The request on its way, or the failure of what can never run; waits for a credit."""
+    def submit(self, lease: Lease, request: PreparedRequest) -> InFlight | Emitted:
+        """Wait for a credit and submit the request; a dead letter if the request can never run."""
         while True:
             client = lease.begin()  # the first call waits until the model is loaded
             self._metrics.active()
             try:
-                future = self._task.submit(client, asked.prompt, asked.params, asked.request_id)
+                future = self._task.submit(client, request.prompt, request.params, request.request_id)
             except ModelReplaced:
                 lease.finish(client)
                 lease.switch.wait_for_change(client)  # the next try is with the new one
             except RequestError as error:
                 lease.finish(client)
-                return self._failed(asked, error, client)
+                return self._request_failed(request, error, client)
             except BaseException:
                 lease.finish(client)
                 raise
             else:
-                return InFlight(asked, future, client)
+                return InFlight(request, future, client)
 
     def result(self, lease: Lease, in_flight: InFlight) -> Emitted:
-        """What a finished request came to. An error of the model or the engine is raised: it concerns every element,
-        and the runner decides.
+        """The output element of a finished request. Raises an error of the model or the engine: it concerns every
+        element, so the runner decides whether to retry.
         """
-        asked, future, client = in_flight
+        request, future, client = in_flight
         error = future.exception()
         self._metrics.active()
         try:
             if error is None:
-                return self._answered(asked, future.result(), client)
+                return self._answered(request, future.result(), client)
             if isinstance(error, RequestError):
-                return self._failed(asked, error, client, error.partial)
+                return self._request_failed(request, error, client, error.partial)
             raise error
         finally:
             lease.finish(client)
 
-    def _answered(self, asked: Asked, answer: Any, client: Client) -> Emitted:
-        """The task's element, or the failure of an answer that it does not take."""
+    def _answered(self, request: PreparedRequest, answer: Any, client: Client) -> Emitted:
+        """The task's output element; a dead letter if the task rejects the answer."""
         try:
-            result = self._task.element(asked.prompt, answer, client.model, client.info.revision)
+            result = self._task.element(request.prompt, answer, client.model, client.info.revision)
         except RequestError as error:
-            return self._failed(asked, error, client, getattr(answer, "text", ""))
+            return self._request_failed(request, error, client, getattr(answer, "text", ""))
         self._metrics.finished(result)
-        return _output(result, asked.keyed, asked.element)
+        return _output(result, request.key_part, request.element)
 
-    def _failed(self, asked: Asked, error: RequestError, client: Client, answer: str = "") -> Emitted:
-        letter = DeadLetter.of(asked.prompt, error.info(), client.model, client.info.revision, answer)
-        return self._failure(letter, asked.keyed, asked.element)
+    def _request_failed(
+        self, request: PreparedRequest, error: RequestError, client: Client, answer: str = ""
+    ) -> Emitted:
+        dead_letter = DeadLetter.of(request.prompt, error.info(), client.model, client.info.revision, answer)
+        return self._dead_letter_or_raise(dead_letter, request.key_part, request.element)
 
-    def _failure(self, letter: DeadLetter, keyed: tuple[Any, ...], element: WindowedValue) -> Emitted:
+    def _dead_letter_or_raise(
+        self, dead_letter: DeadLetter, key_part: tuple[Any, ...], element: WindowedValue
+    ) -> Emitted:
+        """The dead letter as an output element, or its error raised, as `on_failure` says."""
         self._metrics.failed()
         if self._on_failure == "dead_letter":
-            return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(letter, keyed, element))
-        told = f"prompt {letter.id}: {letter.reason}"
+            return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(dead_letter, key_part, element))
+        message = f"prompt {dead_letter.id}: {dead_letter.reason}"
         if self._on_failure == "raise":
-            told = f"{told}; {REMEDY}"
-        raise ErrorInfo(kind=letter.error, message=told).exception()
+            message = f"{message}; {REMEDY}"
+        raise ErrorInfo(kind=dead_letter.error, message=message).exception()
 
 
 class OwnWindows(tuple[Any, ...]):
-    """Windows that stay as they are: Beam multiplies an output's by how many the current input has, another element."""
+    """Windows that keep their number. Beam multiplies an output's windows by the number of windows of the current
+    input, which is another element here.
+    """
 
     __slots__ = ()
 
@@ -184,7 +198,7 @@ class OwnWindows(tuple[Any, ...]):
         return self
 
 
-def _output(value: Any, keyed: tuple[Any, ...], element: WindowedValue) -> WindowedValue:
-    output = element.with_value((*keyed, value) if keyed else value)
+def _output(value: Any, key_part: tuple[Any, ...], element: WindowedValue) -> WindowedValue:
+    output = element.with_value((*key_part, value) if key_part else value)
     output.windows = OwnWindows(element.windows)
     return output

@@ -1,4 +1,4 @@
-"""What an engine can be asked: told before a job starts, not by every row of it."""
+"""Checks that the engine can do the task with its parameters: one error before the job, not a dead letter a row."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class ModelTransform(HandlesExceptions):
         *,
         stateful: bool = False,
     ) -> None:
-        """Raises TypeError for a setting that there is not, ConfigError for a value of another type."""
+        """Raises TypeError for an unknown setting, ConfigError for a value of a wrong type."""
         super().__init__()
         _check_names(type(self), settings)
         _check_types(type(self), model, params)
@@ -180,7 +180,9 @@ def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:
 
 
 def keyed_as(given: Any, value: type) -> Any:
-    """The type of the output: keyed as the input is; Any where nothing is known of that."""
+    """The type of the output elements: `value`, or a pair of key and `value` if the input is keyed; Any if that is not
+    known.
+    """
     if isinstance(given, typehints.TupleConstraint) and len(given.tuple_types) == 2:
         return typehints.KV[given.tuple_types[0], value]
     return typehints.Any if given is typehints.Any else value

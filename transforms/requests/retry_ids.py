@@ -1,4 +1,4 @@
-"""Request ids that a retried bundle chooses again, so that it attaches to what is running or done."""
+"""Request ids that a retried bundle computes again, so that it attaches to requests that run or are done."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _REMEMBERED = 100_000
 
 
 class RequestIds:
-    """Ids of one bundle: a hash of job, prompt, parameters and task, and how often the same came before in the bundle.
+    """Ids of one bundle: a hash of job, prompt, parameters and task, and the number of equal prompts before it.
 
-    Only so many prompts are remembered; equal ones that lie farther apart get the same id, and so the same answer.
+    The last `remembered` prompts are compared. Equal prompts that lie farther apart get the same id, and so the same
+    answer.
     """
 
     def __init__(self, job: str, remembered: int = _REMEMBERED) -> None:
@@ -25,7 +26,7 @@ class RequestIds:
         self._seen: OrderedDict[bytes, int] = OrderedDict()
 
     def of(self, prompt: Prompt, params: SamplingParams, task: Sequence[Any] = ()) -> str:
-        """The id of this occurrence of the prompt; `task` is what is asked of it, if that is not its completion."""
+        """The id of this occurrence of the prompt; `task` is `Task.id_parts`, empty for a plain completion."""
         digest = prompt.digest(self._job, params, task)[:16]
         occurrence = self._seen.pop(digest, 0)
         self._seen[digest] = occurrence + 1

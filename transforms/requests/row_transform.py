@@ -1,4 +1,4 @@
-"""What Extract and Classify have in common: results of the model that leave as rows, or not at all."""
+"""What Extract and Classify have in common: their output elements are rows, unless `as_results()` is called."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The opt-in way to wait for long generations on streams: what is in flight is kept in state, a timer looks after it.
+"""The opt-in way to wait for long generations on streams: Beam state holds the elements in flight, a timer polls them.
 
 element ─► a key of its own ─► process: submit, keep, set a timer ─► timer: done? emit, forget : set it again
 
 No bundle is held open for an answer, so a runner can commit, checkpoint and drain while a generation runs for minutes.
-A worker that comes back finds its elements in the runner's state and submits them again under the same ids: the manager
-knows what runs or is done, and nothing is paid for twice. A result has its own element's timestamp, windows and pane,
-and the timer holds the watermark at that timestamp until it is out.
+A restarted worker finds its elements in the runner's state and submits them again under the same ids: the manager
+attaches them to the requests that run or are done, so nothing is computed twice. A result has its own element's
+timestamp, windows and pane. The timer holds the watermark at that timestamp until the result is emitted.
 
-Takes a stream, and a runner that fires timers of real time. The local ones do not: they end with an empty output, or
-fail.
+Takes a stream, and a runner that fires real-time timers. Local runners do not fire them: there the output stays empty,
+or the job fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..elements.completions import DEAD_LETTERS
 from ..models.shared_model import Lease, SharedModel
 from ..models.summary_counters import count
 from ..runners import TRIED, running
-from .element_requests import Asked, ElementRequests, InFlight, OnFailure, OwnWindows, Task
+from .element_requests import ElementRequests, InFlight, OnFailure, OwnWindows, PreparedRequest, Task
 from .retry_ids import RequestIds
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.2, 2.0
@@ -50,7 +50,7 @@ _KEPT_STATE = beam.DoFn.StateParam(ReadModifyWriteStateSpec("kept", BytesCoder()
 
 
 class StatefulRequests(beam.PTransform):
-    """Elements → what AsyncRequestDoFn would make of them, by a StatefulRequestDoFn, in the windows of the elements."""
+    """Elements → results, as AsyncRequestDoFn gives them, in the windows of the elements, by a StatefulRequestDoFn."""
 
     def __init__(self, model: SharedModel, task: Task, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
         """As for AsyncRequestDoFn."""
@@ -129,11 +129,11 @@ class StatefulRequestDoFn(beam.DoFn):
 
     @on_timer(_LOOK)
     def look(self, key: Any = beam.DoFn.KeyParam, kept: Any = _KEPT_STATE, look: Any = _LOOK_TIMER) -> Iterator[Any]:
-        """Emit the result if there is one, else come back; called by the runner."""
+        """Emit the result if the request is done, else set the timer again. Called by the runner."""
         encoded = kept.read()
         if encoded is None:
             return
-        if key not in self._outstanding:  # kept by a worker that is gone, or by an attempt that failed
+        if key not in self._outstanding:  # the state is from a worker that is gone, or from a failed attempt
             yield from self._submit(key, encoded)
         if (finished := self._outstanding.take_finished(key)) is not None:
             yield self._requests.result(self._outstanding.leased(), finished)
@@ -151,10 +151,13 @@ class StatefulRequestDoFn(beam.DoFn):
         self._outstanding.leave()
 
     def _submit(self, key: str, encoded: bytes) -> Iterator[Any]:
-        """Yields only the failure of what cannot be submitted; else the key is outstanding."""
+        """Submit the element. Yields a dead letter if that is impossible; else the key is outstanding afterwards."""
         windowed = self._coder.decode(encoded)
-        asked = self._requests.asked(windowed.value, windowed, RequestIds(self._job))
-        submitted = self._requests.submit(self._outstanding.leased(), asked) if isinstance(asked, Asked) else asked
+        prepared = self._requests.prepare(windowed.value, windowed, RequestIds(self._job))
+        if not isinstance(prepared, PreparedRequest):
+            yield prepared
+            return
+        submitted = self._requests.submit(self._outstanding.leased(), prepared)
         if isinstance(submitted, InFlight):
             self._outstanding.add(key, submitted)
         else:
@@ -162,10 +165,10 @@ class StatefulRequestDoFn(beam.DoFn):
 
 
 class Outstanding:
-    """What the DoFns of a worker process have submitted and not emitted, by key, and their lease of the model.
+    """Requests that the DoFns of a worker process have submitted and not emitted, by key, and their lease of the model.
 
-    Used by many threads. A runner may have moved a key to another worker, where its result is asked for again: of
-    those that finish and are not asked for here, only so many are kept.
+    Used by many threads. A runner may move a key to another worker, which submits its request again; then nobody takes
+    the result here. So if there are more than `max_unclaimed` requests, the oldest finished ones are dropped.
     """
 
     def __init__(self, model: SharedModel, max_unclaimed: int = _MAX_UNCLAIMED) -> None:
@@ -206,7 +209,7 @@ class Outstanding:
             return key in self._waiting
 
     def add(self, key: str, in_flight: InFlight) -> None:
-        """A request is submitted, perhaps once more."""
+        """Note a submitted request; an earlier request of the same key is cancelled."""
         with self._lock:
             if key in self._waiting:
                 self._cancel([key])
@@ -222,7 +225,7 @@ class Outstanding:
             return monotonic() - self._since[key]
 
     def take_finished(self, key: str) -> InFlight | None:
-        """A request that finished, to be emitted."""
+        """Remove and return the key's request if it is finished; else None."""
         with self._lock:
             waiting = self._waiting.get(key)
             return self._take(key) if waiting is not None and waiting.future.done() else None
@@ -241,7 +244,8 @@ class Outstanding:
 def _set(timer: Any, seconds: float, hold: Timestamp) -> None:
     """Let a timer fire, and hold the watermark until then.
 
-    Beam would hold it at the timestamp of what sets the timer, and for a timer that sets itself again that is now.
+    By default Beam holds it at the timestamp of the call that sets the timer: for a timer that sets itself again, at
+    the current time.
     """
     assert hasattr(timer, "_input_timestamp"), "Beam's timers know their hold under another name"
     timer._input_timestamp = hold

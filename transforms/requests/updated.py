@@ -18,7 +18,7 @@ Updates: TypeAlias = "WatchedFile | PCollection[Any] | AsSingleton | None"
 
 
 class Dated(NamedTuple):
-    """An update, and when it was made by its own timestamp."""
+    """An update and its timestamp."""
 
     seconds: float
     update: Any
@@ -43,10 +43,10 @@ def _dated(update: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Dated:
 
 
 class UpdatedRequestDoFn(AsyncRequestDoFn):
-    """As the one that it stands on; before each element, what the side input of its window says is looked at.
+    """An AsyncRequestDoFn that first looks at the side input in the window of each element, for a new model.
 
-    Elements of an earlier window that come late do not turn the model back. Where the side input has windows other than
-    the global one, Beam calls for each window of an element: it is asked about once for each.
+    Late elements of an earlier window do not turn the model back. Where the side input has other windows than the
+    global one, Beam calls `process` for each window of an element, so each window makes a request.
     """
 
     def process(  # type: ignore[override]

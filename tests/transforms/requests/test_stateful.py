@@ -27,7 +27,7 @@ from millrace.transforms.generate import Generate, _Generating
 from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
-from millrace.transforms.requests.element_requests import Asked, InFlight
+from millrace.transforms.requests.element_requests import InFlight, PreparedRequest
 from millrace.transforms.requests.stateful import Outstanding, StatefulRequestDoFn
 from tests.transforms.clients import PickyClient
 
@@ -226,8 +226,8 @@ def test_results_that_are_not_asked_for_are_kept_up_to_a_bound() -> None:
         client, future = outstanding.leased().begin(), Future[Any]()
         if key != "waiting":
             future.set_result(None)
-        asked = Asked(key, Prompt(text="a"), SamplingParams(), (), WindowedValue(None, 0, ()))
-        outstanding.add(key, InFlight(asked, future, client))
+        prepared = PreparedRequest(key, Prompt(text="a"), SamplingParams(), (), WindowedValue(None, 0, ()))
+        outstanding.add(key, InFlight(prepared, future, client))
     assert [key in outstanding for key in ("waiting", "old", "new")] == [True, False, True]
     assert outstanding.take_finished("waiting") is None
     assert outstanding.take_finished("new") is not None
