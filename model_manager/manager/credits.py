@@ -12,7 +12,7 @@ from dataclasses import dataclass
 ACTIVE_FOR = 1.0
 """Seconds for which a client without a request still counts as one that has work: it is between two requests."""
 IDLE_LIMIT = 2
-"""What a client without work may start with; the first request that it sends makes it one that has work."""
+"""Credits of a client without work; its first request makes it a client with work."""
 
 
 def max_min_shares(capacity: int, demands: list[float]) -> list[int]:
@@ -41,22 +41,22 @@ class _Account:
     last_used: float = -math.inf
 
 
-class Credits:
-    """The accounts of one model's clients."""
+class CreditAccounts:
+    """How many requests each client of one model has outstanding, and how many it may have."""
 
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
         self._capacity = 0
         self.due = False
-        """Whether something has changed that the next division should not wait for."""
+        """True if the credits should be divided again at once, not at the next tick."""
 
     def set_capacity(self, capacity: int) -> None:
-        """What the engine can hold; nobody has any credit before this is known."""
+        """Set how many requests the engines can hold. No client has credits before this is known."""
         self._capacity = capacity
         self.due = True
 
     def join(self, client: int) -> None:
-        """A client opened the model (again: it is told its limit once more)."""
+        """A client opened the model. If it did so before, its limit is sent to it once more."""
         self._accounts.setdefault(client, _Account()).limit = 0
         self.due = True
 
@@ -101,7 +101,7 @@ class Credits:
         return account.outstanding > 0 or now - account.last_used < ACTIVE_FOR
 
     def _demand(self, account: _Account) -> float:
-        """Whoever used all that it had may want any number; another may double what it used."""
+        """A client that used its whole limit may want any number; any other may want twice what it used."""
         return math.inf if account.peak >= account.limit else max(IDLE_LIMIT, 2 * account.peak)
 
     def _set(self, client: int, limit: int) -> bool:

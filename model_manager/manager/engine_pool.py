@@ -1,6 +1,6 @@
-"""The engines of one model: which of them run, how much each has, and which gets the next request.
+"""The engines of one model: which of them run, how much work each has, and which gets the next request.
 
-Knows how many requests an engine has, how long they are and which share a prompt; not what becomes of them.
+Knows how many requests an engine has, how long they are and which share a prompt; not how a request ends.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..wire.config import ModelConfig
 from ..wire.status import EngineStats, ModelInfo
 from .entry import Entry
 from .families import Families
-from .gpus import Place
+from .gpus import EngineSetup
 from .outbox import Outbox, Start, Stop
 
 
 class State(enum.StrEnum):
-    """Where an engine stands, or a model with all its engines."""
+    """The state of an engine, or of a model with all its engines."""
 
     IDLE = "idle"
     LOADING = "loading"
@@ -32,47 +32,51 @@ class State(enum.StrEnum):
 
 
 RUNNING = (State.LOADING, State.READY, State.RESTARTING)
-"""There is a process, or one is being started."""
+"""States in which there is a process, or one is being started."""
 
 AHEAD = 0.25
-"""The part of an engine's work by which it may be ahead of another, to keep together what shares a prompt."""
+"""An engine may have more work than another, by this part of its work, to keep requests with one prompt together."""
 
 
 @dataclass
-class Slot:
-    """One engine after another, in one place."""
+class EngineSlot:
+    """One of the model's engines, numbered `index`. When its process dies, a new process takes the same slot."""
 
     index: int
-    place: Place
+    setup: EngineSetup
     state: State = State.IDLE
     info: ModelInfo | None = None
     stats: EngineStats = field(default_factory=EngineStats)
     entries: dict[str, Entry] = field(default_factory=dict)
-    """What the engine has."""
+    """Requests that were sent to the engine and are not finished, by id."""
     work: int = 0
-    """Tokens that this may yet come to, of prompts and outputs."""
+    """Most tokens that the engine may compute for them, prompts and outputs."""
     deaths_in_row: int = 0
+    """Deaths since the last result, or since a request failed as the one that killed the engine."""
     killers_in_row: int = 0
+    """Requests that failed since the last result because they had killed engines again and again."""
 
     @property
     def max_num_seqs(self) -> int:
-        """What it runs at once."""
+        """Most requests that the engine runs at once; 0 until it has loaded the model."""
         return self.info.max_num_seqs if self.info is not None else 0
 
     def put(self, entry: Entry, num_computed: int) -> None:
-        """The engine gets a request, of whose prompt it has, or will have, so many tokens computed for others."""
+        """Note that the engine gets a request. `num_computed`: prompt tokens that it computes for other requests anyway
+        and can reuse.
+        """
         entry.engine = self.index
         entry.work = len(entry.request.prompt_token_ids) - num_computed + entry.request.params.max_tokens
         self.entries[entry.request.request_id] = entry
         self.work += entry.work
 
     def remove(self, entry: Entry) -> None:
-        """The engine has it no more."""
+        """Note that the engine no longer has the request."""
         del self.entries[entry.request.request_id]
         self.work -= entry.work
 
     def clear(self) -> None:
-        """The engine has nothing more."""
+        """Note that the engine has no requests any more."""
         self.entries, self.work = {}, 0
 
     def check_integrity(self) -> None:
@@ -82,16 +86,16 @@ class Slot:
 
 
 class EnginePool:
-    """As many slots as the model has engines."""
+    """All engines of one model, a slot for each."""
 
-    def __init__(self, key: str, folder: str, places: Sequence[Place], lookahead: float, outbox: Outbox) -> None:
+    def __init__(self, key: str, folder: str, setups: Sequence[EngineSetup], lookahead: float, outbox: Outbox) -> None:
         """`lookahead`: requests an engine gets beyond what it can run at once, as a fraction of it."""
         self.folder = folder
         self._key = key
         self._lookahead = lookahead
         self._outbox = outbox
         self._families = Families()
-        self.slots = [Slot(index, place) for index, place in enumerate(places)]
+        self.slots = [EngineSlot(index, setup) for index, setup in enumerate(setups)]
 
     @property
     def state(self) -> State:
@@ -103,7 +107,7 @@ class EnginePool:
     @property
     def config(self) -> ModelConfig:
         """The settings that its engines run with, or would."""
-        return msgspec.structs.replace(self.slots[0].place.config, num_engines=len(self.slots))
+        return msgspec.structs.replace(self.slots[0].setup.config, num_engines=len(self.slots))
 
     @property
     def info(self) -> ModelInfo | None:
@@ -122,21 +126,21 @@ class EnginePool:
             slot.state = State.LOADING
             self._start(slot)
 
-    def restart(self, slot: Slot) -> None:
-        """Start an engine where one has died."""
+    def restart(self, slot: EngineSlot) -> None:
+        """Start a new process in the slot of an engine that died."""
         slot.state = State.LOADING if slot.state is State.LOADING else State.RESTARTING
         self._start(slot)
 
-    def _start(self, slot: Slot) -> None:
+    def _start(self, slot: EngineSlot) -> None:
         self._families.forget(slot.index)
-        self._outbox.add(Start(self._key, slot.place.config, self.folder, slot.index, slot.place.gpus))
+        self._outbox.add(Start(self._key, slot.setup.config, self.folder, slot.index, slot.setup.gpus))
 
     def stop(self, state: State) -> None:
         """End every engine that runs."""
         for slot in self.slots:
             self.end(slot, state)
 
-    def end(self, slot: Slot, state: State) -> None:
+    def end(self, slot: EngineSlot, state: State) -> None:
         """End one engine, if it runs; IDLE until the model is wanted again, FAILED if it cannot do its work."""
         if slot.state in RUNNING:
             self._outbox.add(Stop(self._key, slot.index))
@@ -150,12 +154,14 @@ class EnginePool:
         names = [part.name for part in msgspec.structs.fields(EngineStats)]
         return EngineStats(**{name: sum(getattr(slot.stats, name) for slot in self.slots) for name in names})
 
-    def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[Slot, list[Entry]]]:
-        """Give engines what they have room for: the most urgent first, each to the engine with the least to do.
+    def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
+        """Assign queued requests to engines that have room: the most urgent first, each to the engine with the least
+        work. Gives the slots with their new requests.
 
-        One that shares its prompt goes where that is computed, unless this engine is too far ahead (`_slot_for`).
-        Suspects run alone, one after the other: one engine is kept for them, which takes nothing else until it is
-        empty. The others go on.
+        A request that shares its prompt with others goes to an engine that has the prompt, unless that engine has too
+        much more work than another (`_slot_for`). `suspects` are requests suspected of killing engines (requests.py).
+        One engine is kept for them: it takes no other request, and once it is empty it runs them one at a time. The
+        other engines go on.
         """
         ready = [slot for slot in self.slots if slot.state is State.READY]
         given: dict[int, list[Entry]] = {}
@@ -175,10 +181,11 @@ class EnginePool:
             given.setdefault(slot.index, []).append(entry)
         return ((self.slots[index], entries) for index, entries in given.items())
 
-    def _slot_for(self, entry: Entry, able: list[Slot]) -> Slot:
-        """The engine with the least to do, or the one of them that have the prompt of the entry's family.
+    def _slot_for(self, entry: Entry, able: list[EngineSlot]) -> EngineSlot:
+        """The engine for a request: the least busy one that has the prompt of its family, else the least busy of all.
 
-        That one may be ahead by what another would have to compute again and a part of what it has to do anyway.
+        An engine with the prompt is passed over if it has too much more work than the least busy one: more than the
+        shared prompt tokens that the other would compute again, plus the part AHEAD of its own work.
         """
         least = min(able, key=lambda slot: slot.work)
         known = self._families.engines_of(entry.request.family)
@@ -186,20 +193,20 @@ class EnginePool:
         ahead = home.work - least.work
         return home if ahead <= entry.num_shared + AHEAD * home.work else least
 
-    def _put(self, entry: Entry, slot: Slot) -> None:
+    def _put(self, entry: Entry, slot: EngineSlot) -> None:
         family = entry.request.family
         slot.put(entry, entry.num_shared if slot.index in self._families.engines_of(family) else 0)
         self._families.put(family, slot.index)
 
-    def _kept_for(self, suspects: dict[str, Entry], ready: list[Slot]) -> Slot:
-        """The engine that runs a suspect, else the one that is emptied soonest."""
+    def _kept_for(self, suspects: dict[str, Entry], ready: list[EngineSlot]) -> EngineSlot:
+        """The engine to keep for suspects: one that has a suspect already, else the one with the fewest requests."""
         running = [slot for slot in ready if any(name in suspects for name in slot.entries)]
         return running[0] if running else min(ready, key=lambda slot: len(slot.entries))
 
-    def _room(self, slot: Slot) -> int:
-        """After a death nothing is sent that could not run at once."""
+    def _room(self, slot: EngineSlot) -> int:
+        """How many more requests the engine takes. After a death, only as many as it can run at once."""
         most = slot.max_num_seqs if slot.deaths_in_row else self._most(slot)
         return max(0, most - len(slot.entries))
 
-    def _most(self, slot: Slot) -> int:
+    def _most(self, slot: EngineSlot) -> int:
         return math.ceil(slot.max_num_seqs * (1 + self._lookahead))

@@ -1,7 +1,8 @@
-"""One inference process: started, spoken to, watched and ended. Knows no request; what it says is handed on.
+"""One inference process (an engine): started, sent messages, watched and ended. Knows no request.
 
-One that closes its socket, says what is no message, gives no sign of life or does not get on is killed. The kernel ends
-it when the manager ends, whatever ends that (engine/process.py asks for it): nothing here has to outlive the manager.
+The process is killed if it closes its socket, sends something that is no message, gives no sign of life, or spends too
+long in one step or in loading. When the manager ends, for whatever reason, the kernel ends the process too
+(engine/process.py asks for that): nothing here has to outlive the manager.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ _STDERR_LINES = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Report = EngineReady | EngineFailed | StepReport
-"""What an engine says that is no sign of life alone."""
+"""The messages of an engine that are handed on: all but heartbeats."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How an engine ended."""
+    """Why an engine ended."""
 
     reason: str
-    hopeless: bool
+    load_failed: bool = False
+    """True if the engine failed while it loaded the model, in a way that another start would repeat."""
 
 
 class EngineProcess:
@@ -64,9 +66,9 @@ class EngineProcess:
         command: Sequence[str],
         gpus: Sequence[str] = (),
     ) -> None:
-        """Starts it; it sees `gpus` alone, if any are named.
+        """Start the process. If `gpus` are named, it sees no others.
 
-        Only from the main thread: the kernel ends the engine together with the thread that made it.
+        Call it from the main thread only: the kernel ends the process when the thread that started it ends.
         """
         self._config = config
         self._settings = settings
@@ -82,7 +84,8 @@ class EngineProcess:
         self._start = StartEngine(config=config, folder=folder, heartbeat=settings.heartbeat)
         self._connection: AsyncConnection[EngineMessage] | None = None
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._killed_for = ""
+        self._killed: Death | None = None
+        """Why this process killed the engine; None if it did not, or only made sure that the engine is gone."""
         self._loaded = False
         self._heard: float | None = None
         self._started = time.monotonic()
@@ -93,7 +96,7 @@ class EngineProcess:
         return self._process.pid
 
     async def run(self, hear: Callable[[Report], None]) -> Death:
-        """Hand on what it says until it is gone; then tell why."""
+        """Pass each message of the engine to `hear` until the engine is gone; returns why it ended."""
         reader, writer = await asyncio.open_unix_connection(sock=self._socket)
         self._connection = AsyncConnection(reader, writer, EngineMessage)
         self._connection.send(self._start)
@@ -102,7 +105,7 @@ class EngineProcess:
             await self._listen(hear)
             return await self._death(helpers[0])
         finally:
-            self.kill("")
+            self._end_process()
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
@@ -110,23 +113,26 @@ class EngineProcess:
             await self._reap()
 
     def send(self, message: Message) -> None:
-        """Buffer a message for it."""
+        """Buffer a message for the engine."""
         if self._connection is not None:
             self._connection.send(message)
 
-    def kill(self, reason: str) -> None:
-        """End it at once."""
-        self._killed_for = self._killed_for or reason
+    def kill(self, reason: str, *, load_failed: bool = False) -> None:
+        """End the engine at once; the first call's reason counts."""
+        self._killed = self._killed or Death(reason, load_failed)
+        self._end_process()
+
+    def _end_process(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     async def shut_down(self) -> None:
-        """Ask it to end, if it is loaded; kill it if it does not. Returns when the process is gone."""
+        """Ask a loaded engine to end, and kill it if it does not. Returns when the process is gone."""
         if self._loaded:
             self.send(Shutdown())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reap(), _SHUTDOWN_WITHIN)
-        self.kill("")
+        self._end_process()
         await self._reap()
 
     async def _listen(self, hear: Callable[[Report], None]) -> None:
@@ -150,10 +156,12 @@ class EngineProcess:
         limit: float = getattr(self._settings, setting)
         if heartbeat.in_step > limit:
             doing = "its step has run" if self._loaded else "it has been loading the model"
-            self.kill(f"{doing} for more than {setting} = {limit:g} s")
+            self.kill(f"{doing} for more than {setting} = {limit:g} s", load_failed=not self._loaded)
 
     async def _watch(self) -> None:
-        """Kill it when it has been silent for too long; not when this process itself was held up."""
+        """Kill the engine when it has been silent for too long. Time in which the manager itself was held up is not
+        counted.
+        """
         interval = self._settings.hang_timeout / 8
         while True:
             before = time.monotonic()
@@ -184,7 +192,7 @@ class EngineProcess:
             transport.close()
 
     async def _death(self, stderr: asyncio.Task[None]) -> Death:
-        """After the end of its socket: what it was, with the last thing that it wrote."""
+        """Why the engine ended, once its socket is closed, with the last line that it wrote to stderr."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._reap(), _EXIT_WITHIN)  # it ends by itself, and its exit code tells how
         exited = self._process.poll()
@@ -193,13 +201,13 @@ class EngineProcess:
             await self._reap()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(stderr), 1.0)
-        if self._killed_for:
-            return Death(self._killed_for, hopeless="load_timeout" in self._killed_for)
+        if self._killed is not None:
+            return self._killed
         last = f": {self._stderr[-1][:500]}" if self._stderr else ""
         code = self._process.returncode or 0
         if code < 0:
-            return Death(f"it was ended by {_signal_name(-code)}{last}", hopeless=False)
-        return Death(f"it exited with code {code}{last}", hopeless=not self._loaded)
+            return Death(f"it was ended by {_signal_name(-code)}{last}")
+        return Death(f"it exited with code {code}{last}", load_failed=not self._loaded)
 
     async def _reap(self) -> None:
         while self._process.poll() is None:

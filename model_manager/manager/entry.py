@@ -1,4 +1,4 @@
-"""A request that the manager has and that is not finished. Knows neither clients' sockets nor engines' processes."""
+"""An unfinished request in the manager. Knows neither clients' sockets nor engines' processes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ..wire.messages import Failure, FinishReason, Output, Request, Timings
 
 @dataclass
 class Entry:
-    """One request, who waits for it, and what its engines have made of it."""
+    """One request, the clients that wait for it, and the tokens that engines have generated for it."""
 
     request: Request
     arrived: float
     receivers: list[int] = field(default_factory=list)
-    """Clients, each as often as it has sent the request; empty: an orphan, or being cancelled."""
+    """Clients that wait, each as often as it has sent the request; empty for an orphan or while it is cancelled."""
     tokens: list[int] = field(default_factory=list)
     """Generated so far, by any engine."""
     logprobs: list[Logprobs] = field(default_factory=list)
-    """Theirs, where they are asked for."""
+    """Log-probabilities of `tokens`, if the request asks for them."""
     engine: int | None = None
-    """Which engine has it."""
+    """Index of the engine that has it; None if no engine has it."""
     work: int = 0
-    """Tokens that it may yet come to there, without a prompt that its family had there before."""
+    """Most tokens that this engine may compute for it: prompt and output, less what the engine has of the prompt."""
     progressed: bool = False
-    """This engine has generated tokens for it."""
+    """True if the engine that has it now has generated tokens for it."""
     cancelled: bool = False
-    """The engine was told to end it."""
+    """True if its engine was told to end it."""
     deaths: int = 0
-    """Deaths of its engine in a row at which it was there and had come no further."""
+    """Deaths in a row of engines that had this request. Counted anew, from 1, if the engine had generated tokens."""
     orphaned: float | None = None
     """When its last receiver died."""
 
@@ -45,7 +45,7 @@ class Entry:
             self.logprobs.append(logprobs)
 
     def take_back(self) -> None:
-        """No engine has it any more."""
+        """Note that no engine has the request any more."""
         self.engine = None
         self.cancelled = self.progressed = False
 
@@ -54,7 +54,7 @@ class Entry:
         return self.request.work() == request.work()
 
     def as_sent(self, now: float) -> Request:
-        """The request for an engine, with the tokens there are."""
+        """The request as it is sent to an engine, with the tokens that earlier engines generated."""
         return msgspec.structs.replace(
             self.request,
             output_token_ids=list(self.tokens),
@@ -64,27 +64,27 @@ class Entry:
 
     @property
     def num_shared(self) -> int:
-        """Tokens of its prompt that all its family begin with; none if it has no family."""
+        """Number of prompt tokens that all requests of its family begin with (see families.py); 0 without a family."""
         if not self.request.family:
             return 0
         return self.request.score_from if self.request.task == "score" else len(self.request.prompt_token_ids)
 
     @property
     def is_first(self) -> bool:
-        """Whether it is a prompt's only answer, or the first of several."""
+        """True for the only request of a prompt, or the first of several."""
         return self.request.family in ("", self.request.request_id)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it should have ended by now."""
+        """True if its deadline has passed."""
         deadline = self.request.params.deadline
         return deadline is not None and now - self.arrived >= deadline
 
     def failure(self, error: RequestError) -> Failure:
-        """What a client gets of a request that fails here, with the tokens there are."""
+        """The answer to a client for a request that fails in the manager, with the tokens so far."""
         return Failure(self.request.request_id, error.info(), list(self.tokens))
 
     def cut_short(self, reason: FinishReason, now: float) -> Output:
-        """What a client gets that waits no longer: the tokens there are."""
+        """The answer to a client that cancels, or whose deadline has passed: the tokens so far."""
         waited = now - self.arrived
         return Output(
             request_id=self.request.request_id,

@@ -1,6 +1,9 @@
-"""Which engines got requests of each family: there the prompt that they share is computed, or will be.
+"""Which engines have the shared prompt of each family of requests.
 
-Knows ids and engines' numbers; not whether those engines have the room.
+A family is an affinity group by prefix: the requests that one caller's prompt becomes, such as n answers to one prompt
+or the scores of several continuations. They share the prompt, so it is computed once if they run on the same engine.
+`Request.family` names the group: it is the id of its first request. Knows ids and engines' indexes; not whether those
+engines have room.
 """
 
 from __future__ import annotations
@@ -13,17 +16,17 @@ _MOST = 4096
 
 
 class Families:
-    """Engines by family; the one that was longest without a request is forgotten first."""
+    """Indexes of engines by family. The family whose last request is the longest ago is forgotten first."""
 
     def __init__(self) -> None:
         self._engines: OrderedDict[str, set[int]] = OrderedDict()
 
     def engines_of(self, family: str) -> Set[int]:
-        """Where its prompt is, as far as is known; nowhere for the empty name, which lone requests have."""
+        """Engines that computed the family's prompt, or are going to. None for "", the family of a lone request."""
         return self._engines.get(family, frozenset())
 
     def put(self, family: str, engine: int) -> None:
-        """The engine gets a request of the family."""
+        """Note that the engine gets a request of the family."""
         if not family:
             return
         self._engines.setdefault(family, set()).add(engine)
@@ -32,6 +35,6 @@ class Families:
             self._engines.popitem(last=False)
 
     def forget(self, engine: int) -> None:
-        """The engine ended, and what it had computed with it."""
+        """Note that the engine ended: the prompts that it had computed are lost."""
         for engines in self._engines.values():
             engines.discard(engine)

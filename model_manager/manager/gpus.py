@@ -15,12 +15,12 @@ from ..wire.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one engine runs."""
+class EngineSetup:
+    """What one engine is started with: its settings and its GPUs."""
 
     config: ModelConfig
     gpus: tuple[str, ...] = ()
-    """As CUDA_VISIBLE_DEVICES names them; none for an engine on the CPU."""
+    """GPUs as CUDA_VISIBLE_DEVICES names them; empty for an engine on the CPU."""
 
 
 def visible_gpus(
@@ -33,11 +33,12 @@ def visible_gpus(
         return tuple(present)
     names = [name.strip() for name in named.split(",")]
     end = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
-    return tuple(names[:end])  # CUDA too ignores what follows an entry that is none
+    return tuple(names[:end])  # CUDA too ignores the entries after an invalid one
 
 
-def places(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[Place]:
-    """One for each engine of the model: `num_engines`, or one for every `tensor_parallel` of the GPUs, or one.
+def engine_setups(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[EngineSetup]:
+    """A setup for each engine of the model. The number is `num_engines`; by default as many as the GPUs allow with
+    `tensor_parallel` GPUs each, or one on the CPU.
 
     Engines on the CPU divide its `cores`, unless num_threads says otherwise. Raises ConfigError, with what the machine
     has, when there are not GPUs enough for the engines asked for.
@@ -50,12 +51,12 @@ def places(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[Place]:
         raise ConfigError(
             f"num_engines={count} with tensor_parallel={each} takes {count * each} GPUs: this machine has {len(gpus)}"
         )
-    return [Place(config, tuple(gpus[index * each : (index + 1) * each])) for index in range(count)]
+    return [EngineSetup(config, tuple(gpus[index * each : (index + 1) * each])) for index in range(count)]
 
 
-def _on_cpu(config: ModelConfig, cores: int) -> list[Place]:
+def _on_cpu(config: ModelConfig, cores: int) -> list[EngineSetup]:
     count = config.num_engines or 1
     processes = count * config.tensor_parallel
     if processes > 1 and config.num_threads is None:
         config = msgspec.structs.replace(config, num_threads=max(1, cores // processes))
-    return [Place(config)] * count
+    return [EngineSetup(config)] * count

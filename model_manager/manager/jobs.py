@@ -1,4 +1,4 @@
-"""What each job's requests have come to, counted once a request however many clients asked for it."""
+"""Counts of each job's finished and failed requests. A request counts once, however many clients wait for it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST_JOBS = 256
 
 
 class JobCounts:
-    """Counts by job; the job that was longest without a result is forgotten when there are too many."""
+    """Counts by job. Beyond _MOST_JOBS, the job whose last result is the longest ago is forgotten."""
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, JobStatus] = OrderedDict()
 
     def finished(self, job: str, output: Output, *, first: bool = True) -> None:
-        """A request of the job has its output; of further answers to a prompt only the tokens count."""
+        """Count an output of the job. Of further answers to one prompt (`first` is False) only the tokens count."""
         count = self._touch(job)
         if not first:
             generated = count.generated_tokens + output.num_generated

@@ -1,12 +1,12 @@
-"""One model in the manager: who uses it, and when its engines start, are replaced, are given up and end.
+"""One model in the manager: who uses it, and when its engines are started, restarted, given up and stopped.
 
-A state machine without IO or clock: each event brings the time, all that is decided goes to the outbox.
+A state machine without IO or clock: each event brings the time, and each decision is put in the outbox.
 
     idle ──open, submit──► loading ──ready──► ready ──death──► restarting ──ready──► ready ──nothing to do──► idle
                               └──cannot load──► failed ◄──too many deaths──┘
 
-That is the life of each engine. The model is ready while any of its engines is, and fails with the last of them.
-`Requests` decides what becomes of requests meanwhile.
+The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
+`Requests` decides what happens to the model's requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
 from ..wire.messages import FinishReason, ModelFailed, ModelReady, OpenModel, Request, StepReport
 from ..wire.shared_settings import unmet_settings
 from ..wire.status import EngineStats, ModelInfo, ModelStatus
-from .engine_pool import RUNNING, EnginePool, Slot, State
-from .gpus import Place
+from .engine_pool import RUNNING, EnginePool, EngineSlot, State
+from .gpus import EngineSetup
 from .jobs import JobCounts
 from .outbox import Outbox
 from .requests import Requests
@@ -39,19 +39,19 @@ class Model:
         self,
         config: ModelConfig,
         folder: str,
-        places: Sequence[Place],
+        setups: Sequence[EngineSetup],
         *,
         settings: ManagerConfig,
         outbox: Outbox,
         kept: KeptResults,
         jobs: JobCounts,
     ) -> None:
-        """An engine for each of `places`."""
+        """An engine for each of `setups`."""
         self.key = config.key
         self.config = config
         self.users: set[int] = set()
         """Clients that have it open."""
-        self._engines = EnginePool(config.key, folder, places, settings.lookahead, outbox)
+        self._engines = EnginePool(config.key, folder, setups, settings.lookahead, outbox)
         self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs)
         self._settings = settings
         self._outbox = outbox
@@ -62,13 +62,15 @@ class Model:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
+        """The model's state: the best state of any of its engines."""
         return self._engines.state
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants the model; once it is ready the client is told so, and which of its settings do not hold."""
+        """A client wants the model. Once the model is ready, the client gets ModelReady with the settings that it asked
+        for and that are not in force.
+        """
         self.users.add(client)
         self._requests.credits.join(client)
         self._last_used = now
@@ -79,7 +81,7 @@ class Model:
             self._engines.start()
 
     def leave(self, client: int, *, died: bool, now: float, lingers: bool = True) -> None:
-        """A client is gone, with or without having said so; `lingers`: the engines stay for a while after the last."""
+        """A client closed the model, or died. `lingers`: after the last client, engines stay for `linger` seconds."""
         if client not in self.users:
             return
         self.users.remove(client)
@@ -92,14 +94,14 @@ class Model:
         return self._requests.credits.outstanding(client)
 
     def submit(self, client: int, request: Request, now: float) -> None:
-        """A request of a user."""
+        """Take in a request of a client that has the model open."""
         self._last_used = now
         self._requests.submit(client, request, now)
         if self._requests.entries and self.state is State.IDLE:
             self._engines.start()
 
     def cancel(self, client: int, request_id: str, now: float) -> None:
-        """A user wants a request no more."""
+        """A client cancels one of its requests."""
         self._requests.cancel(client, request_id, now)
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +124,7 @@ class Model:
         self._waiting.clear()
 
     def report(self, engine: int, report: StepReport, now: float) -> None:
-        """What a step of an engine brought about."""
+        """An engine reports one step: tokens, outputs and failures."""
         slot = self._engines.slots[engine]
         self._requests.report(slot, report, now)
         if report.failures or any(output.finish_reason is not FinishReason.ABORT for output in report.outputs):
@@ -131,14 +133,17 @@ class Model:
         slot.stats = report.stats or slot.stats
 
     def cannot_load(self, engine: int, error: ErrorInfo) -> None:
-        """An engine says that it cannot load the model, or that none could answer with it any more."""
+        """An engine reports that it cannot load the model, or that no engine can answer with this model any more."""
         self._give_up(self._engines.slots[engine], error)
 
-    def died(self, engine: int, reason: str, *, hopeless: bool, now: float) -> None:
-        """An engine ended; `hopeless` if another one would while loading. Its requests go to the next that has room."""
+    def died(self, engine: int, reason: str, *, load_failed: bool, now: float) -> None:
+        """An engine ended without being asked to. Its requests go to the next engine that has room.
+
+        `load_failed`: it failed while it loaded the model, and a new engine would fail too.
+        """
         slot = self._engines.slots[engine]
         slot.stats = EngineStats()
-        if hopeless and slot.state is State.LOADING:
+        if load_failed and slot.state is State.LOADING:
             slot.state = State.FAILED
             self._give_up(slot, ModelLoadFailed(f"{self.config.model}: {reason}").info())
             return
@@ -152,7 +157,7 @@ class Model:
         else:
             self._engines.restart(slot)
 
-    def _give_up(self, slot: Slot, error: ErrorInfo) -> None:
+    def _give_up(self, slot: EngineSlot, error: ErrorInfo) -> None:
         """Go on without this engine, if there is another."""
         self._engines.end(slot, State.FAILED)
         if not any(other.state in RUNNING for other in self._engines.slots):
@@ -162,7 +167,7 @@ class Model:
         self._requests.credits.set_capacity(self._engines.capacity)
 
     def fail(self, error: ErrorInfo) -> None:
-        """Give the model up: every user is told so, which is the answer to all that they wait for."""
+        """Give the model up. Every client of it gets ModelFailed, which answers all of its outstanding requests."""
         self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
@@ -190,7 +195,7 @@ class Model:
         return bool(self.users or self._requests.entries) or self.state in RUNNING
 
     def pump(self, now: float) -> None:
-        """Hand over what the engines have room for, and new limits where they should not wait."""
+        """Send the engines as many requests as they have room for; send clients new limits if those are due."""
         if self._requests.credits.due and self.state is State.READY:
             self._requests.share_credits(now)
         self._requests.hand_over(now)
@@ -198,7 +203,7 @@ class Model:
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self, pids: Sequence[int]) -> ModelStatus:
-        """A snapshot; `pids` of the engines."""
+        """The model's counts at this moment; `pids` are the process ids of its engines."""
         stats = self._engines.stats()
         if not self._requests.entries:
             stats = msgspec.structs.replace(stats, running=0, waiting=0, tokens_per_s=0.0)

@@ -1,4 +1,4 @@
-"""What the router has decided and the server is to carry out: messages to send, engines to start and to stop."""
+"""Decisions of the router for the server to carry out: messages to send, engines to start and to stop."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Start:
     folder: str
     engine: int = 0
     gpus: tuple[str, ...] = ()
-    """Those that it alone may use, as CUDA_VISIBLE_DEVICES names them."""
+    """GPUs for this engine alone, as CUDA_VISIBLE_DEVICES names them."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End one of a model's engines; no event of it follows."""
+    """End one of a model's engines. The server reports no further event of this engine."""
 
     key: str
     engine: int = 0
@@ -50,7 +50,7 @@ Effect = ToClient | ToEngine | Start | Stop
 
 
 class Outbox:
-    """Effects in order; answers are gathered, few Results a client and model, and come before everything else."""
+    """Effects in order. Answers come first; they are gathered, so that a client gets few Results messages a model."""
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []

@@ -19,7 +19,7 @@ import msgspec
 
 from ..wire.config import ManagerConfig
 from ..wire.runtime import RuntimeDir
-from .server import Server
+from .server import ManagerServer
 from .supervisor import ENGINE_COMMAND
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] =
 
 
 async def _serve(runtime: RuntimeDir, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
-    server = Server(settings, engine_command)
+    server = ManagerServer(settings, engine_command)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.end)
     with runtime.listen() as listening:

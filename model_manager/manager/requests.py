@@ -1,7 +1,10 @@
-"""The requests of one model: who waits for each, which engine has it, what becomes of it when that engine dies.
+"""The requests of one model: which clients wait for each, which engine has it, what happens when that engine dies.
 
-Every request of a client that stays is answered exactly once, unless the model as a whole is given up. A state machine
-without IO or clock, as the model that it is a part of. Does not decide which engines run.
+Every request of a client that stays connected is answered exactly once, unless the whole model is given up. A state
+machine without IO or clock. Does not decide which engines run.
+
+A request that was running at several deaths of engines in a row, without progress, is suspected of killing them: it is
+a suspect. Suspects run alone, so that the next death shows whether a suspect is the killer.
 """
 
 from __future__ import annotations
@@ -11,10 +14,9 @@ from collections.abc import Collection
 from ..wire.batching import request_batches
 from ..wire.config import ManagerConfig
 from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
-from ..wire.messages import Cancel, Failure, FinishReason, Output, Request, StepReport, Submit
-from ..wire.messages import Credits as CreditsMessage
-from .credits import Credits
-from .engine_pool import EnginePool, Slot
+from ..wire.messages import Cancel, Credits, Failure, FinishReason, Output, Request, StepReport, Submit
+from .credits import CreditAccounts
+from .engine_pool import EnginePool, EngineSlot
 from .entry import Entry
 from .jobs import JobCounts
 from .outbox import Outbox, ToEngine
@@ -22,15 +24,17 @@ from .results import KeptResults
 
 
 class Requests:
-    """Those that are accepted and not finished, those that are kept for a retry, and the clients' credits."""
+    """The model's unfinished requests, its finished ones that are kept for a retry, and its clients' credits."""
 
     def __init__(
         self, key: str, engines: EnginePool, settings: ManagerConfig, outbox: Outbox, kept: KeptResults, jobs: JobCounts
     ) -> None:
         self.entries: dict[str, Entry] = {}
-        self.credits = Credits()
+        self.credits = CreditAccounts()
         self._unsent: dict[str, Entry] = {}
+        """Requests that no engine has, in the order in which engines get them (see `EnginePool.assign`)."""
         self._suspects: dict[str, Entry] = {}
+        """Requests suspected of killing engines, running or not."""
         self._key = key
         self._engines = engines
         self._settings = settings
@@ -46,7 +50,7 @@ class Requests:
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def submit(self, client: int, request: Request, now: float) -> None:
-        """One more: answered from what is kept, attached to what runs, or to be given to an engine."""
+        """Take in a request: answer it from the kept results, attach it to the same request that runs, or queue it."""
         self.credits.take(client, now)
         kept = self._kept.find(self._key, request)
         entry = self.entries.get(request.request_id)
@@ -68,7 +72,9 @@ class Requests:
         self.entries[request.request_id] = self._unsent[request.request_id] = entry
 
     def cancel(self, client: int, request_id: str, now: float) -> None:
-        """A client wants one no more: it is answered at once; others that wait for the same still get theirs."""
+        """A client cancels a request: it is answered at once. Other clients that wait for the same request still get
+        the output.
+        """
         entry = self.entries.get(request_id)
         if entry is None or client not in entry.receivers:
             return  # answered already, and the answer is on its way
@@ -78,7 +84,7 @@ class Requests:
             self._abandon(entry)
 
     def leave(self, client: int, *, died: bool, now: float) -> None:
-        """A client is gone: requests that only it waited for are orphans if it died, else they are cancelled."""
+        """A client is gone. Requests that only this client waited for become orphans if it died; else they end."""
         self.credits.leave(client)
         for entry in [entry for entry in self.entries.values() if client in entry.receivers]:
             entry.receivers = [receiver for receiver in entry.receivers if receiver != client]
@@ -88,7 +94,9 @@ class Requests:
                 self._abandon(entry)
 
     def _abandon(self, entry: Entry) -> None:
-        """Nobody waits for it: forget it, or have the engine end it; until it has, a retry finds it here."""
+        """No client waits for the request: forget it, or tell its engine to end it. Until the engine has ended it, a
+        retry can still attach to it.
+        """
         entry.orphaned = None
         if entry.engine is None:
             self._forget(entry)
@@ -115,15 +123,15 @@ class Requests:
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hand_over(self, now: float) -> None:
-        """Give the engines what they have room for."""
+        """Send the engines as many requests as they have room for."""
         for slot, entries in self._engines.assign(self._unsent, self._suspects) if self._unsent else ():
             for entry in entries:
                 del self._unsent[entry.request.request_id]
             for requests in request_batches(entry.as_sent(now) for entry in entries):
                 self._outbox.add(ToEngine(self._key, Submit(self._key, requests), slot.index))
 
-    def report(self, slot: Slot, report: StepReport, now: float) -> None:
-        """What a step of an engine brought about."""
+    def report(self, slot: EngineSlot, report: StepReport, now: float) -> None:
+        """An engine reports one step: note the tokens, answer what ended."""
         for request_id, tokens in report.progress.items():
             if (entry := slot.entries.get(request_id)) is not None:
                 entry.progress(tokens, report.logprobs.get(request_id))
@@ -159,11 +167,12 @@ class Requests:
         for client in entry.receivers:
             self._answer(client, failure, now)
 
-    def take_back(self, slot: Slot, reason: str, now: float) -> None:
-        """An engine died for that reason: what it had comes before what has not been sent yet."""
+    def take_back(self, slot: EngineSlot, reason: str, now: float) -> None:
+        """An engine died, for `reason`: its requests are queued again, before the requests not sent yet."""
         waiting, self._unsent = self._unsent, {}
         for entry in list(slot.entries.values()):
-            # Coming further on this engine than on the last is an alibi: what kills engines is stuck where it kills.
+            # A request that kills engines kills each at the same token. This engine got further than the one before, so
+            # the request is not to blame for the earlier death.
             entry.deaths = 1 if entry.progressed else entry.deaths + 1
             self._resume(entry)
             if not entry.receivers and entry.orphaned is None:
@@ -174,23 +183,23 @@ class Requests:
                 self._suspects[entry.request.request_id] = entry
         self._unsent |= waiting
 
-    def _fail_killer(self, slot: Slot, entry: Entry, reason: str, now: float) -> None:
+    def _fail_killer(self, slot: EngineSlot, entry: Entry, reason: str, now: float) -> None:
         error = EngineKiller(f"the inference process died {entry.deaths} times while it ran this request: {reason}")
         self._fail(entry, entry.failure(error), now)
         slot.deaths_in_row = 0
         slot.killers_in_row += 1
 
     def drop_all(self) -> None:
-        """The model is given up, which is the answer to all."""
+        """Forget all requests: the model is given up, and clients learn that from ModelFailed."""
         self.entries, self._unsent, self._suspects = {}, {}, {}
-        self.credits = Credits()
+        self.credits = CreditAccounts()
         for slot in self._engines.slots:
             slot.clear()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> None:
-        """Cancel orphans whose time is up, end what is overdue."""
+        """Cancel orphans whose grace time is over; end queued requests whose deadline has passed."""
         for entry in list(self.entries.values()):
             if entry.orphaned is not None and now - entry.orphaned >= self._settings.orphan_grace:
                 self._abandon(entry)
@@ -198,7 +207,10 @@ class Requests:
             self._end_overdue(entry, now)
 
     def _end_overdue(self, entry: Entry, now: float) -> None:
-        """What an engine has it ends itself; this waits for one, perhaps for one that is to go on with it."""
+        """End a queued request whose deadline has passed. It may have tokens from an engine that died.
+
+        Requests that an engine has are ended by that engine.
+        """
         constrained = entry.request.params.constraint is not None
         if entry.tokens and not constrained:
             self._conclude(entry, entry.cut_short(FinishReason.DEADLINE, now), now)
@@ -210,7 +222,7 @@ class Requests:
     def share_credits(self, now: float) -> None:
         """Tell clients their new limits."""
         for client, limit in self.credits.divide(now).items():
-            self._outbox.to_client(client, CreditsMessage(self._key, limit))
+            self._outbox.to_client(client, Credits(self._key, limit))
 
     # ── tests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ _BYTES_PER_NUMBER = 16
 
 
 def fingerprint(request: Request) -> bytes:
-    """The same for the same work only."""
+    """A hash of everything that the answer depends on."""
     return hashlib.blake2b(canonical(request.work()), digest_size=16).digest()
 
 

@@ -1,4 +1,4 @@
-"""Who is connected, which models there are, and which of them each message concerns.
+"""Which clients are connected, which models there are, and which model each message concerns.
 
 A state machine without IO and without a clock: events in, effects out. The server calls one method for each event, the
 router's or a model's, with the time that it happened, and carries out what `effects` returns.
@@ -15,7 +15,7 @@ from ..wire.errors import ConfigError, ModelError
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.status import JobStatus, ModelStatus
 from ..wire.transport import ProtocolError
-from .gpus import places
+from .gpus import engine_setups
 from .jobs import JobCounts
 from .model import Model
 from .outbox import Effect, Outbox
@@ -56,7 +56,7 @@ class Router:
         self._alone_since = now + FIRST_CLIENT_WITHIN
 
     def effects(self, now: float) -> list[Effect]:
-        """What is to be done about the events so far."""
+        """The effects of all events since the last call."""
         for model in self._models.values():
             model.pump(now)
         return self._outbox.drain()
@@ -69,7 +69,7 @@ class Router:
         self._clients[client] = _Client(observer)
 
     def disconnect(self, client: int, now: float) -> None:
-        """A client's connection ended: what only it waits for goes on for a while, for a retry to take it over."""
+        """A client's connection ended. Requests that only it waits for go on for a while, so a retry can attach."""
         gone = self._clients.pop(client, None)
         for key in gone.models if gone else ():
             if (model := self._models.get(key)) is not None:
@@ -78,12 +78,12 @@ class Router:
             self._alone_since = now
 
     def open_model(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants a model; it is told so if the machine has not what its settings ask for."""
+        """A client wants a model. It gets ModelFailed if the machine lacks what the settings ask for, such as GPUs."""
         key = message.config.key
         self._clients[client].models.add(key)
         model = self._models.get(key)
         try:
-            if model is None or not model.is_needed:  # then nobody is left whose settings would count
+            if model is None or not model.is_needed:  # no client uses the model with its earlier settings
                 model = self._new_model(message)
         except ConfigError as error:
             self._outbox.to_client(client, ModelFailed(key, error.info()))
@@ -95,7 +95,7 @@ class Router:
         return Model(
             message.config,
             message.folder,
-            places(message.config, self._gpus, self._cores),
+            engine_setups(message.config, self._gpus, self._cores),
             settings=self._settings,
             outbox=self._outbox,
             kept=self._kept,
@@ -103,7 +103,7 @@ class Router:
         )
 
     def close_model(self, client: int, message: CloseModel, now: float) -> None:
-        """A client is done with a model: what only it waits for is cancelled."""
+        """A client closes a model: requests that only it waits for are cancelled."""
         self._clients[client].models.discard(message.key)
         if (model := self._models.get(message.key)) is not None:
             model.leave(client, died=False, now=now, lingers=not message.replaced)
@@ -126,7 +126,9 @@ class Router:
             model.cancel(client, request_id, now)
 
     def _opened(self, client: int, key: str) -> Model | None:
-        """None where the message crossed with the news that the model failed: that was its answer."""
+        """The client's model. None if the model has failed and the client had not heard of it when it sent its message:
+        ModelFailed is the answer.
+        """
         model = self._models.get(key)
         if model is not None and client in model.users:
             return model

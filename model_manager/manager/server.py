@@ -1,7 +1,7 @@
-"""The manager's IO: clients on a Unix socket, engines through the supervisor, and the router that decides between them.
+"""The manager's IO: clients on a Unix socket, and engines through the supervisor. The router makes the decisions.
 
-Every event goes to the router at once; what it decides is carried out once an iteration of the event loop, so that all
-requests and results that came together leave together. Knows no rule about requests.
+Every event goes to the router at once. The router's decisions are carried out once an iteration of the event loop, so
+that requests and results that arrive together are sent on together. Knows no rule about requests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _GOODBYE_WITHIN = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Server:
+class ManagerServer:
     """One manager, from its first client to its end."""
 
     def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
@@ -65,7 +65,7 @@ class Server:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, listening: socket.socket) -> None:
-        """Serve until nobody needs it; raises what went wrong if the manager itself is broken."""
+        """Serve until no client needs the manager. Raises the error of a bug in the manager itself."""
         async with self._serving(listening):
             while not self._over.done() and not self._router.is_done(time.monotonic()):
                 await asyncio.wait([self._over], timeout=_TICK)
@@ -92,7 +92,7 @@ class Server:
             self._over.set_result(None)
 
     def broken(self, error: BaseException) -> None:
-        """A mistake of ours: end, and say which."""
+        """A bug in the manager: end, and raise `error` from `run`."""
         if not self._over.done():
             self._over.set_exception(error)
 
@@ -160,7 +160,7 @@ class Server:
             case CloseModel():
                 self._router.close_model(client, message, now)
             case Ping():
-                if not self._connections[client].buffered:  # what it has not taken yet is a sign of life as good
+                if not self._connections[client].buffered:  # else what is buffered is as good a sign of life
                     self._connections[client].send(Pong())
             case GetStatus():
                 self._connections[client].send(self._status(now))
@@ -197,7 +197,7 @@ class Server:
         )
 
     async def _see_off(self) -> None:
-        """Close all connections once what was sent is taken; nobody can hold up the end."""
+        """Close all connections, once clients have read what was sent to them or _GOODBYE_WITHIN is over."""
         for connection in list(self._connections.values()):
             connection.close()
         if self._handlers:
@@ -222,11 +222,11 @@ class Server:
                 model.cannot_load(engine, message.error)
         self._soon()
 
-    def engine_died(self, name: EngineName, reason: str, *, hopeless: bool) -> None:
+    def engine_died(self, name: EngineName, reason: str, *, load_failed: bool) -> None:
         """An engine is gone, unasked."""
         key, engine = name
         _log.warning("inference process %d of %s is gone: %s", engine, key, reason)
-        self._router.model(key).died(engine, reason, hopeless=hopeless, now=time.monotonic())
+        self._router.model(key).died(engine, reason, load_failed=load_failed, now=time.monotonic())
         self._soon()
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────

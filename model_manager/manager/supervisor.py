@@ -1,6 +1,6 @@
-"""The inference processes of all models: which there are, and one after the other where one has died.
+"""Starts and stops the inference processes (engines) of all models, and reports their messages and deaths.
 
-Knows no request; what an engine says, and with what reason it died, is handed on.
+A new process starts only when the process before it is gone. Knows no request.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ EngineName = tuple[str, int]
 
 
 class Listener(Protocol):
-    """Who hears of engines."""
+    """Receives the messages and deaths of engines."""
 
     def engine_said(self, name: EngineName, message: Report) -> None:
-        """A message that is no sign of life alone."""
+        """An engine sent a message that is not a heartbeat."""
 
-    def engine_died(self, name: EngineName, reason: str, *, hopeless: bool) -> None:
-        """The engine ended unasked, and its process is gone; `hopeless` if it could not load the model."""
+    def engine_died(self, name: EngineName, reason: str, *, load_failed: bool) -> None:
+        """The engine ended without being asked to, and its process is gone.
+
+        `load_failed`: it failed while it loaded the model, and a new process would fail too.
+        """
 
     def broken(self, error: BaseException) -> None:
-        """Supervising failed: a mistake of ours."""
+        """The supervisor itself failed: a bug."""
 
 
 class Supervisor:
@@ -52,9 +55,10 @@ class Supervisor:
         return {name: engine.pid for name, engine in self._engines.items()}
 
     def start(self, name: EngineName, config: ModelConfig, folder: str, gpus: Sequence[str] = ()) -> None:
-        """Start an engine, once the one before it, and all that were told to end, are gone with the memory they had.
+        """Start an engine. First wait until its earlier process, and all engines that were told to end, are gone, so
+        that their memory is free.
 
-        It sees `gpus` alone, if any are named.
+        If `gpus` are named, the engine sees no others.
         """
         self._lives[name] = self._do(self._live(name, config, folder, gpus))
 
@@ -64,7 +68,7 @@ class Supervisor:
             engine.send(message)
 
     def stop(self, name: EngineName) -> None:
-        """End an engine; nothing more is heard of it."""
+        """End an engine. The listener hears no more of it."""
         engine, life = self._engines.pop(name, None), self._lives.pop(name, None)
         if engine is not None:
             ending = self._do(engine.shut_down())
@@ -98,12 +102,12 @@ class Supervisor:
             try:
                 engine = self._engines[name] = EngineProcess(config, folder, self._settings, self._command, gpus)
             except (OSError, MillraceError) as error:
-                self._listener.engine_died(name, f"its process cannot be started: {error}", hopeless=True)
+                self._listener.engine_died(name, f"its process cannot be started: {error}", load_failed=True)
                 return
             death = await engine.run(lambda message: self._hear(name, engine, message))
         if self._engines.get(name) is engine:
             del self._engines[name]
-            self._listener.engine_died(name, death.reason, hopeless=death.hopeless)
+            self._listener.engine_died(name, death.reason, load_failed=death.load_failed)
 
     def _hear(self, name: EngineName, engine: EngineProcess, message: Report) -> None:
         if self._engines.get(name) is engine:

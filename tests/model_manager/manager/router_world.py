@@ -140,9 +140,9 @@ class World:
         self.engines[index].tokens[name].append(token)
         self.report(StepReport(progress={name: [token]}), index)
 
-    def die(self, index: int = 0, *, hopeless: bool = False) -> None:
+    def die(self, index: int = 0, *, load_failed: bool = False) -> None:
         del self.engines[index]
-        self.router.model(KEY).died(index, "killed", hopeless=hopeless, now=self.now)
+        self.router.model(KEY).died(index, "killed", load_failed=load_failed, now=self.now)
         self.settle()
 
     def held(self, index: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""Credits are shared max-min fairly."""
+"""CreditAccounts are shared max-min fairly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.manager.credits import ACTIVE_FOR, IDLE_LIMIT, Credits, max_min_shares
+from millrace.model_manager.manager.credits import ACTIVE_FOR, IDLE_LIMIT, CreditAccounts, max_min_shares
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_all_is_given_out_and_who_wants_more_has_as_much_as_anybody(demands: lis
 
 
 def test_nobody_has_credit_before_the_capacity_is_known() -> None:
-    accounts = Credits()
+    accounts = CreditAccounts()
     accounts.join(1)
     assert accounts.divide(0.0) == {}
 
 
 def test_an_idle_client_leaves_its_share_to_the_others_and_gets_it_back_with_its_next_request() -> None:
-    accounts = Credits()
+    accounts = CreditAccounts()
     accounts.set_capacity(20)
     for client in (1, 2):
         accounts.join(client)
@@ -61,7 +61,7 @@ def test_an_idle_client_leaves_its_share_to_the_others_and_gets_it_back_with_its
 
 
 def test_limits_are_told_when_they_change_only() -> None:
-    accounts = Credits()
+    accounts = CreditAccounts()
     accounts.set_capacity(8)
     accounts.join(1)
     assert accounts.divide(0.0) == {1: 8}

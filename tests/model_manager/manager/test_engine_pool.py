@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.manager.engine_pool import AHEAD, EnginePool, State
 from millrace.model_manager.manager.entry import Entry
-from millrace.model_manager.manager.gpus import Place
+from millrace.model_manager.manager.gpus import EngineSetup
 from millrace.model_manager.manager.outbox import Outbox
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import Request, Task
@@ -21,7 +21,7 @@ from tests.model_manager.manager.router_world import INFO
 
 
 def pool(num_engines: int, max_num_seqs: int = 1024) -> EnginePool:
-    made = EnginePool("key", "/", [Place(ModelConfig())] * num_engines, 1.0, Outbox())
+    made = EnginePool("key", "/", [EngineSetup(ModelConfig())] * num_engines, 1.0, Outbox())
     for slot in made.slots:
         slot.state, slot.info = State.READY, msgspec.structs.replace(INFO, max_num_seqs=max_num_seqs)
     return made

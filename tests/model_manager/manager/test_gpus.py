@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.manager.gpus import places, visible_gpus
+from millrace.model_manager.manager.gpus import engine_setups, visible_gpus
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
@@ -38,30 +38,30 @@ def test_the_environment_chooses_among_them_as_for_cuda(drivers: Path, named: st
 
 
 def test_by_default_each_gpu_has_an_engine_of_its_own() -> None:
-    assert [place.gpus for place in places(ModelConfig(), FOUR, 8)] == [("0",), ("1",), ("2",), ("3",)]
+    assert [setup.gpus for setup in engine_setups(ModelConfig(), FOUR, 8)] == [("0",), ("1",), ("2",), ("3",)]
 
 
 def test_tensor_parallel_engines_take_several_each() -> None:
-    assert [place.gpus for place in places(ModelConfig(tensor_parallel=2), FOUR, 8)] == [("0", "1"), ("2", "3")]
-    assert [place.gpus for place in places(ModelConfig(tensor_parallel=3), FOUR, 8)] == [("0", "1", "2")]
+    assert [setup.gpus for setup in engine_setups(ModelConfig(tensor_parallel=2), FOUR, 8)] == [("0", "1"), ("2", "3")]
+    assert [setup.gpus for setup in engine_setups(ModelConfig(tensor_parallel=3), FOUR, 8)] == [("0", "1", "2")]
 
 
 def test_fewer_engines_may_be_asked_for_and_no_more_than_there_are_gpus_for() -> None:
-    assert [place.gpus for place in places(ModelConfig(num_engines=1), FOUR, 8)] == [("0",)]
+    assert [setup.gpus for setup in engine_setups(ModelConfig(num_engines=1), FOUR, 8)] == [("0",)]
     with pytest.raises(ConfigError, match="num_engines=3 with tensor_parallel=2 takes 6 GPUs: this machine has 4"):
-        places(ModelConfig(num_engines=3, tensor_parallel=2), FOUR, 8)
+        engine_setups(ModelConfig(num_engines=3, tensor_parallel=2), FOUR, 8)
     with pytest.raises(ConfigError, match="num_engines=1 with tensor_parallel=8"):
-        places(ModelConfig(tensor_parallel=8), FOUR, 8)
+        engine_setups(ModelConfig(tensor_parallel=8), FOUR, 8)
 
 
 @pytest.mark.parametrize("config", [ModelConfig(device="cpu"), ModelConfig(backend="fake")])
 def test_on_a_cpu_there_is_one_engine_with_the_settings_as_they_are(config: ModelConfig) -> None:
-    (place,) = places(config, FOUR, 8)
-    assert (place.config, place.gpus) == (config, ())
+    (setup,) = engine_setups(config, FOUR, 8)
+    assert (setup.config, setup.gpus) == (config, ())
 
 
 def test_several_on_a_cpu_divide_its_cores_unless_told_how_many_to_use() -> None:
-    shared = places(ModelConfig(num_engines=3), (), 8)
-    assert [place.config.num_threads for place in shared] == [2, 2, 2]
-    assert places(ModelConfig(tensor_parallel=2), (), 8)[0].config.num_threads == 4
-    assert places(ModelConfig(num_engines=3, num_threads=5), (), 8)[0].config.num_threads == 5
+    shared = engine_setups(ModelConfig(num_engines=3), (), 8)
+    assert [setup.config.num_threads for setup in shared] == [2, 2, 2]
+    assert engine_setups(ModelConfig(tensor_parallel=2), (), 8)[0].config.num_threads == 4
+    assert engine_setups(ModelConfig(num_engines=3, num_threads=5), (), 8)[0].config.num_threads == 5

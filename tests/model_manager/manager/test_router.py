@@ -85,7 +85,7 @@ def test_a_model_is_given_up_after_too_many_deaths_in_a_row() -> None:
 
 def test_a_death_while_loading_that_another_engine_would_die_too_fails_the_model_at_once() -> None:
     made = opened(1)
-    made.die(hopeless=True)
+    made.die(load_failed=True)
     assert [error.kind for _, error in made.failures] == ["ModelLoadFailed"]
 
 

@@ -77,10 +77,10 @@ class Turmoil(RuleBasedStateMachine):
         (self.world.cannot_load if refused else self.world.load)(data.draw(st.sampled_from(self.loading())))
 
     @precondition(lambda self: self.world.engines)
-    @rule(data=st.data(), hopeless=RARELY)
-    def die(self, data: st.DataObject, hopeless: bool) -> None:
+    @rule(data=st.data(), load_failed=RARELY)
+    def die(self, data: st.DataObject, load_failed: bool) -> None:
         index = data.draw(st.sampled_from(sorted(self.world.engines)))
-        self.world.die(index, hopeless=hopeless and not self.world.engines[index].ready)
+        self.world.die(index, load_failed=load_failed and not self.world.engines[index].ready)
 
     @precondition(lambda self: self.working())
     @rule(data=st.data(), what=st.sampled_from(["progress", "finish", "finish", "fail"]))

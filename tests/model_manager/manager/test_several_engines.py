@@ -41,7 +41,7 @@ def test_the_model_goes_on_without_an_engine_that_cannot_load_and_fails_with_the
     made = opened(1, num_engines=3)
     made.load(0)
     made.cannot_load(1)
-    made.die(2, hopeless=True)
+    made.die(2, load_failed=True)
     assert set(made.engines) == {0}
     assert not made.failures
     assert made.limits[1] == 8
