@@ -1,4 +1,4 @@
-"""The LoRA adapters that requests name, each resolved, and its files hashed, once for as long as they stay the same.
+"""Finds the LoRA adapters that requests name. Each is resolved and hashed once, and again when its files have changed.
 
 Knows names and files; not whether an adapter fits a model, which its engine finds out.
 """
@@ -20,7 +20,7 @@ _TRY_AGAIN_AFTER = 30.0
 
 
 class Adapters:
-    """Adapters by name; thread-safe. Who asks for one while another is fetched waits."""
+    """Adapters by name; thread-safe. Adapters are fetched one at a time; other callers wait."""
 
     def __init__(
         self, max_loras: int, find: Callable[[str], Adapter] = find_adapter, clock: Callable[[], float] = time.monotonic

@@ -1,6 +1,6 @@
-"""Attempts to have a connection: whether another is wanted, how long to wait for it, what ends the waiting of callers.
+"""Attempts to connect to the manager: whether to try again, how long to pause, which error ends the waiting of callers.
 
-Counts and decides; its owner holds a lock for it, connects and waits.
+Counts and decides only; its owner connects and waits, and holds a lock for it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..wire.errors import MillraceError
 
 MOST_LOST = 5
-"""Connections lost in a row, with no result between them, after which what is outstanding fails."""
+"""Connections lost in a row, without a result between them, after which all outstanding requests fail."""
 _LONGEST_PAUSE = 2.0
 
 
@@ -19,13 +19,13 @@ class Attempts:
         self.wanted = True
         """Whether anyone needs a connection."""
         self.setbacks = 0
-        """How often everything outstanding failed; who waits notes it before, and compares."""
+        """How often all outstanding requests have failed. A caller notes it before it waits, and compares after."""
         self._lost_in_row = 0
         self._setback: MillraceError | None = None
         self._final: MillraceError | None = None
 
     def raise_if_over(self, setbacks: int) -> None:
-        """Raise what ends the waiting of someone who began when there had been so many setbacks."""
+        """Raise the error that ends a caller's wait, if there is one; `setbacks` is the count when it began to wait."""
         if self._final is not None:
             raise self._final
         if self.setbacks != setbacks:
@@ -33,11 +33,11 @@ class Attempts:
             raise self._setback
 
     def succeeded(self) -> None:
-        """A result came: whatever was lost before, the next loss is a first one."""
+        """A result came: the count of connections lost in a row starts again."""
         self._lost_in_row = 0
 
     def lost(self, *, is_waited_for: bool) -> float | None:
-        """A connection ended; seconds to wait before the next attempt, None if that was too often in a row."""
+        """A connection was lost. Returns the seconds to wait before the next attempt; None after too many in a row."""
         self._lost_in_row += 1
         self.wanted = is_waited_for
         if self._lost_in_row > MOST_LOST:
@@ -45,7 +45,7 @@ class Attempts:
         return min(_LONGEST_PAUSE, 0.05 * 2**self._lost_in_row) if self._lost_in_row > 1 else 0.0
 
     def give_up(self, error: MillraceError, *, for_good: bool) -> None:
-        """Everything outstanding fails; who comes later may try again, unless it is for good."""
+        """All outstanding requests fail. Later requests may try again, unless it is `for_good`."""
         self._setback, self.setbacks = error, self.setbacks + 1
         self._lost_in_row = 0
         self.wanted = False
@@ -53,5 +53,5 @@ class Attempts:
             self._final = self._final or error
 
     def close(self, error: MillraceError) -> None:
-        """From now on everybody is told this."""
+        """Every wait from now on raises this error."""
         self._final = error

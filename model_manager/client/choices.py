@@ -1,4 +1,4 @@
-"""n > 1: one prompt, several answers. Each is a request of its own, and all their answers are one.
+"""n > 1: one prompt, several answers. Each answer is a request of its own; the caller gets one result with all answers.
 
 The engine shares the prompt's keys and values among them. Knows requests and futures; no socket, no thread.
 """
@@ -26,8 +26,9 @@ def submit_choices(send: Send, request: Request) -> Future[Output]:
 def choice_requests(request: Request) -> list[Request]:
     """One request for each of `params.n` answers, of one family.
 
-    The first is what it would be alone. The others have seeds made of its seed and their index or, if it has none, as
-    every request without one, of their ids. What is read off the prompt is read once.
+    The first request is the same as for n = 1. The seeds of the others are computed from its seed and their index; if
+    it has none, the engine takes their ids, as for every request without a seed. Only the first asks for
+    log-probabilities of the prompt.
     """
     params = replace(request.params, n=1)
     first = replace(request, params=params, family=request.request_id)

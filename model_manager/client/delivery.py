@@ -1,4 +1,4 @@
-"""Answers to those who wait for them, as results or as errors. Knows futures; no socket, no thread."""
+"""Completes futures with the answers to their requests, as results or errors. Knows no socket and no thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .ledger import Pending, Waiter
 
 
 def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
-    """Their futures raise the error, but for those that were cancelled."""
+    """Fail the waiters' futures with the error, except cancelled ones."""
     for waiter in waiters:
         if waiter.future.set_running_or_notify_cancel():
             waiter.future.set_exception(error)
 
 
 def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder | None) -> None:
-    """The answer, as text where it is one, to all who wait for that request."""
+    """Complete the futures of all that wait for a request; `decoder` makes text of its tokens."""
     if isinstance(answer, Failure):
         fail(pending.waiters, _error(answer, pending, decoder))
     elif answer.finish_reason is FinishReason.ABORT:
@@ -32,7 +32,7 @@ def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder | None)
 
 
 def _error(failure: Failure, pending: Pending, decoder: Decoder | None) -> MillraceError:
-    """With the text so far, where the request is what failed."""
+    """The failure's error. If it concerns the request alone, it carries the text so far."""
     error = failure.error.exception()
     if decoder is not None and isinstance(error, RequestError) and failure.token_ids:
         with contextlib.suppress(Exception):  # a tokenizer's, about these tokens alone: the error counts

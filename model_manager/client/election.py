@@ -1,7 +1,7 @@
-"""Finding this machine's manager, and starting it when there is none: whoever gets the lock starts it, the others wait.
+"""Finds this machine's manager, and starts one if there is none: the process that gets the lock starts it, others wait.
 
-The lock's descriptor goes to the new manager, which holds it for as long as it lives; nothing else says who the manager
-is, so nothing can be stale.
+The lock's descriptor is passed to the new manager, which holds the lock until it ends. There is no pid file or other
+record of the manager, so none can be stale.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_TAIL = 2000
 
 
 class Election:
-    """How one process gets to the manager."""
+    """Connects one process to the manager."""
 
     def __init__(self, runtime: RuntimeDir, settings: ManagerConfig, command: Sequence[str] = MANAGER_COMMAND) -> None:
         self._runtime = runtime
@@ -54,7 +54,7 @@ class Election:
         raise ManagerUnavailable(f"no manager answers in {self._runtime.path}{self._last_words()}")
 
     def _stand(self, give_up: threading.Event, deadline: float) -> None:
-        """Start the manager if nobody else is it or starts it; returns when it listens."""
+        """Try to get the lock; with it, start the manager and wait until it listens. Without it, return at once."""
         lock = self._runtime.try_lock()
         if lock is None:
             return

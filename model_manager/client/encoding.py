@@ -1,6 +1,6 @@
-"""From what a caller asks to the prompt of a request, checked against the loaded model. Knows no manager.
+"""Makes the prompt fields of a request of a caller's prompt, checked against the loaded model. Knows no manager.
 
-Most engines take token ids, which are made here; one with a tokenizer of its own takes text or messages as they are.
+Most engines take token ids, which are made here; an engine with its own tokenizer takes text or messages as they are.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Encoding:
 
 
 class TextPrompts:
-    """Prompts as an engine takes them that has a tokenizer of its own."""
+    """Prompts for an engine with its own tokenizer: text or messages."""
 
     def __init__(self, backend: str, chat: bool | None) -> None:
         """`chat`: whether plain text is one user turn of a conversation; None is as the engine says."""
@@ -118,7 +118,7 @@ class TextPrompts:
 
 
 class Context:
-    """A prompt as tokens, and what continues it."""
+    """A prompt as tokens, which continuations are added to."""
 
     def __init__(
         self, tokenizer: PromptEncoder, text: tuple[str, bool] | None, ids: list[int], info: ModelInfo
@@ -159,7 +159,9 @@ class Context:
         return ids, first
 
     def _settle(self, text: str) -> None:
-        """Find what no continuation changes: the tokens up to a cut. Only what is behind it is tokenized again."""
+        """Find the tokens that no continuation can change: those before a cut. Only the text after the cut is tokenized
+        again with each continuation.
+        """
         cut = self._tokenizer.cut(text)
         last = self._tokenizer.encode(text[cut:], add_special_tokens=False) if cut else []
         if last and self._ids[-len(last) :] == last:  # else a token stands behind each text

@@ -1,6 +1,6 @@
-"""EngineClient: prompts in, futures of their results out, by way of this machine's manager.
+"""EngineClient: prompts in, futures of their results out, through this machine's manager.
 
-Callers tokenize on their own threads; the Session sends what that comes to, and completes the futures.
+Callers tokenize on their own threads; the Session sends the requests and completes the futures.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EngineClient:
         manager_command: Sequence[str] = MANAGER_COMMAND,
         abandoned: threading.Event | None = None,
     ) -> Self:
-        """A client whose model is loaded, with whatever had to be started for that.
+        """A client whose model is loaded; starts the manager and the engine if need be.
 
         `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
@@ -129,12 +129,14 @@ class EngineClient:
 
     @property
     def key(self) -> str:
-        """What the manager knows the model by: the same for equal contents and settings."""
+        """The manager's key of the model: the same for equal contents and settings."""
         return self._session.key
 
     @property
     def unmet(self) -> list[UnmetSetting]:
-        """Settings that `open` asked for and that do not hold, as others have started the model or the manager."""
+        """Settings that `open` asked for and that are not in force: another client had started the model or the manager
+        with other settings.
+        """
         return self._session.unmet
 
     def submit(
@@ -164,9 +166,9 @@ class EngineClient:
     ) -> Future[list[Output]]:
         """A future of the log-probabilities of each continuation of the prompt; otherwise as `submit`.
 
-        Each takes a credit; their common beginning is computed once where the prefix cache is on. Of the parameters
-        only those count that are not of sampling: priority, deadline, cache_salt and adapter. Context.continued says
-        which tokens are scored.
+        Each continuation takes a credit; their common beginning is computed once where the prefix cache is on. Only
+        priority, deadline, cache_salt and adapter count of the parameters. Context.continued says which tokens are
+        scored.
         """
         params = params.unsampled()
         self._backend.check_params(params)
@@ -221,9 +223,9 @@ class EngineClient:
         self._session.cancel(request_id)
 
     def retire(self) -> None:
-        """Another model has taken this one's place: who waits for a credit, or comes later, gets ModelReplaced at once.
+        """Take no more requests, as another model replaces this one: waiting and later calls raise ModelReplaced.
 
-        What is outstanding goes on.
+        Outstanding requests go on.
         """
         self._session.retire()
 

@@ -1,4 +1,4 @@
-"""What the client adds to an output: its text and the text of each token. Knows the tokenizer's `decode` alone."""
+"""Adds the text to an output, and to each token with log-probabilities. Of the tokenizer it knows `decode` alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..wire.sampling import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MOST_PENDING = 64
-"""Tokens within which a byte that took characters away is followed by those that bring them back, if any are."""
+"""Tokens that are searched back: a byte can take characters away, and the bytes that restore them follow soon."""
 
 
 class Decoder(Protocol):
@@ -52,7 +52,8 @@ def answer_of(output: Output, request: Request, decoder: Decoder | None, latency
 def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
     """The output's text: ends before (or after, if asked) what stopped it, and never within a character.
 
-    Under a constraint it is, to the character, what the constraint was held to; where that lets it end is whole.
+    Under a constraint, the text is exactly the one that the constraint was checked against, so it ends with a whole
+    character.
     """
     decode = decoder.decode if params.constraint is None else decoder.joined
     text = decode(output.token_ids[:-1] if _ends_in_token(output, params) else output.token_ids)
@@ -62,13 +63,15 @@ def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
 
 
 def partial_text(token_ids: Sequence[int], params: SamplingParams, decoder: Decoder) -> str:
-    """The text of an output that came to no end."""
+    """The text of an unfinished output."""
     decode = decoder.decode if params.constraint is None else decoder.joined
     return decode(token_ids).rstrip(_REPLACEMENT)
 
 
 def _closed_at(output: Output, decoder: Decoder) -> int | None:
-    """A character that the model has begun is not its own."""
+    """Number of characters before the tokens that closed the output; a character that the model only began is not
+    counted. None if the output was not closed.
+    """
     if output.num_own_tokens is None:
         return None
     own, text = (decoder.joined(output.token_ids[:end]) for end in (output.num_own_tokens, None))
@@ -87,8 +90,9 @@ def _ends_in_token(output: Output, params: SamplingParams) -> bool:
 def _end(
     text: str, stop: str, token_ids: Sequence[int], params: SamplingParams, decode: Callable[[Sequence[int]], str]
 ) -> int:
-    """Where the text ends for the stop string that ended it: at the first that was complete no sooner than min_tokens
-    allows, and with the last token under a constraint: others were passed over.
+    """Where the text ends for the stop string that ended it: at its first occurrence that was not complete before
+    `min_tokens` tokens. Under a constraint, it is the occurrence that the last token completed; earlier ones did not
+    end the output.
     """
     passed = len(token_ids) if params.constraint is not None else params.min_tokens
     early = _shown(text, token_ids[: max(0, passed - 1)], decode)
@@ -99,7 +103,9 @@ def _end(
 
 
 def _shown(text: str, token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
-    """How many characters of a text had been there once when it had these tokens: a byte may have taken some away."""
+    """The most characters of `text` that were decoded at any point up to these tokens. A later byte may have taken
+    some away again.
+    """
     most = 0
     for count in range(len(token_ids), max(0, len(token_ids) - _MOST_PENDING), -1):
         early = decode(token_ids[:count])

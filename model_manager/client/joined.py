@@ -1,4 +1,4 @@
-"""Several requests that are one to whoever asked. Knows requests and futures; no socket, no thread."""
+"""Several requests behind one future. Knows requests and futures; no socket, no thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Send = Callable[[Request], Future[Any]]
 
 
 def submit_joined(send: Send, requests: Iterable[Request], combine: Callable[[list[Any]], Result]) -> Future[Result]:
-    """A future of what all the requests' results, in their order, come to; `send` may wait, and raise, as for one.
+    """A future of `combine` of all the requests' results, in order. `send` may wait and raise, as for one request.
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
     """
@@ -32,7 +32,7 @@ def submit_joined(send: Send, requests: Iterable[Request], combine: Callable[[li
 
 
 class _Joined(Generic[Result]):
-    """The futures of a family, and the one that they come to."""
+    """The futures of several requests, and the one future that the caller gets."""
 
     def __init__(self, count: int, combine: Callable[[list[Any]], Result]) -> None:
         self.future: Future[Result] = Future()
@@ -50,7 +50,7 @@ class _Joined(Generic[Result]):
             self.cancel()
 
     def cancel(self) -> None:
-        """Those that are done stay as they are."""
+        """Cancel all requests that are not done."""
         for child in self._children.copy():
             child.cancel()
 

@@ -1,4 +1,4 @@
-"""What a client has submitted and not been answered. Knows no socket and no thread: its owner holds a lock for it."""
+"""A client's unanswered requests. Knows no socket and no thread: its owner holds a lock for it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Ledger:
         return True
 
     def add(self, request: Request, waiter: Waiter) -> None:
-        """A request goes out."""
+        """Enter a request that is about to be sent."""
         pending = self._pending.pop(request.request_id, None)
         cancelled = pending.cancelled if pending else 0
         self._pending[request.request_id] = Pending(request, [waiter], cancelled)
         self.in_use += 1
 
     def answered(self, request_id: str) -> Pending | None:
-        """An answer has come; who is to have it, if anyone."""
+        """An answer has come. Returns the request with its waiters; None if nobody waits for this answer."""
         pending = self._pending.get(request_id)
         if pending is None:
             return None
@@ -71,7 +71,9 @@ class Ledger:
         return self._pending.pop(request_id)
 
     def cancel(self, request_id: str, only: Future[Any] | None = None) -> list[Waiter] | None:
-        """Take away all waiters, or the waiter of one future. None while others wait, else the waiters to tell."""
+        """Remove all waiters of a request, or the waiter of the future `only`. Returns the removed waiters if none is
+        left, so the request is to be cancelled; else None.
+        """
         pending = self._pending.get(request_id)
         if pending is None or not pending.waiters:
             return None
@@ -84,7 +86,7 @@ class Ledger:
         return gone
 
     def reconnected(self) -> list[Request]:
-        """What a new connection is to be sent: nothing is owed on it yet."""
+        """The requests to send again on a new connection, on which no answer is owed yet."""
         self._pending = {
             name: Pending(pending.request, pending.waiters)
             for name, pending in self._pending.items()
@@ -94,7 +96,7 @@ class Ledger:
         return [pending.request for pending in self._pending.values()]
 
     def clear(self) -> list[Waiter]:
-        """Forget everything; who was waiting."""
+        """Forget all requests; returns their waiters."""
         waiters = [waiter for pending in self._pending.values() for waiter in pending.waiters]
         self._pending, self.in_use = {}, 0
         return waiters

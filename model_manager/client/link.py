@@ -59,11 +59,11 @@ class Link:
         return message
 
     def enqueue(self, message: Message) -> None:
-        """Have a message sent by the next `flush`, of whichever thread; never waits."""
+        """Queue a message for the next `flush` of any thread; never waits."""
         self._unsent.append(message)
 
     def flush(self) -> None:
-        """Send what is enqueued, in order; a connection that is lost so is for the receiving thread to notice."""
+        """Send the queued messages, in order. If the connection is lost, the receiving thread gets the error."""
         try:
             with self._sending:
                 while self._unsent:
@@ -73,7 +73,7 @@ class Link:
             self.close()
 
     def _next(self) -> list[Message]:
-        """The next message; Submits in a row become as few as can be."""
+        """The next message. Consecutive Submits are merged into as few as possible."""
         message = self._unsent.popleft()
         if not isinstance(message, Submit):
             return [message]

@@ -1,6 +1,6 @@
 """Ids of requests: the caller's own, and ids for the further requests that one prompt may become.
 
-What is derived holds a character that no caller's id may, so the two never meet.
+A derived id holds a character that no caller's id may have, so the two are never equal.
 """
 
 from __future__ import annotations
@@ -18,5 +18,7 @@ def callers_id(request_id: str) -> str:
 
 
 def sibling_id(family: str, index: int) -> str:
-    """The id of request `index` of a prompt's requests. The first has the caller's own id, which names the family."""
+    """The id of request `index` of the requests that share a prompt. The first has the caller's own id, which is also
+    the name of the group (`Request.family`).
+    """
     return f"{family}{_SEPARATOR}{index}" if index else family

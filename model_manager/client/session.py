@@ -1,8 +1,8 @@
-"""Session: a model's requests in, futures of their answers out, however many connections to the manager that takes.
+"""Session: a model's requests in, futures of their answers out. It reconnects when the manager is lost.
 
-One thread connects and receives, one gives signs of life; callers send on their own threads. When the manager is lost,
-the receiving thread finds or starts another and submits again what is unanswered: a future that `send` returned is
-always completed. Knows token ids, not where they come from.
+One thread connects and receives, one sends signs of life; callers send on their own threads. When the manager is lost,
+the receiving thread finds or starts another and submits the unanswered requests again: every future that `send`
+returned is completed. Knows token ids, not where they come from.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from .ledger import Ledger, Waiter
 from .link import Link
 
 _ABANDONED_WITHIN = 0.2
-"""Seconds after which somebody who waits for a model notices that nobody wants it any more."""
+"""Seconds within which a wait for a model notices that `abandoned` is set."""
 _FORKED = "this client is process {}'s: a forked process opens its own"
 
 _log = logging.getLogger(__name__)
 
 
 class Session:
-    """One model's, for one process; thread-safe. Futures are completed on its receiving thread."""
+    """The connection of one process to one model; thread-safe. Futures are completed on its receiving thread."""
 
     info: ModelInfo
     """The loaded model, once it is ready."""
@@ -100,7 +100,7 @@ class Session:
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_until_ready(self, abandoned: threading.Event | None = None) -> None:
-        """Wait until the model is loaded; raises what prevents that, and RequestAborted once `abandoned` is set."""
+        """Wait until the model is loaded. Raises the error that prevents it; RequestAborted once `abandoned` is set."""
         with self._changed:
             while not self._ready:
                 self._attempts.raise_if_over(0)
@@ -129,7 +129,7 @@ class Session:
         self._cancel(request_id, only=None)
 
     def retire(self) -> None:
-        """Take no more requests; those that are on their way go on."""
+        """Take no more requests; outstanding ones go on."""
         with self._changed:
             self._retired = True
             self._changed.notify_all()
@@ -165,7 +165,9 @@ class Session:
             raise RuntimeError("a future's callback may not submit: it runs on the thread that gives the credits")
 
     def _register(self, request: Request, waiter: Waiter) -> Link | None:
-        """Enter the request; the link that is to be flushed, if the request is not on its way already."""
+        """Wait for a credit and queue the request on the link. Returns the link to flush; None if the same request is
+        outstanding already.
+        """
         with self._changed:
             setbacks = self._attempts.setbacks
             while True:
@@ -187,7 +189,7 @@ class Session:
             self._changed.notify_all()
 
     def _detach(self, request_id: str, future: Future[Any]) -> None:
-        """A future that its holder cancels takes its request along, unless others wait for the same."""
+        """If a future was cancelled by its holder, cancel its request too, unless others wait for the same request."""
         if future.cancelled():
             self._cancel(request_id, only=future)
 
@@ -224,7 +226,7 @@ class Session:
         return not self._closing.is_set()
 
     def _serve(self) -> None:
-        """One connection, from the election to its end, which is always an exception."""
+        """Run one connection, from the election until it ends; raises the error that ends it."""
         link = Link(self._election.connect(self._closing), self._settings.hang_timeout)
         try:
             with self._changed:
@@ -255,7 +257,7 @@ class Session:
                 raise message.error.exception()
 
     def _resume(self, link: Link, message: ModelReady) -> None:
-        """The model is there: submit again what is unanswered, which on the first connection is nothing."""
+        """The model is ready: submit the unanswered requests again (none on the first connection)."""
         if message.unmet:
             _warn_once(sentence(self._config.model, message.unmet))
         with self._changed:
@@ -280,7 +282,7 @@ class Session:
             deliver(answer, pending, self._decoder)
 
     def _recover(self, error: MillraceError) -> None:
-        """The connection is lost: try again if anyone needs it, and not for ever."""
+        """The connection is lost: pause before the next attempt, or give up after too many."""
         with self._changed:
             pause = self._attempts.lost(is_waited_for=self._ledger.is_waited_for())
             self._changed.notify_all()  # whoever waits for a credit, or for the model, wants it too
@@ -291,7 +293,7 @@ class Session:
             self._closing.wait(pause)
 
     def _give_up(self, error: MillraceError, *, for_good: bool) -> None:
-        """Everything outstanding fails, and whoever waits is told; unless for good, the next request tries again."""
+        """Fail all outstanding requests and waits. The next request tries again, unless it is `for_good`."""
         with self._changed:
             waiters = self._ledger.clear()
             self._attempts.give_up(error, for_good=for_good)

@@ -1,4 +1,4 @@
-"""Looking at this machine's manager, and stopping it, without taking part: an observer starts and keeps up nothing."""
+"""Reads the status of this machine's manager, and stops it. An observer neither starts a manager nor keeps it alive."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Where a text may be cut so that, whatever comes after it, the tokens of both parts are those of the whole: a long
-prompt with many continuations is then tokenized once, but for its last words.
+"""Finds a place to cut a text so that the tokens of both parts, joined, are the tokens of the whole, whatever text is
+added at the end. A long prompt with many continuations is then tokenized once, except for its last words.
 
-Knows tokenizers that split a text, before anything else, between an ASCII letter and a space with another behind it:
-as GPT-2, Llama 3, Qwen 2 and others do with the same expressions, which look one character ahead and none back.
-A cut there is sound if no added token reaches over it or takes spaces in from it. Any other text is not cut.
+Knows tokenizers that first split a text between an ASCII letter and a space that a letter follows. GPT-2, Llama 3,
+Qwen 2 and others do, with expressions that look one character ahead and none back. A cut there is sound if no added
+token spans it or strips spaces at it. For any other tokenizer, texts are not cut.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _is_split(part: dict[str, Any]) -> bool:
 
 
 def _reaches_over(token: AddedToken) -> bool:
-    """Whether the token may have a cut within, or take in the space of one."""
+    """True if the added token may span a cut, or strip the space at one."""
     text = token.content
     return " " in text or (token.rstrip and text[-1:].isalpha()) or (token.lstrip and text[:1].isalpha())
 

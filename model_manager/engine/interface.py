@@ -29,7 +29,7 @@ class StepResult:
     new_token_ids: dict[str, list[int]] = field(default_factory=dict)
     """Tokens sampled in this step, by request; only of requests that go on."""
     new_logprobs: dict[str, Logprobs] = field(default_factory=dict)
-    """Their log-probabilities, for requests that want them."""
+    """Log-probabilities of the new tokens, for requests that want them."""
 
     def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
         """Note one more token of a request that goes on."""
@@ -44,7 +44,7 @@ class StepResult:
         self.new_logprobs.pop(request_id, None)
 
     def add(self, answer: Output | Failure) -> None:
-        """Add the output of a request that has ended."""
+        """Add the answer of a request that has ended: its output, or its failure."""
         if isinstance(answer, Output):
             self.outputs.append(answer)
         else:
@@ -52,7 +52,7 @@ class StepResult:
 
 
 class Engine(Protocol):
-    """Continuous batching behind three calls: add requests, step, collect what finished."""
+    """Continuous batching: `add` queues a request; each `step` runs one batch and returns the answers that it ended."""
 
     info: ModelInfo
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
         """Run one batch."""
 
     def stats(self) -> EngineStats:
-        """A snapshot."""
+        """How many sequences run and wait, and the counters, at this moment."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class StepInput:
     sampled: Any = None
     """Tokens of the step before, which the host does not know yet: a tensor [N] on the runner's device."""
     sources: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[T] which of `sampled` each token is, -1 where `token_ids` has it; empty if that has all."""
+    """[T] index into `sampled` of each token, -1 where `token_ids` has the token; empty if `token_ids` has them all."""
 
     @classmethod
     def of_first_tokens(cls, count: int) -> Self:

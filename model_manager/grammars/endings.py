@@ -30,8 +30,8 @@ _CONTAINERS = ("object", "array", None)
 """Types of values that may be a list or an object; None is any type."""
 
 
-class Place(Protocol):
-    """What the grammar allows at the place where an ending begins to differ from the output."""
+class EndingPlace(Protocol):
+    """The place where an ending begins to differ from the output, and what the grammar allows there."""
 
     def is_free_text(self) -> bool:
         """True if any character may come next, and the string's end after each: the string may end anywhere."""
@@ -60,11 +60,11 @@ class Endings:
         """
         return cls(is_json=True, ends_items=not any(_chooses_containers(part) for part in _all_parts(schema)))
 
-    def may_accept(self, end: Place) -> bool:
+    def may_accept(self, end: EndingPlace) -> bool:
         """True if an output that stops at `end` may have an acceptable ending; known without a search."""
         return self.is_json or end.is_over_after(end.forced())
 
-    def accepts(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+    def accepts(self, said: bytes, dropped: bytes, ending: bytes, place: EndingPlace) -> bool:
         """True if the ending may be used. `said` is the output up to the first byte that differs, `dropped` the rest of
         the output, `ending` its replacement.
         """
@@ -74,7 +74,7 @@ class Endings:
             return _ends_string(said, dropped, ending, place)
         return self._ends_value(said, dropped, ending, place)
 
-    def _ends_value(self, said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+    def _ends_value(self, said: bytes, dropped: bytes, ending: bytes, place: EndingPlace) -> bool:
         scalar = _SCALAR.search(said)
         if scalar is not None and scalar[0] and not _is_complete(scalar[0], dropped):
             return _finishes_scalar(scalar[0], ending, place)
@@ -98,7 +98,7 @@ def _leaves_container(dropped: bytes) -> bool:
     return False
 
 
-def _ends_string(said: bytes, dropped: bytes, ending: bytes, place: Place) -> bool:
+def _ends_string(said: bytes, dropped: bytes, ending: bytes, place: EndingPlace) -> bool:
     if _ESCAPE.sub(b"", said).endswith(b"\\"):
         return False
     quote = _closing_quote(ending)
@@ -121,7 +121,7 @@ def _is_complete(scalar: bytes, dropped: bytes) -> bool:
     return scalar in _LITERALS or (dropped[:1] != b"" and dropped[:1] in _AFTER_A_VALUE)
 
 
-def _finishes_scalar(scalar: bytes, ending: bytes, place: Place) -> bool:
+def _finishes_scalar(scalar: bytes, ending: bytes, place: EndingPlace) -> bool:
     more = _SCALAR_BEGINS.match(ending)
     length = len(more[0]) if more is not None else 0
     forced = place.forced()

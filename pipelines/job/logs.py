@@ -1,5 +1,5 @@
-"""What is logged while a job runs, each line once: by default our own warnings; the libraries', Beam's above all, at a
-level above ours.
+"""Logging while a job runs, each line once. By default it shows our own warnings; lines of libraries (mostly Beam) need
+one level more.
 
 Log lines and the progress line share one Console: it prints a log line above the progress line, never into it.
 """
@@ -98,5 +98,5 @@ def _handling(handler: logging.Handler, ours: str, theirs: int) -> Iterator[None
 
 
 def _prints(handler: logging.Handler) -> bool:
-    """Whether it is what a library's call of logging.info() puts there where nobody has set up logging."""
+    """True for the handler that a call of logging.info() installs if logging is not set up."""
     return type(handler) is logging.StreamHandler

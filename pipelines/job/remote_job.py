@@ -1,4 +1,4 @@
-"""A job on a job server, as its command shows it: its id, each new state, and rows as far as the server counts them."""
+"""Shows a job on a job server while its command waits: its id, each new state, and counts of rows if the server has any."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def followed(result: PipelineResult, tell: Tell) -> Iterator[None]:
 
 
 def _follow(result: PipelineResult, tell: Tell, ended: threading.Event) -> None:
-    """Until the job server is gone, which the block learns by itself."""
+    """Returns when the job has ended, or the job server is gone; the block gets that error itself."""
     told = ""
     while not ended.is_set():
         try:
@@ -60,7 +60,7 @@ def _state(result: PipelineResult) -> str:
 
 
 def _rows(result: PipelineResult) -> str:
-    """Empty as long as the job server counts none; Flink's counts at a job's end."""
+    """Counts of rows; empty while the job server has none. Flink's has them at a job's end."""
     request = beam_job_api_pb2.GetJobMetricsRequest(job_id=job_id(result))
     try:
         metrics = PortableMetrics(result._job_service.GetJobMetrics(request))

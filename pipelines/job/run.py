@@ -1,4 +1,4 @@
-"""Running a job: what can be known to be wrong is found before it starts; progress while it runs; then a summary.
+"""Runs a job: checks before it starts, progress while it runs, a summary at its end.
 
 Without --runner a job of files runs here on Beam's local runner, and a stream, until it is stopped, on Prism.
 """
@@ -62,7 +62,7 @@ from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print
 
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
-"""For workers to give back what they hold."""
+"""Seconds that workers have to release their resources."""
 _log = logging.getLogger(__name__)
 
 Build = Callable[[beam.Pipeline, JobOptions], Any]
@@ -102,15 +102,15 @@ def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
 
 
 def _fetch(options: JobOptions) -> None:
-    """The model's files, but where servers elsewhere have them."""
+    """Fetch the model's files, unless a remote server has them."""
     if not BACKENDS[options.model.backend].is_remote:
         resolve(options.model.model, options.model.revision, backend=options.model.backend)
 
 
 def _check_model(options: JobOptions) -> None:
-    """Load the model first where earlier output is to be replaced: one that cannot be loaded must not cost that.
+    """Load the model before earlier output is replaced, so that the output is not lost if the model cannot be loaded.
 
-    It stays loaded for the job, as between any two jobs.
+    The model stays loaded for the job, as between any two jobs.
     """
     files = files_of(options)
     if files is not None and (files.existing("completions") or files.interrupted("completions")):
@@ -129,7 +129,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console) ->
 
 
 def _run_elsewhere(options: JobOptions, build: Build, console: Console) -> int:
-    """Tells the job's id, its states, how it ended, and what its job server counted."""
+    """Run the job on another runner; print its id, its states, how it ended, and the counts of its job server."""
     with interruptible(lambda: "nothing was submitted", also=(signal.SIGTERM,)), named_runner(options.beam) as runner:
         return _await_elsewhere(_built(runner, options, build), options, console)
 
@@ -223,7 +223,7 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
 
 @contextlib.contextmanager
 def _printed(lines: list[str], console: Console) -> Iterator[None]:
-    """What there is to print once the progress line is gone."""
+    """Print the lines after the block, once the progress line is gone."""
     try:
         yield
     finally:
@@ -233,7 +233,10 @@ def _printed(lines: list[str], console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str], told: list[str]) -> Iterator[None]:
-    """`told` gets what the job came to by then: `counts`, or, of workers in other processes, the runner's metrics."""
+    """On Ctrl-C, end the job, and add a summary of its results so far to `told`.
+
+    It is made of `counts`, or, if the workers are other processes, of the runner's metrics.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -241,7 +244,7 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
             if drains(options):
                 _drain(result, drain_file(options))
         at_the_stop = outcome_so_far(counts.copy())
-        with contextlib.suppress(Exception):  # whatever is wrong with a job that ends, it is to end
+        with contextlib.suppress(Exception):  # the job is to end, whatever error cancelling gives
             result.cancel()
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
@@ -251,7 +254,9 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
 
 
 def _drain(result: Any, file: Path) -> None:
-    """Have what was read done, and the windows of its files closed: it is acknowledged, and would be nowhere else."""
+    """Let the job finish the messages it has read and close the windows of its files. These messages are acknowledged
+    already, so no other job would get them.
+    """
     _log.warning("ending: what was read is answered and written first; a second Ctrl-C would lose it")
     file.touch()
     try:
@@ -264,7 +269,7 @@ def _drain(result: Any, file: Path) -> None:
 
 
 def _wait_for_workers() -> None:
-    """Until Prism's workers, threads of this process, have put down what they held, or do not seem to."""
+    """Wait until Prism's workers, threads of this process, have released their resources; at most _END_SECONDS."""
     end = time.monotonic() + _END_SECONDS
     for thread in threading.enumerate():
         if thread.name.startswith("run_worker"):
@@ -305,7 +310,7 @@ def _total(options: JobOptions) -> RowCount:
 
 
 def _read_status() -> Status | None:
-    """None also while a manager, just starting or busy, does not answer: progress is for the eye."""
+    """The manager's status; None also if it is starting or too busy to answer. Progress can do without."""
     try:
         return read_status()
     except MillraceError:

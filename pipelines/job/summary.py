@@ -1,4 +1,4 @@
-"""What a job came to: where its output is, a few completions, counts."""
+"""The summary of a job: where its output is, a few completions, counts."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def outcome_of(
 
 
 def outcome_so_far(counts: Counter[str]) -> Outcome:
-    """What the counters say alone, of a job that may not be done."""
+    """The part of an Outcome that counters give, also for a job that is not finished."""
     return Outcome(
-        rows_read=counts["prompts"] and counts["prompts"] + counts["unreadable_rows"],  # 0: rows of another's reader
+        rows_read=counts["prompts"] and counts["prompts"] + counts["unreadable_rows"],  # 0: no reader of ours
         completions=counts["requests"] - counts["failures"],
         failed_requests=counts["failures"],
         unreadable_rows=counts["unreadable_rows"],
@@ -135,12 +135,12 @@ def _topic(address: Address | None) -> str:
 
 
 def _value(metric: Any) -> Any:
-    """What was committed, or, on runners that do not tell, attempted."""
+    """The committed value; the attempted one on runners that do not report the former."""
     return metric.committed if metric.committed is not None else metric.attempted
 
 
 def print_summary(outcome: Outcome, model: ModelConfig, *, quiet: bool = False) -> None:
-    """On stdout; `quiet`: only that every row failed, in one line on stderr. `model`: as it was named."""
+    """Print the summary on stdout. `quiet`: print only, in one line on stderr, that every row failed, if so."""
     if not quiet:
         print("\n".join([*summary_lines(outcome), *model_lines(model)]))
     elif outcome.status:
@@ -149,7 +149,7 @@ def print_summary(outcome: Outcome, model: ModelConfig, *, quiet: bool = False) 
 
 
 def model_lines(model: ModelConfig) -> list[str]:
-    """A forgotten --model gives answers too: says so."""
+    """A line that names the model if it is the built-in one: perhaps --model was forgotten."""
     if model.model != EMBEDDED_MODEL:
         return []
     what = "as servers are asked for it" if BACKENDS[model.backend].is_remote else "the small demo model"
@@ -175,7 +175,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
 
 
 def count_lines(outcome: Outcome) -> list[str]:
-    """Rows and tokens of what has no end or no files of its own; none where no model was asked."""
+    """Counts of rows and tokens, for a job without an end or without output files; empty if it sent no request."""
     if not outcome.rows_read and not outcome.completions and not outcome.dead_letters:
         return []
     read = f", of {counted(outcome.rows_read, 'row')} read" if outcome.rows_read else ""
@@ -215,7 +215,7 @@ def _nothing_done(outcome: Outcome) -> list[str]:
 
 
 def places(files: list[str]) -> str:
-    """Files of one beginning, as they are shown."""
+    """Files with a common prefix, as the summary shows them."""
     if not files:
         return "none"
     return files[0] if len(files) == 1 else f"{files[0]} … {files[-1].rsplit('/', 1)[-1]} ({len(files)} files)"
@@ -273,7 +273,7 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
 
 
 def _decoded(row: dict[str, str]) -> dict[str, Any]:
-    """What is shown of a row of CSV, as JSON lines have it."""
+    """A row of CSV with its nested columns decoded, as a row of JSON lines has them."""
     nested = {name: msgspec.json.decode(row[name]) for name in ("probabilities", "labels") if row.get(name)}
     return {**row, **nested}
 

@@ -1,6 +1,6 @@
-"""How often a sequence's recent drafts were right, and so how many are worth computing.
+"""The acceptance rate of a sequence's recent draft tokens, and from it how many drafts are worth computing.
 
-Knows one sequence's record; not what drafts are, nor what else is in a step.
+Knows one sequence's record; not the drafts themselves, nor the other sequences of a step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REST = 32
 
 
 class Acceptance:
-    """The record of one sequence."""
+    """Running mean of the acceptance rate of one sequence's drafts."""
 
     def __init__(self) -> None:
         self.rate = _FIRST_RATE

@@ -30,12 +30,12 @@ class Scheduled:
 
     @property
     def completes(self) -> bool:
-        """True if the sequence's last token is among them."""
+        """True if the sequence's last token is among the scheduled tokens."""
         return self.num_tokens - len(self.drafts) == self.sequence.num_remaining_tokens
 
     @property
     def num_logits(self) -> int:
-        """For how many of its last tokens logits are wanted."""
+        """Number of the scheduled tokens, counted from the last, whose logits are wanted."""
         return 1 + len(self.drafts) if self.samples else 0
 
     def followed_by(self, drafts: List[int], *, are_certain: bool = False) -> Scheduled:
@@ -44,12 +44,12 @@ class Scheduled:
 
     @property
     def samples(self) -> bool:
-        """True if a new token is sampled after them."""
+        """True if a new token is sampled after the scheduled tokens."""
         return self.completes and self.sequence.generates
 
     @property
     def rows_read(self) -> range:
-        """Which of them need their final hidden states read."""
+        """Which of the scheduled tokens need their final hidden states read."""
         reading = self.sequence.reading
         return range(0) if reading is None else reading.rows(self.sequence.num_computed_tokens, self.num_tokens)
 
@@ -108,12 +108,12 @@ class BatchTable:
         self._tokens[sequence.row, end : end + len(drafts)] = drafts
 
     def histories(self, sequences: List[Sequence]) -> tuple[Ints, Longs]:
-        """Tokens of S sequences, one row each [S, at least the most], and their numbers [S]."""
+        """Tokens of S sequences, a row each [S, length of the longest or more], and the sequences' lengths [S]."""
         rows, lengths = _columns([(sequence.row, sequence.num_tokens) for sequence in sequences])
         return self._tokens[rows, : lengths.max()], lengths
 
     def pack(self, batch: List[Scheduled], sampled: Any = None) -> StepInput:
-        """The step's tokens, sequence after sequence, in the batch's order; `sampled` has those that are pending."""
+        """The step's tokens, sequence after sequence, in the batch's order; `sampled` holds the pending tokens."""
         for scheduled in batch:
             if scheduled.drafts:
                 self.add_drafts(scheduled.sequence, scheduled.drafts)
@@ -130,7 +130,7 @@ class BatchTable:
         )
 
     def pack_ranges(self, ranges: List[TokenRange]) -> StepInput:
-        """The same for a draft model's step."""
+        """The tokens of a draft model's step, packed in the same way."""
         columns = [(s.sequence.row, s.start, s.end - s.start, int(s.reaches_end)) for s in ranges]
         return self._pack(*_columns(columns))
 
@@ -165,7 +165,7 @@ class BatchTable:
         )
 
     def check_integrity(self, running: List[Sequence]) -> None:
-        """Assert that exactly the running sequences have rows, which say what the sequences say."""
+        """Assert that only the running sequences have rows, and that each row has its sequence's tokens and blocks."""
         rows = [sequence.row for sequence in running]
         assert sorted(rows + self._free_rows) == list(range(len(self._blocks)))
         for sequence in running:
@@ -183,9 +183,9 @@ def _rows_read(batch: List[Scheduled], firsts: Longs) -> Longs:
 
 
 def _sources(batch: List[Scheduled], lasts: Longs) -> Longs:
-    """[T] the row of the last step's samples that a pending token is, -1 for any other; empty if none is.
+    """[T] for a pending token its row among the last step's samples, -1 for any other token; empty if none is pending.
 
-    `lasts` are the rows that the sequences' shares end with: a pending token is the last there is.
+    `lasts` are the last rows of the sequences' shares: a pending token is always its sequence's last.
     """
     pending = np.array([s.sequence.pending_row if s.sequence.num_pending_tokens else -1 for s in batch], np.int64)
     if pending.max(initial=-1) < 0:

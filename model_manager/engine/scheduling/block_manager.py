@@ -1,7 +1,7 @@
-"""Which block of the paged KV cache belongs to whom, and which still holds a prefix worth reusing.
+"""Which sequences hold each block of the paged KV cache, and which free blocks still hold a prefix worth reusing.
 
-Knows block ids and reference counts; not tensors, nor who should run. What blocks hold is the prefix cache's to know
-(prefix_cache.py); a block that nobody uses keeps its content until its memory is needed, least recently used first.
+A free block keeps its content until its memory is needed; the least recently used block is evicted first. Knows block
+ids and reference counts; not tensors, nor which sequence should run. The content of blocks is in prefix_cache.py.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class BlockManager:
     """Hands out blocks; sequences with a common prefix share its blocks.
 
     Each block is in exactly one of four places:
-      held       by one sequence or more (`_references` > 0); it may be in the prefix cache too
-      reusable   by nobody, its content in the prefix cache (`_reusable`, in order of last use)
-      blank      by nobody, its content of no use (`_blank`; the one that was left last is taken first)
-      untouched  never used so far, and so of no cost yet where memory is only reserved (`_untouched` and all after it)
+      held       used by one sequence or more (`_references` > 0); it may be in the prefix cache too
+      reusable   free, its content in the prefix cache (`_reusable`, in order of last use)
+      blank      free, its content of no use (`_blank`; the one that was freed last is taken first)
+      untouched  never used so far: it costs no memory yet where memory is only reserved (`_untouched` and all after it)
 
-    Reusable blocks may take a quarter of the memory that running sequences have held at most. Beyond it, the least
-    recently used block is evicted before an untouched block is used. Where an evicted prefix is computed again, the
-    limit grows.
+    Reusable blocks may take up to a quarter of the most memory that running sequences have held. Beyond this limit, the
+    least recently used block is evicted before an untouched block is used. The limit grows when an evicted prefix has
+    to be computed again.
     """
 
     def __init__(
         self, num_blocks: int, block_size: int, *, frugal: bool = True, digest: Digest = chained_digest
     ) -> None:
-        """`frugal`: whether untouched blocks are worth sparing; not where their memory is taken anyway (a GPU)."""
+        """`frugal`: spare untouched blocks. False where their memory is allocated anyway (a GPU)."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._frugal = frugal
@@ -48,7 +48,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Number of blocks that no sequence holds."""
         return len(self._blank) + len(self._reusable) + self.num_blocks - self._untouched
 
     def allocate(self, sequence: Sequence, keep_free: int = 0) -> bool:
@@ -127,7 +127,7 @@ class BlockManager:
         self._references[block] += 1
 
     def _take(self) -> int:
-        """A blank block, else an untouched one while little is kept for reuse, else the least recently used one."""
+        """Take a blank block; else an untouched one, unless too many are kept for reuse; else evict a reusable one."""
         if self._blank:
             block = self._blank.pop()
         elif self._untouched < self.num_blocks and len(self._reusable) <= self._most_kept():

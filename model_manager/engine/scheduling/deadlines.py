@@ -1,4 +1,4 @@
-"""Which sequences have passed their deadline. Knows times; not what becomes of these sequences."""
+"""Finds the sequences that have passed their deadline. Does not end them."""
 
 from __future__ import annotations
 

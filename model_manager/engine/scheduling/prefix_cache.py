@@ -39,7 +39,7 @@ class PrefixCache:
         return block in self._digest_of
 
     def match(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of the sequence's beginning, as far as its own tokens need not be read."""
+        """Cached blocks of the sequence's beginning, up to the first token whose logits or states it needs."""
         blocks: list[int] = []
         for index in range(self._most(sequence)):
             block = self._block_of.get(self._digest_at(sequence, index))
@@ -49,10 +49,10 @@ class PrefixCache:
         return blocks
 
     def outlook(self, sequence: Sequence) -> int:
-        """How many blocks `match` would find, or BEING_COMPUTED if the next one is about to be there.
+        """How many blocks `match` would find, or BEING_COMPUTED if a running sequence is about to compute the next one.
 
-        By digests alone, and only from where it was at the last call, so that asking for many sequences in every step
-        costs little: to choose by, not to reuse by.
+        An estimate for ordering the queue, not for reuse. It compares digests alone and goes on from its last result,
+        so that it is cheap to call for many sequences in every step.
         """
         most, digests, count = self._most(sequence), sequence.block_digests, sequence.num_blocks_seen
         while count and digests[count - 1] not in self._block_of:
@@ -94,7 +94,7 @@ class PrefixCache:
         return digest
 
     def check_integrity(self, running: Iterable[Sequence]) -> None:
-        """Assert that the maps agree, and that only what runs is waited for."""
+        """Assert that the maps agree, and that only running sequences are expected to compute blocks."""
         assert {block: digest for digest, block in self._block_of.items()} == self._digest_of
         assert self._content_of.keys() == self._digest_of.keys()
         awaited = {id(sequence): sequence.block_digests[sequence.num_committed_blocks :] for sequence in running}

@@ -1,7 +1,7 @@
-"""What is read off a prompt while it is computed: scores of its tokens, or its embedding.
+"""Results that are read off a prompt while it is computed: log-probabilities of its tokens, or its embedding.
 
-One reading per sequence. Knows one prompt and numbers; not the model, nor in how many steps it runs. Rows are positions
-of the sequence: row i is the final hidden state of token i, which predicts token i + 1.
+A sequence has one reading at most. Row i of a sequence is the final hidden state of token i, which predicts token
+i + 1. Knows one prompt and numbers; not the model, nor how many steps the prompt takes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...wire.messages import Pooling, Request
 Floats = npt.NDArray[np.float32]
 
 
-class Reading:
-    """Rows `next` .. `stop` - 1 are still to be read, in order; they are computed even where the cache holds them.
+class PromptReading:
+    """Reads the rows `next` .. `stop` - 1 in order. They are computed even if the prefix cache holds their blocks.
 
-    What was read stays when the sequence is preempted.
+    The values read so far stay when the sequence is preempted.
     """
 
     def __init__(self, first: int, stop: int) -> None:
@@ -63,7 +63,7 @@ class Scores:
         )
 
 
-class ScoreReading(Reading):
+class ScoreReading(PromptReading):
     """Log-probabilities of the tokens from index `first` on, `num_top` alternatives to each."""
 
     def __init__(self, token_ids: list[int], first: int, num_top: int) -> None:
@@ -92,7 +92,7 @@ class ScoreReading(Reading):
         )
 
 
-class EmbedReading(Reading):
+class EmbedReading(PromptReading):
     """The last token's final hidden state, or the mean of all tokens'; of length 1 if `normalize`."""
 
     def __init__(self, num_tokens: int, pooling: Pooling, normalize: bool) -> None:

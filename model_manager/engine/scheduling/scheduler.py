@@ -61,8 +61,8 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def schedule(self) -> list[Scheduled]:
-        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if nobody is there, or
-        nobody but sequences that end with a token that is pending.
+        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if there are no sequences,
+        or only sequences that end with a pending token.
         """
         preemptions = self.num_preemptions
         batch = self._decodes()
@@ -196,7 +196,9 @@ class Scheduler:
                 break
 
     def _by_preference(self) -> list[Sequence]:
-        """The front of the line: within a priority, first those that may be passed no more, then by cached tokens."""
+        """The front of the queue in the order of admission: by priority, then sequences that may not be overtaken any
+        more, then by cached tokens, then by arrival.
+        """
         outlooks = [self._blocks.outlook(sequence) for sequence in self.waiting.window]
         if max(outlooks) <= 0:
             return self.waiting.window.copy()
@@ -221,7 +223,9 @@ class Scheduler:
             self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
 
     def _preempt_last(self) -> None:
-        """Preempt the last in rank: it keeps its tokens, and recomputes what the prefix cache loses."""
+        """Preempt the sequence with the highest rank. It keeps its tokens; keys and values that the prefix cache evicts
+        meanwhile are computed again.
+        """
         _, sequence = self.running.popitem(last=True)
         assert not sequence.num_pending_tokens, "preempted before its token was known"
         self._withdraw(sequence)

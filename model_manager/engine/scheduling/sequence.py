@@ -35,7 +35,7 @@ class SequenceStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Result of replaying the tokens that a sequence was given."""
+    """Result of replaying `given`: the tokens that earlier engines generated for the request."""
 
     guide: Guide | None
     """The guide after these tokens."""
@@ -50,14 +50,15 @@ class Sequence:
     """One request's state.
 
     `token_ids` holds prompt and output; the first `num_computed_tokens` of them have their keys and values in the
-    blocks of `block_table`; `num_draft_computed_tokens` is the same of a draft model's cache, drafts included. A
-    running sequence always has at least one token that is not computed yet. `num_pending_tokens` more follow
-    `token_ids`: the device is sampling them, or has; the last is row `pending_row` of what its step samples.
+    blocks of `block_table`; `num_draft_computed_tokens` is the same for a draft model's cache, drafts included. A
+    running sequence always has at least one token that is not computed yet. `num_pending_tokens` more tokens follow
+    `token_ids`: the device samples or has sampled them, and the host does not know them yet. The last of them is row
+    `pending_row` of its step's samples.
 
-    `rank` is its place in line, smaller first; `overtaken` counts those behind it that began to run before it.
-    One with a constraint has a `guide` before it runs; `given` are output tokens that it brings and that this has yet
-    to take. `adapter_slot` is where its adapter is loaded, -1 without one or while it is not.
-    Sequences share blocks if their `cache_key` is the same; one whose key is empty shares with none.
+    `rank` is its place in the queue, smaller first. `overtaken` counts the sequences behind it that began to run before
+    it. A sequence with a constraint has a `guide` before it runs. `given` are output tokens of the request that were
+    not replayed yet. `adapter_slot` is the slot of its adapter, -1 without an adapter or while it is not loaded.
+    Sequences with the same `cache_key` share blocks; an empty key shares with none.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class Sequence:
     ) -> None:
         """`now` in seconds, on the clock of every later reading; `order` grows with each arrival.
 
-        `prefix_caching`: whether blocks may be shared beyond the request's family. The request's output tokens count
-        as generated already: they may end it at once.
+        `prefix_caching`: True if the sequence may share blocks with requests outside its family (`Request.family`). The
+        request's output tokens count as generated already: they may end it at once.
         """
         self.request_id = request.request_id
         self.task = request.task
@@ -136,12 +137,14 @@ class Sequence:
 
     @property
     def is_sound(self) -> bool:
-        """True if nothing that was read off its prompt is NaN or infinite."""
+        """True if no value that was read off its prompt is NaN or infinite."""
         return self.reading is None or self.reading.finite
 
     @property
     def num_reusable_tokens(self) -> int:
-        """Most tokens that may come from the prefix cache: the last one gives the logits, others are read."""
+        """Most tokens that may come from the prefix cache. The last token is always computed, for its logits, and so
+        are the tokens that are still to be read.
+        """
         most = len(self.token_ids) - 1
         return most if self.reading is None or self.reading.done else min(most, self.reading.next)
 
@@ -186,7 +189,7 @@ class Sequence:
 
     @property
     def is_asked_of_each_token(self) -> bool:
-        """True if each token needs something that only logits tell, even a forced one."""
+        """True if the logits of every token are needed, even of a token that the constraint forces."""
         reads = self.reading is not None and not self.reading.done
         return reads or self.params.logprobs is not None or self.rules is not None
 
@@ -218,7 +221,7 @@ class Sequence:
         return Replayed(self.guide, [], self.ending, self._way_out(self.guide, self.ending))
 
     def adopt(self, replayed: Replayed) -> None:
-        """Take over the replayed tokens up to the one that ends it, or the ending found for its own output."""
+        """Take over the result of `replayed` (tokens, guide, ending) or of `closing` (the closed output)."""
         self.guide, self.ending = replayed.guide, replayed.ending
         self.token_ids += replayed.token_ids
         self.given = []
@@ -228,9 +231,10 @@ class Sequence:
             self.ending = replace(self.ending, is_cut=False)
 
     def _way_out(self, guide: Guide | None, ending: Ending | None) -> Closed | None:
-        """The ending of a cut output; none if the request needs more of its tokens than an ending has.
+        """How to close an output that the budget has cut; None if that is not needed or not possible.
 
-        Tokens of an ending are not the model's. They have no log-probabilities, and may be forbidden or stop tokens.
+        The tokens that close an output are not the model's. They have no log-probabilities and may be forbidden or stop
+        tokens, so a request with such parameters is not closed.
         """
         says_more = self.params.logprobs is not None or self.rules is not None or self.params.stop
         if guide is None or ending is None or not ending.is_cut or says_more:
@@ -253,14 +257,14 @@ class Sequence:
 
     def answer(self, now: float) -> Output | Failure:
         """The result of an ended request: its output, or its error."""
-        failed = self._failed()
-        return self.output(now) if failed is None else self.failure(failed)
+        error = self._error_of_cut()
+        return self.output(now) if error is None else self.failure(error)
 
     def failure(self, error: RequestError) -> Failure:
         """The result of a request that ends with this error, with its output so far."""
         return Failure(self.request_id, error.info(), self.output_token_ids)
 
-    def _failed(self) -> RequestError | None:
+    def _error_of_cut(self) -> RequestError | None:
         """The error of an output that its deadline or budget cut; None if it is an answer."""
         assert self.ending is not None
         constrained = self.params.constraint is not None
@@ -275,7 +279,7 @@ class Sequence:
         return None
 
     def output(self, now: float) -> Output:
-        """The output of a finished request; stages that it never reached are timed as now."""
+        """The output of a finished request. A stage that it never reached gets the time `now`."""
         assert self.ending is not None
         reading = self.reading if self.reading is not None and self.reading.done else None
         return Output(
@@ -326,9 +330,9 @@ def deadline(request: Request, now: float) -> float | None:
 
 
 def cache_key(request: Request, prefix_caching: bool) -> bytes:
-    """What must be equal, beside the tokens, for keys and values to be shared: the root of the digests of blocks.
+    """The root of the digests of a sequence's blocks: sequences share blocks only if it is equal.
 
-    Without prefix caching a family shares all the same, and a lone request with none (empty).
+    Without prefix caching, the requests of a family still share; a lone request shares with none (empty key).
     """
     if not prefix_caching and not request.family:
         return b""

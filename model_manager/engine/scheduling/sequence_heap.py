@@ -1,4 +1,4 @@
-"""A heap of sequences, which may finish while they are in it. Knows keys; not what they stand for."""
+"""A heap of sequences, which may finish while they are in the heap. Knows keys; not their meaning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class SequenceHeap:
         heapq.heappush(self._heap, (key, sequence))
 
     def pop(self, most: float | None = None) -> Sequence | None:
-        """Take the first; with `most`, only if its key begins with no more than that."""
+        """Remove and return the unfinished sequence with the smallest key; None if there is none, or if the first
+        number of its key is above `most`.
+        """
         while self._heap and (most is None or self._heap[0][0][0] <= most):
             _, sequence = heapq.heappop(self._heap)
             if sequence.status is not SequenceStatus.FINISHED:

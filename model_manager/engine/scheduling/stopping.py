@@ -1,7 +1,7 @@
-"""When a sequence has ended: decided after each token, from that sequence alone.
+"""Decides after each token whether its sequence has ended.
 
-Knows token ids and, for requests with stop strings, the text of their output; not prompts (a stop string in a prompt
-does not count), nor how the text is cut, which the client does at the first occurrence of the string named here.
+Knows token ids and, for requests with stop strings, the text of their output. Does not know prompts: a stop string in a
+prompt does not count. Does not cut the text: the client does, at the first occurrence of the string named here.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Ending:
 class StopText:
     """Watches the decoded output for strings; exact at each token, however strings and characters straddle tokens.
 
-    An occurrence is a string at a place in the text. A token completes it if the text of all tokens so far has it and
-    had it after no token before. Replacement characters at the text's end are left out, as later bytes may make a
-    character of them. A later byte may also turn finished characters back into replacement characters (byte fallback)
-    and another one restore them: what they were part of was complete before, and is not found again.
+    A token completes an occurrence of a string if the text of all tokens so far has the occurrence, and the text after
+    no earlier token had it. Replacement characters at the text's end are left out: later bytes may make a character of
+    them. A later byte may also turn finished characters back into replacement characters (byte fallback), and another
+    byte may restore them. An occurrence that was complete before is not found again then.
 
     Only a few tokens are decoded again at each step (the prefix-offset method of text-generation-inference and vLLM).
     tokenizers' own DecodeStream does not serve: with byte fallback, a byte that turns a finished character back into

@@ -1,7 +1,7 @@
-"""The line of waiting sequences, by rank.
+"""The queue of waiting sequences, by rank.
 
-Only its front is sorted, so that adding and taking cost little however many wait: the first `look_ahead` stand in a
-sorted list, all others in a heap. Knows ranks; not what a rank is made of, nor who leaves the line.
+Only its front is sorted, so that adding and removing are cheap however many sequences wait: the first `look_ahead` are
+in a sorted list, all others in a heap. Knows ranks; not how a rank is made, nor which sequence leaves the queue next.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WaitingQueue:
             self._beyond.push(last.rank, last)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove from the line; beyond the window only a sequence that is FINISHED next."""
+        """Remove a sequence. One beyond the window must be FINISHED afterwards, so that the heap skips it."""
         del self._sequences[sequence.request_id]
         place = self._place(sequence)
         if place < len(self.window) and self.window[place] is sequence:
@@ -66,7 +66,7 @@ class WaitingQueue:
 
     @property
     def last_near(self) -> Rank | None:
-        """The rank of the last of the first `look_ahead`; None if there are fewer."""
+        """The rank of the last sequence in the full window; None if the window is not full."""
         return self.window[-1].rank if len(self.window) == self._look_ahead else None
 
     def ahead_of(self, sequence: Sequence) -> list[Sequence]:
@@ -74,7 +74,7 @@ class WaitingQueue:
         return self.window[: self._place(sequence)]
 
     def check_integrity(self) -> None:
-        """Assert that window and heap together are the line."""
+        """Assert that the window and the heap together hold all waiting sequences, in order."""
         first = self.values()[: self._look_ahead]
         assert first == self.window
         assert len({sequence.rank for sequence in self._sequences.values()}) == len(self)
