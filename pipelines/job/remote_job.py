@@ -1,4 +1,4 @@
-"""Shows a job on a job server while its command waits: its id, each new state, and counts of rows if the server has any."""
+"""Shows a job on a job server while its command waits: id, each new state, and counts of rows if the server has any."""
 
 from __future__ import annotations
 
