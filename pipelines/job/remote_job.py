@@ -40,15 +40,15 @@ def followed(result: PipelineResult, tell: Tell) -> Iterator[None]:
 
 def _follow(result: PipelineResult, tell: Tell, ended: threading.Event) -> None:
     """Returns when the job has ended, or the job server is gone; the block gets that error itself."""
-    told = ""
+    shown = ""
     while not ended.is_set():
         try:
             now = ", ".join(filter(None, (_state(result), _rows(result))))
         except (grpc.RpcError, ValueError):  # ValueError: the channel is closed
             return
-        if now != told and not ended.is_set():
+        if now != shown and not ended.is_set():
             tell(f"job {job_id(result)}: {now}")
-            told = now
+            shown = now
         ended.wait(_EVERY)
 
 

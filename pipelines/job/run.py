@@ -213,10 +213,10 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
         pipeline = _built(prism, options, build)  # from here on what is beside the files is of this job
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
-        told: list[str] = []
-        with ends, _printed(told, console), _progress(options, lambda _: None, console), tallied() as counts:
+        lines: list[str] = []
+        with ends, _printed(lines, console), _progress(options, lambda _: None, console), tallied() as counts:
             result = pipeline.run()
-            with _ended_at_interruption(result, options, counts, told):
+            with _ended_at_interruption(result, options, counts, lines):
                 result.wait_until_finish()
     return 0
 
@@ -232,8 +232,8 @@ def _printed(lines: list[str], console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str], told: list[str]) -> Iterator[None]:
-    """On Ctrl-C, end the job, and add a summary of its results so far to `told`.
+def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str], lines: list[str]) -> Iterator[None]:
+    """On Ctrl-C, end the job, and add a summary of its results so far to `lines`.
 
     It is made of `counts`, or, if the workers are other processes, of the runner's metrics.
     """
@@ -249,7 +249,7 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
             outcome = at_the_stop if at_the_stop.rows_read else outcome_of(result)
-            told += [] if options.quiet else [*count_lines(outcome), *model_lines(options.model)]
+            lines += [] if options.quiet else [*count_lines(outcome), *model_lines(options.model)]
         raise
 
 

@@ -55,7 +55,7 @@ class Outcome:
     dead_letter_files: list[str] = field(default_factory=list)
     sent_to: str = ""
     """The topic of the completions, if they went to one."""
-    letters_to: str = ""
+    dead_letters_to: str = ""
     """The topic of the dead letters, if they went to one."""
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
     """The number of rows for each column that may be a misspelt parameter."""
@@ -100,9 +100,9 @@ def outcome_of(
         startup=first / 1000,
         files=[path for path in files if path not in kept],
         earlier_files=list(kept),
-        dead_letter_files=_letter_files(output, letters),
+        dead_letter_files=_dead_letter_files(output, letters),
         sent_to=_topic(output),
-        letters_to=_topic(letters),
+        dead_letters_to=_topic(letters),
         near_misses=counted_near_misses(counts),
         unmet_settings=counted_unmet(counts),
         failed_changes=failed_changes(counts),
@@ -122,7 +122,7 @@ def outcome_so_far(counts: Counter[str]) -> Outcome:
     )
 
 
-def _letter_files(output: Address | None, letters: Address | None) -> list[str]:
+def _dead_letter_files(output: Address | None, letters: Address | None) -> list[str]:
     if not isinstance(letters, Files):
         return []
     if isinstance(output, Files) and are_same_files(output, letters):
@@ -144,8 +144,8 @@ def print_summary(outcome: Outcome, model: ModelConfig, *, quiet: bool = False) 
     if not quiet:
         print("\n".join([*summary_lines(outcome), *model_lines(model)]))
     elif outcome.status:
-        told = f"every row failed; dead letters: {_dead_letters(outcome)}"
-        print(f"millrace: {' '.join(told.split())}", file=sys.stderr, flush=True)
+        message = f"every row failed; dead letters: {_dead_letters(outcome)}"
+        print(f"millrace: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 def model_lines(model: ModelConfig) -> list[str]:
@@ -224,16 +224,16 @@ def places(files: list[str]) -> str:
 def _dead_letters(outcome: Outcome) -> str:
     if not outcome.dead_letters:
         return "none"
-    if outcome.letters_to:
-        return f"{counted(outcome.dead_letters, 'row')} in {outcome.letters_to}"
+    if outcome.dead_letters_to:
+        return f"{counted(outcome.dead_letters, 'row')} in {outcome.dead_letters_to}"
     first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
     return f"{counted(outcome.dead_letters, 'row')} in {places(outcome.dead_letter_files)}, the first: {_why(first)}"
 
 
-def _why(letter: dict[str, Any]) -> str:
+def _why(dead_letter: dict[str, Any]) -> str:
     """The error's class and sentence, also of a row in OpenAI's batch format."""
-    error = letter["error"]
-    return f"{error['code']}: {error['message']}" if isinstance(error, dict) else f"{error}: {letter['reason']}"
+    error = dead_letter["error"]
+    return f"{error['code']}: {error['message']}" if isinstance(error, dict) else f"{error}: {dead_letter['reason']}"
 
 
 def _examples(files: list[str]) -> list[str]:
