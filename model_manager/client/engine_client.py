@@ -67,7 +67,7 @@ class EngineClient:
         tokenizer: Tokenizer | None = None
         encoding: Encoding | TextPrompts = TextPrompts(backend.name, chat)
         folder = Path()
-        if not backend.is_remote:
+        if backend.fetches_files:
             check_files(config.model, backend)
             folder = resolve(config.model, config.revision, backend=config.backend).absolute()
             config = _on_this_machine(config, folder, revision_of(config.model, folder))

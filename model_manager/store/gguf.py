@@ -50,9 +50,9 @@ def is_gguf(model: str) -> bool:
 
 def check_files(model: str, backend: Backend) -> None:
     """Raises ConfigError for a model whose name says that the back end does not read its files."""
-    if backend.is_remote or is_gguf(model) == (backend.files == "gguf"):
+    if not backend.fetches_files or is_gguf(model) == (backend.files == "gguf"):
         return
-    local = [each for each in BACKENDS.values() if not each.is_remote]
+    local = [each for each in BACKENDS.values() if each.fetches_files]
     can = ", ".join(each.name for each in local if (each.files == "gguf") == is_gguf(model))
     takes = "a GGUF file (x.gguf)" if backend.files == "gguf" else "weights in safetensors format"
     raise ConfigError(f"model={model!r}: the back end {backend.name} takes {takes}; back ends for this model: {can}")

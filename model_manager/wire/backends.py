@@ -27,8 +27,9 @@ COMMON_SETTINGS = frozenset(
     ("model", "revision", "backend", "backend_options", "backend_python", "max_num_seqs", "num_engines", "num_threads")
 )
 """Settings of a model that every back end obeys, or that concern no engine."""
-JUDGED = frozenset(("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "deadline", "n"))
-"""Parameters that hold for every back end that takes tokens: the inference process ends requests by itself."""
+HOSTED_PARAMETERS = frozenset(("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "deadline", "n"))
+"""Parameters that every library behind `backends/hosted.py` obeys: millrace ends its requests, and counts its answers.
+"""
 _DEFAULTS = SamplingParams()
 
 
@@ -64,21 +65,24 @@ class Backend:
     first one is in that format."""
     takes: Takes = "tokens"
     """Token ids, made by the client with the model's tokenizer; or text, which the engine's own tokenizer reads."""
-    is_remote: bool = False
-    """Its model is no files on this machine."""
+    fetches_files: bool = True
+    """millrace fetches the model's files for it. False: servers have them, and know the model by its name."""
     uses_gpus: bool = True
     """It gets NVIDIA GPUs of its own where there are any."""
     continues: bool = True
     """After its death a request goes on from the tokens that it had; else it starts anew."""
     tasks: frozenset[str] = frozenset(("generate",))
-    parameters: frozenset[str] = ALL_PARAMETERS
-    """Fields of SamplingParams that it obeys."""
+    parameters: frozenset[str]
+    """Fields of SamplingParams that it obeys. Each back end of another library lists them one by one, so that it
+    refuses a new one until its file passes it on."""
     constraints: frozenset[str] = frozenset()
     """Kinds of constraints that it holds an output to."""
     settings: frozenset[str] = frozenset()
     """Fields of ModelConfig that it obeys, beside COMMON_SETTINGS."""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of settings that it obeys in part: the values that it takes."""
+    whole: frozenset[str] = frozenset()
+    """Settings of which it takes whole numbers alone."""
     options: tuple[str, ...] | None = None
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
     task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -116,11 +120,13 @@ class Backend:
             raise ConfigError(f"{name}={value!r}: the back end {self.name} does not take it; back ends that do: {do}")
         if name in self.values and value not in self.values[name]:
             raise ConfigError(f"{name}={value!r}: the back end {self.name} takes {', '.join(self.values[name])}")
+        if name in self.whole and isinstance(value, float) and not value.is_integer():
+            raise ConfigError(f"{name}={value!r}: the back end {self.name} takes whole numbers, 1 or more")
 
     def check_params(self, params: SamplingParams) -> None:
         """Raises InvalidRequest, naming the parameter, for one that it does not obey and that is not at its default.
 
-        Which constraints it takes `constraints` says alone.
+        The parameter `constraint` is checked by its kind, against `constraints`.
         """
         if self.parameters is not ALL_PARAMETERS:
             for name in SamplingParams.__struct_fields__:
@@ -152,7 +158,12 @@ _OURS = frozenset(
     *("max_loras", "max_lora_rank"),
 }
 
-_OVER_HTTP = ALL_PARAMETERS - {"adapter", "logprobs", "prompt_logprobs"}
+_OVER_HTTP = (
+    frozenset(("max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"))
+    | {"presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "constraint", "n"}
+    | {"seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "priority", "deadline"}
+    | {"cache_salt"}
+)
 """Parameters that some dialect of servers takes; the engine refuses what the dialect in use lacks."""
 _HELD_OVER_HTTP = frozenset(("json_schema", "json", "regex", "choice"))
 _ENDPOINT_OPTIONS = (
@@ -174,6 +185,7 @@ _TABLE = (
         name="torch",
         summary="millrace's own engine",
         loader="millrace.model_manager.engine.load:load",
+        parameters=ALL_PARAMETERS,
         modules=("accelerate", "numba", "safetensors", "torch", "transformers"),
         tasks=ALL_TASKS,
         constraints=ALL_CONSTRAINTS,
@@ -184,6 +196,7 @@ _TABLE = (
         name="fake",
         summary="no model: tokens made of the prompt's hash, for tests and dry runs",
         loader="millrace.model_manager.engine.fake:load",
+        parameters=ALL_PARAMETERS,
         uses_gpus=False,
         tasks=ALL_TASKS,
         constraints=ALL_CONSTRAINTS,
@@ -199,7 +212,10 @@ _TABLE = (
         overrides=("torch==2.13.0",),
         cuda_packages=("vllm==0.32.0",),
         tasks=ALL_TASKS,
-        parameters=ALL_PARAMETERS - {"typical_p"},
+        parameters=HOSTED_PARAMETERS
+        | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
+        | {"frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "constraint", "seed", "ignore_eos"}
+        | {"priority", "cache_salt", "adapter", "logprobs", "prompt_logprobs"},
         constraints=ALL_CONSTRAINTS,
         settings=frozenset(("dtype", "device", "max_model_len", "max_num_batched_tokens", "kv_cache_gib"))
         | {"tensor_parallel", "prefix_caching", "max_loras", "max_lora_rank"},
@@ -211,7 +227,8 @@ _TABLE = (
         loader="millrace.model_manager.backends.ctranslate2:load",
         modules=("ctranslate2", "transformers"),
         packages=("ctranslate2==4.8.5", "transformers==5.23.0", "torch==2.15.0"),
-        parameters=JUDGED | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
+        parameters=HOSTED_PARAMETERS
+        | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
         own_files=("model.bin", "vocabulary.json"),
         values={"quantization": ("none", "int8")},
@@ -227,14 +244,15 @@ _TABLE = (
             *("transformers==5.5.4", "torch==2.15.0"),
         ),
         uses_gpus=False,
-        parameters=JUDGED
+        parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
-        | {"frequency_penalty", "seed", "ignore_eos"},
+        | {"frequency_penalty", "constraint", "seed", "ignore_eos"},
         constraints=ALL_CONSTRAINTS - {"grammar"},
         own_files=("openvino_model.xml", "openvino_model.bin", "openvino_*.xml", "openvino_*.bin"),
         settings=frozenset(("dtype", "device", "quantization", "kv_cache_dtype", "max_model_len", "kv_cache_gib"))
         | {"max_num_batched_tokens", "prefix_caching"},
         values={"quantization": ("none", "int8", "int4"), "kv_cache_dtype": ("auto", "int8")},
+        whole=frozenset(("kv_cache_gib",)),
     ),
     Backend(
         name="llama_cpp",
@@ -259,7 +277,7 @@ _TABLE = (
         summary="remote servers over HTTP or gRPC: OpenAI's dialect, TGI, Triton, KServe v2, llama.cpp's",
         loader="millrace.model_manager.backends.endpoint.engine:load",
         takes="text",
-        is_remote=True,
+        fetches_files=False,
         uses_gpus=False,
         continues=False,
         tasks=frozenset(("generate", "embed")),
@@ -272,7 +290,7 @@ _TABLE = (
         summary="a server that millrace starts, watches and ends: vLLM's, TGI, SGLang, llama-server, Triton, …",
         loader="millrace.model_manager.backends.server.engine:load",
         takes="text",
-        is_remote=True,
+        fetches_files=False,
         continues=False,
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,

@@ -8,6 +8,9 @@ and the names of OpenAI's batch format are made from its fields. To add a parame
 2. `engine/sampling/torch_sampling.py`: apply it. This runs on every device; tests compare it with transformers.
 3. `engine/sampling/cuts.py` (cuts tokens) or `edits.py` (changes logits): apply it in the CPU's kernel, which reads it
    as `Float.NAME` or `Int.NAME` of `kernel_record.py`.
+4. The other back ends refuse it by name, and may stay so. One that is to obey it passes it on in its file
+   (`backends/NAME.py`, or a dialect of `backends/endpoint/`) and lists it in its row of `wire/backends.py`;
+   tests/model_manager/backends/test_parameters.py holds that the two agree.
 
 A parameter that ends the output belongs to `engine/scheduling/stopping.py` instead, one that bans or favours tokens to
 `engine/sampling/token_rules.py`. Describe it in docs/reference/sampling.md; a test holds that each parameter is there.

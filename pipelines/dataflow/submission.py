@@ -73,7 +73,7 @@ def check_flags(options: JobOptions) -> None:
         if address.is_local:
             raise ConfigError(f"{flag} {address}: workers do not see this machine's files; takes gs://bucket/…")
     check_engine_of_image(options.model, options.beam)
-    if not BACKENDS[options.model.backend].is_remote:
+    if BACKENDS[options.model.backend].fetches_files:
         for flag, model in (("--model", options.model.model), ("--draft_model", options.model.draft_model)):
             _check_model(flag, model, options.beam)
     _check_template(options, cloud.template_location)
@@ -131,7 +131,7 @@ def _check_credentials(beam_options: PipelineOptions) -> None:
 def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
     """Bytes of all models together, and why they are not known if so."""
     backend = BACKENDS[options.model.backend]
-    if backend.is_remote:
+    if not backend.fetches_files:
         return None if backend.uses_gpus else 0, [
             f"workers fetch no model: the back end {backend.name} names it to servers"
         ]

@@ -102,8 +102,8 @@ def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
 
 
 def _fetch(options: JobOptions) -> None:
-    """Fetch the model's files, unless a remote server has them."""
-    if not BACKENDS[options.model.backend].is_remote:
+    """Fetch the model's files, unless servers elsewhere have them."""
+    if BACKENDS[options.model.backend].fetches_files:
         resolve(options.model.model, options.model.revision, backend=options.model.backend)
 
 

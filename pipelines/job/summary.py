@@ -152,7 +152,7 @@ def model_lines(model: ModelConfig) -> list[str]:
     """A line that names the model if it is the built-in one: perhaps --model was forgotten."""
     if model.model != EMBEDDED_MODEL:
         return []
-    what = "as servers are asked for it" if BACKENDS[model.backend].is_remote else "the small demo model"
+    what = "the small demo model" if BACKENDS[model.backend].fetches_files else "as servers are asked for it"
     return [f"model:        {model.model}, {what}: --model names yours"]
 
 

@@ -234,7 +234,7 @@ def engines() -> Iterator[str]:
         facts = {
             "tasks": _names(backend.tasks),
             "packages": _names(backend.packages) or "those of millrace",
-            "weights": "the server's" if backend.is_remote else backend.files,
+            "weights": backend.files if backend.fetches_files else "the server's",
             "loads as they are, in its own format": _names(backend.own_files[:2]) or "none",
             "prompts": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
             "after its death a request": "goes on from its tokens" if backend.continues else "starts anew",
