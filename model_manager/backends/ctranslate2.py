@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -25,11 +27,14 @@ from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..store.engine_formats import is_in_format
-from ..wire.config import ModelConfig
+from ..wire.config import Dtype, ModelConfig
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from ..wire.sampling import SamplingParams
 from ..wire.status import ModelInfo
 from .conversions import converted
+from .dtypes import computing_dtype, declared_dtype
+from .engine_options import of_type
+from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, read_json
 
@@ -42,6 +47,15 @@ _MOST_ON_CPU = 16
 """Requests of a batch on a CPU: of a larger one each token costs as much, and the prompts differ more in length."""
 _PAUSE, _LONGEST_WAIT = 0.02, 0.2
 """Seconds: a batch begins once no request has come for so long, or after so long in all."""
+_OPTION_DEFAULTS = {
+    "device_index": 0,
+    "inter_threads": 1,
+    "max_queued_batches": 0,
+    "flash_attention": False,
+    "tensor_parallel": False,
+}
+_ENGINES_FAULT = re.compile("out of memory|bad_alloc|CUDA|cuBLAS|cuDNN", re.IGNORECASE)
+"""What an error says that is the engine's or the device's, and no request's."""
 
 
 def load(config: ModelConfig, folder: Path) -> Engine:
@@ -49,17 +63,24 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     import ctranslate2
 
     started = time.monotonic()
-    model = _as_it_is(config, folder) if is_in_format(folder, "ctranslate2") else _of_checkpoint(config, folder)
+    options = {name: of_type(name, value, _OPTION_DEFAULTS[name]) for name, value in config.backend_options.items()}
+    device = "cuda" if config.device == "cuda" else "cpu"
+    try:
+        supported = ctranslate2.get_supported_compute_types(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device={config.device!r}: CTranslate2: {one_line(error)}") from error
+    made = _as_it_is if is_in_format(folder, "ctranslate2") else _of_checkpoint
+    model = made(config, folder, supported)
     try:
         generator = ctranslate2.Generator(
             str(model.folder),
-            device="cuda" if config.device == "cuda" else "cpu",
+            device=device,
             compute_type=model.compute_type,
             intra_threads=config.num_threads or len(os.sched_getaffinity(0)),
-            **config.backend_options,
+            **options,
         )
     except (RuntimeError, ValueError) as error:
-        raise ModelLoadFailed(f"{config.model}: CTranslate2: {' '.join(str(error).split())[:300]}") from error
+        raise ModelLoadFailed(f"{config.model}: CTranslate2: {one_line(error)}") from error
     quantization, _, dtype = generator.compute_type.rpartition("_")
     info = ModelInfo(
         name=config.model,
@@ -94,10 +115,9 @@ class _Model:
     architecture: str = ""
 
 
-def _of_checkpoint(config: ModelConfig, folder: Path) -> _Model:
+def _of_checkpoint(config: ModelConfig, folder: Path, supported: Collection[str]) -> _Model:
     fields = read_json(folder / "config.json")
-    said = fields.get("dtype") or fields.get("torch_dtype") or "float32"
-    dtype = config.dtype if config.dtype != "auto" else str(said)
+    dtype = _dtype(config, declared_dtype(fields), supported)
     found = _converted(config, folder, dtype)
     return _Model(
         found,
@@ -109,7 +129,14 @@ def _of_checkpoint(config: ModelConfig, folder: Path) -> _Model:
     )
 
 
-def _as_it_is(config: ModelConfig, folder: Path) -> _Model:
+def _dtype(config: ModelConfig, declared: str, supported: Collection[str]) -> str:
+    """What it computes in, among its `supported` compute types: with int8 weights it pairs them with fewer types."""
+    prefix = "" if config.quantization == "none" else f"{config.quantization}_"
+    types = [dtype for dtype in get_args(Dtype) if f"{prefix}{dtype}" in supported]
+    return computing_dtype(config, declared, types, "CTranslate2")
+
+
+def _as_it_is(config: ModelConfig, folder: Path, supported: Collection[str]) -> _Model:
     """Its config.json is CTranslate2's own: the end-of-sequence token's text, and nothing of lengths."""
     vocabulary = _vocabulary(folder)
     eos = eos_token_ids(folder)
@@ -122,8 +149,9 @@ def _as_it_is(config: ModelConfig, folder: Path) -> _Model:
         raise ConfigError(
             f"max_model_len: {config.model} is in CTranslate2's format, and no file says how long it may be: set it"
         )
-    kept = config.dtype if config.dtype != "auto" else "default"
-    quantized = "int8" if config.dtype == "auto" else f"int8_{config.dtype}"
+    given = config.dtype if config.dtype == "auto" else _dtype(config, config.dtype, supported)
+    kept = given if given != "auto" else "default"
+    quantized = "int8" if given == "auto" else f"int8_{given}"
     return _Model(folder, vocabulary, eos, kept if config.quantization == "none" else quantized, longest)
 
 
@@ -161,7 +189,7 @@ class _Group:
 
 
 @dataclass
-class _Asked:
+class _Generation:
     """A request that waits or runs."""
 
     name: str
@@ -183,10 +211,11 @@ class _CTranslate2:
     vocabulary: list[str]
     batch_size: int
     eos: list[int]
-    events: queue.SimpleQueue[tuple[_Asked, Event]] = field(default_factory=queue.SimpleQueue)
+    events: queue.SimpleQueue[tuple[_Generation, Event] | Exception] = field(default_factory=queue.SimpleQueue)
+    """An exception is the engine's own: it ends the process."""
     changed: threading.Condition = field(default_factory=threading.Condition)
-    waiting: OrderedDict[str, _Asked] = field(default_factory=OrderedDict)
-    running: dict[str, _Asked] = field(default_factory=dict)
+    waiting: OrderedDict[str, _Generation] = field(default_factory=OrderedDict)
+    running: dict[str, _Generation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         threading.Thread(target=self._run, name="ctranslate2", daemon=True).start()
@@ -202,7 +231,7 @@ class _CTranslate2:
             params.ignore_eos,
         )
         tokens = [self.vocabulary[token] for token in sequence.token_ids]
-        asked = _Asked(sequence.request_id, tokens, sequence.conditions.max_tokens - made, group)
+        asked = _Generation(sequence.request_id, tokens, sequence.conditions.max_tokens - made, group)
         with self.changed:
             self.waiting[sequence.request_id] = asked
             self.changed.notify()
@@ -220,6 +249,9 @@ class _CTranslate2:
             return []
         while not self.events.empty():
             told.append(self.events.get())
+        for each in told:
+            if isinstance(each, Exception):
+                raise each
         events = [event for asked, event in told if not asked.cancelled]
         for event in events:
             if event.finished or event.error is not None:
@@ -239,9 +271,12 @@ class _CTranslate2:
                 batch = self._next_batch()
             try:
                 if batch:
-                    self._generate(batch)
-            except Exception as error:  # whatever it is: these requests end, and the thread goes on
-                self._fail(batch, error)
+                    self._answer(batch)
+            except (
+                Exception
+            ) as error:  # the engine's fault: `poll` raises it, and the requests go on in another process
+                self.events.put(error)
+                return
 
     def _gather(self) -> None:
         """Wait while requests keep coming: one that comes a moment late waits for a whole batch."""
@@ -249,7 +284,7 @@ class _CTranslate2:
         while time.monotonic() < until and self.changed.wait(_PAUSE):
             pass
 
-    def _next_batch(self) -> list[_Asked]:
+    def _next_batch(self) -> list[_Generation]:
         """Of the requests that have the parameters of the one that waits longest, it and those of about its length.
 
         CTranslate2 takes the prompts of a batch together as far as the shortest one goes, and then token by token: 8
@@ -269,12 +304,30 @@ class _CTranslate2:
             self.running[asked.name] = self.waiting.pop(asked.name)
         return batch
 
-    def _generate(self, batch: list[_Asked]) -> None:
+    def _answer(self, batch: list[_Generation]) -> None:
+        """Run a batch; where it is refused, each of its requests alone, so that only those which are refused alone
+        fail. Raises what is no request's fault: an error of the engine, or one after the first tokens.
+        """
+        try:
+            self._generate(batch)
+        except (RuntimeError, ValueError) as error:
+            begun = any(asked.count for asked in batch)
+            if begun or _ENGINES_FAULT.search(str(error)):
+                raise
+            if len(batch) == 1:
+                refused = InvalidRequest(f"CTranslate2: {one_line(error)}")
+                self.events.put((batch[0], Event(batch[0].name, error=refused)))
+                return
+            for asked in batch:
+                if not asked.cancelled:
+                    self._answer([asked])
+
+    def _generate(self, batch: list[_Generation]) -> None:
         group = batch[0].group
 
         def told(step: Any) -> bool:
             """Called with each token; true ends that request."""
-            asked: _Asked = batch[step.batch_id]
+            asked: _Generation = batch[step.batch_id]
             if asked.cancelled or asked.over:
                 return True
             asked.count += 1
@@ -299,10 +352,3 @@ class _CTranslate2:
             if not asked.over:  # it ended by itself, with a token that it did not tell
                 last = [] if group.ignore_eos else self.eos[:1]
                 self.events.put((asked, Event(asked.name, last, finished=True)))
-
-    def _fail(self, batch: list[_Asked], error: Exception) -> None:
-        """A batch that is refused: each of its requests, as it is not known whose fault it was."""
-        reason = InvalidRequest(f"CTranslate2: {' '.join(str(error).split())[:300]}")
-        for asked in batch:
-            if not asked.over:
-                self.events.put((asked, Event(asked.name, error=reason)))

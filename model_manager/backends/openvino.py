@@ -22,18 +22,22 @@ from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..store.engine_formats import is_in_format
-from ..wire.config import ModelConfig
-from ..wire.conversion import unknown
+from ..wire.config import ModelConfig, Option
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from ..wire.sampling import SamplingParams
 from ..wire.status import ModelInfo
 from .conversions import converted
+from .dtypes import computing_dtype, declared_dtype
+from .engine_options import check_names, of_type
+from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, read_json
 
-_CACHE_GIB = 4.0
+_CACHE_GIB = 4
 """GiB of KV cache, where nothing is said."""
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+_CAPABILITIES = {"float32": "FP32", "bfloat16": "BF16", "float16": "FP16"}
+"""A device's names for what it computes in."""
 _WEIGHTS = {"float32": "fp32", "bfloat16": "fp16", "float16": "fp16"}
 """optimum's names for what weights are kept in. It has none for bfloat16, in which the device computes all the same."""
 _OURS = {
@@ -54,18 +58,21 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     import openvino_genai
 
     started = time.monotonic()
-    device = "GPU" if config.device == "cuda" else "CPU"
-    known = [*_fields(openvino_genai.SchedulerConfig()), *openvino.Core().get_property(device, "SUPPORTED_PROPERTIES")]
-    _check_options(config, known)
+    core = openvino.Core()
+    device = _device(config, core.available_devices)
+    known = [*_fields(openvino_genai.SchedulerConfig()), *core.get_property(device, "SUPPORTED_PROPERTIES")]
+    check_names(config.backend_options, known, "OpenVINO", decided=_OURS)
     fields, eos = read_json(folder / "config.json"), eos_token_ids(folder)
-    dtype = _dtype(config, fields)
+    capabilities = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
+    supported = [dtype for dtype, name in _CAPABILITIES.items() if name in capabilities]
+    dtype = computing_dtype(config, declared_dtype(fields), supported, "OpenVINO")
     as_it_is = is_in_format(folder, "openvino")
     found = _checked(config, folder) if as_it_is else _exported(config, folder, dtype)
     scheduler, properties = _scheduler(config, openvino_genai.SchedulerConfig()), _properties(config, dtype, as_it_is)
     try:
         pipeline = openvino_genai.ContinuousBatchingPipeline(str(found), scheduler, device, properties)
     except RuntimeError as error:
-        raise ModelLoadFailed(f"{config.model}: OpenVINO: {' '.join(str(error).split())[:400]}") from error
+        raise ModelLoadFailed(f"{config.model}: OpenVINO: {one_line(error, 400)}") from error
     info = ModelInfo(
         name=config.model,
         folder=str(folder),
@@ -90,33 +97,37 @@ def _fields(scheduler: Any) -> list[str]:
     return [name for name in dir(scheduler) if not name.startswith("_") and not callable(getattr(scheduler, name))]
 
 
-def _check_options(config: ModelConfig, known: list[str]) -> None:
-    for name in config.backend_options:
-        if name not in known:
-            raise ConfigError(f"backend_options: {unknown(name, known, what='option of OpenVINO')[:300]}")
-        if name in _OURS:
-            raise ConfigError(f"backend_options: {name}: is decided by the setting {_OURS[name]}")
-
-
-def _dtype(config: ModelConfig, fields: dict[str, Any]) -> str:
-    said = fields.get("dtype") or fields.get("torch_dtype") or "float32"
-    return config.dtype if config.dtype != "auto" else str(said)
+def _device(config: ModelConfig, available: list[str]) -> str:
+    """OpenVINO's name for the device; raises ConfigError for a GPU that it does not find."""
+    if config.device != "cuda":
+        return "CPU"
+    if not any(each.startswith("GPU") for each in available):
+        raise ConfigError("device='cuda': OpenVINO finds no GPU that it can use on this machine: takes auto, cpu")
+    return "GPU"
 
 
 def _scheduler(config: ModelConfig, scheduler: Any) -> Any:
-    scheduler.cache_size = max(1, round(config.kv_cache_gib or _CACHE_GIB))
+    scheduler.cache_size = int(config.kv_cache_gib or _CACHE_GIB)  # the field takes whole GiB
     scheduler.max_num_seqs = config.max_num_seqs
     scheduler.max_num_batched_tokens = config.max_num_batched_tokens
     scheduler.enable_prefix_caching = config.prefix_caching
     for name, value in config.backend_options.items():
         if name.islower():
-            setattr(scheduler, name, value)
+            _set(scheduler, name, value)
     return scheduler
+
+
+def _set(scheduler: Any, name: str, value: Option) -> None:
+    default = getattr(scheduler, name)
+    try:
+        setattr(scheduler, name, value if default is None else of_type(name, value, default))
+    except TypeError:  # of a field without a default, whose type is not known here
+        raise ConfigError(f"backend_options: {name}={value!r}: takes a value of another type") from None
 
 
 def _properties(config: ModelConfig, dtype: str, as_it_is: bool) -> dict[str, Any]:
     """Of the device. Whether activations are rounded for weights of few bits, OpenVINO decides for a model as it is."""
-    precision = _PRECISIONS.get(dtype, "f32")
+    precision = _PRECISIONS[dtype]
     properties: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": precision,
         "KV_CACHE_PRECISION": "u8" if config.kv_cache_dtype == "int8" else precision,
@@ -141,7 +152,7 @@ def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:
     """The model in OpenVINO's format; raises ModelLoadFailed with what the exporter said."""
     from importlib.metadata import version
 
-    weights = config.quantization if config.quantization != "none" else _WEIGHTS.get(dtype, "fp32")
+    weights = config.quantization if config.quantization != "none" else _WEIGHTS[dtype]
 
     def make(place: Path) -> None:
         command = [str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino", "--model", str(folder)]
@@ -176,7 +187,7 @@ class _OpenVino:
         try:
             handle = self._pipeline.add_request(self._arrivals, prompt, self._config(sequence, params))
         except RuntimeError as error:
-            raise InvalidRequest(f"OpenVINO: {' '.join(str(error).split())[:300]}") from None
+            raise InvalidRequest(f"OpenVINO: {one_line(error)}") from None
         self._handles[sequence.request_id] = handle
 
     def cancel(self, request_id: str) -> None:

@@ -7,7 +7,6 @@ of `backend_options` are the fields of vLLM's EngineArgs.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -22,11 +21,12 @@ from ..engine.scheduling.readings import Scores
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..wire.config import ModelConfig
-from ..wire.conversion import unknown
 from ..wire.errors import ConfigError, InvalidRequest
 from ..wire.logprobs import LEAST, Logprobs
 from ..wire.sampling import SamplingParams
 from ..wire.status import ModelInfo
+from .engine_options import check_names
+from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids
 
@@ -63,17 +63,20 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     started = time.monotonic()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(math.ceil(config.kv_cache_gib or _CPU_KV_CACHE_GIB)))
+    if config.kv_cache_gib is None:  # on a CPU this one, in whole GiB, is stronger than kv_cache_memory_bytes
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_CPU_KV_CACHE_GIB))
 
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    _check_device(config, current_platform.device_type)
     _meet_in_memory()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
     try:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
     except ValueError as error:  # pydantic's among them, of several lines
-        raise ConfigError(f"vLLM: {' '.join(str(error).split())[:500]}") from error
+        raise ConfigError(f"vLLM: {one_line(error, 500)}") from error
     eos = eos_token_ids(folder)
     library = (_Pooler if _embeds(config) else _Vllm)(engine, config.max_num_seqs, eos)
     model, cache = engine.model_config, engine.vllm_config.cache_config
@@ -95,6 +98,16 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     return HostedEngine(info, library, StopRules.load(folder, eos))
 
 
+def _check_device(config: ModelConfig, built_for: str) -> None:
+    """Raises ConfigError for a device that this build of vLLM does not compute on."""
+    if config.device not in ("auto", built_for):
+        computes_on = built_for or "no device of this machine"
+        raise ConfigError(
+            f"device={config.device!r}: the vLLM that is installed computes on {computes_on};"
+            f" `millrace engines install vllm --device {config.device}` installs the other build"
+        )
+
+
 def _meet_in_memory() -> None:
     """Its processes meet at a file in the temporary folder, which a killed one leaves; one process needs no file."""
     from vllm.v1.executor import uniproc_executor
@@ -111,11 +124,7 @@ def _embeds(config: ModelConfig) -> bool:
 
 def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str, Any]:
     """What EngineArgs is made of."""
-    for name in config.backend_options:
-        if name not in names:
-            raise ConfigError(f"backend_options: {unknown(name, names, what='option of vLLM')[:300]}")
-        if name in _OURS:
-            raise ConfigError(f"backend_options: {name}: is decided by the setting {_OURS[name]}")
+    check_names(config.backend_options, names, "vLLM", decided=_OURS)
     ours: dict[str, Any] = {
         "model": str(folder),
         "tokenizer": str(folder),
@@ -135,7 +144,7 @@ def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str,
         ours["structured_outputs_config"] = {"backend": "guidance", "disable_any_whitespace": True}
     if config.max_num_batched_tokens != ModelConfig().max_num_batched_tokens:
         ours["max_num_batched_tokens"] = config.max_num_batched_tokens
-    if config.kv_cache_gib is not None and config.device != "cpu" and "kv_cache_memory_bytes" in names:
+    if config.kv_cache_gib is not None:
         ours["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
     if config.max_loras:
         ours |= {"enable_lora": True, "max_loras": config.max_loras, "max_lora_rank": config.max_lora_rank}
@@ -158,7 +167,7 @@ class _Vllm:
         self._structured = StructuredOutputsParams
         self._lora = LoRARequest
         self._adapters: dict[str, int] = {}
-        self._running: dict[str, _Asked] = {}
+        self._running: dict[str, _Running] = {}
 
     def submit(self, sequence: Sequence, params: SamplingParams) -> None:
         prompt: dict[str, Any] = {"prompt_token_ids": sequence.token_ids}
@@ -174,7 +183,7 @@ class _Vllm:
             )
         except ValueError as error:
             raise InvalidRequest(f"vLLM: {error}") from None
-        self._running[sequence.request_id] = _Asked(sequence, params)
+        self._running[sequence.request_id] = _Running(sequence, params)
 
     def cancel(self, request_id: str) -> None:
         if self._running.pop(request_id, None) is not None:
@@ -258,7 +267,7 @@ class _Pooler(_Vllm):
 
 
 @dataclasses.dataclass
-class _Asked:
+class _Running:
     """A request that vLLM runs."""
 
     sequence: Sequence

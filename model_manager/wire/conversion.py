@@ -67,10 +67,23 @@ def nearest(name: str, known: Collection[str], *, alike: float = _ALIKE) -> str 
     return plain[found[0]] if found else None
 
 
-def unknown(name: object, known: Collection[str], *, what: str, near: Callable[[str], str | None] | None = None) -> str:
-    """What is said of a name that is none of the known; the others as for `converted`."""
+def unknown(
+    name: object,
+    known: Collection[str],
+    *,
+    what: str,
+    near: Callable[[str], str | None] | None = None,
+    most: int | None = None,
+) -> str:
+    """What is said of a name that is none of the known, of which at most so many are shown; the others as for
+    `converted`.
+    """
     meant = (near or (lambda text: nearest(text, known)))(name) if isinstance(name, str) else None
-    return f"unknown {what} {name!r}: " + (f"did you mean {meant}?" if meant else f"takes {', '.join(known)}")
+    if meant:
+        return f"unknown {what} {name!r}: did you mean {meant}?"
+    shown = list(known)[:most]
+    more = f" and {len(known) - len(shown)} more" if len(shown) < len(known) else ""
+    return f"unknown {what} {name!r}: takes {', '.join(shown)}{more}"
 
 
 def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str:

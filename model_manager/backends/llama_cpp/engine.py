@@ -17,7 +17,7 @@ from ...engine.interface import StepResult
 from ...wire.errors import DeadlineExceeded, InvalidRequest, RequestError
 from ...wire.messages import Failure, FinishReason, Output, Request, Timings
 from ...wire.status import EngineStats, ModelInfo
-from .exchange import Answer, LlamaServer, Reply, check_met
+from .exchange import AnswerStream, LlamaServer, PartialAnswer, check_met
 
 
 @dataclass(order=True)
@@ -27,7 +27,7 @@ class _Work:
     rank: tuple[int, int]
     request: Request = field(compare=False)
     added_at: float = field(compare=False)
-    reply: Reply = field(default_factory=Reply, compare=False)
+    reply: AnswerStream = field(default_factory=AnswerStream, compare=False)
     started_at: float | None = field(default=None, compare=False)
     error: Exception | None = field(default=None, compare=False)
     counted: int = field(default=0, compare=False)
@@ -158,7 +158,7 @@ class LlamaCppEngine:
         self._count_parts(work)
         self._ended.append(answer)
 
-    def _output(self, work: _Work, answer: Answer, reason: FinishReason) -> Output:
+    def _output(self, work: _Work, answer: PartialAnswer, reason: FinishReason) -> Output:
         params, now = work.request.params, self._clock()
         self._counters.prompted(answer.prompt_tokens, answer.cached_tokens)
         stopped = answer.stop or ""

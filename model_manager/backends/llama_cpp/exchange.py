@@ -26,6 +26,7 @@ from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong
 from ...wire.logprobs import LEAST, Logprobs, TokenLogprob, TopLogprob
 from ...wire.messages import FinishReason, Request
 from ...wire.sampling import SamplingParams
+from ..engine_words import one_line
 
 _FIELDS = ["content", "tokens", "stop", "stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated"]
 """What the last part of an answer is to have; the other parts always have the first ones."""
@@ -36,7 +37,7 @@ _BETWEEN = b"\n\n"
 
 
 @dataclass
-class Reply:
+class AnswerStream:
     """An answer as it comes in. Another thread may cancel it at any time."""
 
     pieces: list[bytes] = field(default_factory=list)
@@ -65,17 +66,17 @@ class Reply:
         with self._lock:
             self._socket = None
 
-    def answer(self, alternatives: int) -> Answer:
+    def answer(self, alternatives: int) -> PartialAnswer:
         """What has come so far, with so many alternatives to each token where there are log-probabilities. Raises
         InvalidRequest or PromptTooLong if the server says so.
         """
         whole, _, _rest = b"".join(self.pieces).rpartition(_BETWEEN)
         events = [json.loads(line.removeprefix(_EVENT)) for line in whole.split(_BETWEEN) if line.startswith(_EVENT)]
-        return Answer.of(events, alternatives)
+        return PartialAnswer.of(events, alternatives)
 
 
 @dataclass(frozen=True)
-class Answer:
+class PartialAnswer:
     """An answer, or as much of it as there is."""
 
     text: str
@@ -90,7 +91,7 @@ class Answer:
     logprobs: Logprobs
 
     @classmethod
-    def of(cls, events: list[dict[str, Any]], alternatives: int) -> Answer:
+    def of(cls, events: list[dict[str, Any]], alternatives: int) -> PartialAnswer:
         """The answer that the server's events make."""
         for event in events:
             if "error" in event:
@@ -127,7 +128,7 @@ class LlamaServer:
         self._prefix_caching = prefix_caching
         self._address = str(native.listening_address).partition("//")[2]
 
-    def complete(self, request: Request, reply: Reply, arrived: Callable[[], None]) -> None:
+    def complete(self, request: Request, reply: AnswerStream, arrived: Callable[[], None]) -> None:
         """Have a request answered into `reply`, and call `arrived` whenever a part has come.
 
         Raises InvalidRequest or PromptTooLong for what cannot be answered, OSError or HTTPException if the server is
@@ -170,7 +171,7 @@ class LlamaServer:
         return str(found["prompt"])
 
 
-def check_met(constraint: Constraint, answer: Answer) -> None:
+def check_met(constraint: Constraint, answer: PartialAnswer) -> None:
     """Raise ConstraintNotMet for an answer that does not meet its constraint: it was cut, or llama.cpp let it go on
     unconstrained, as it does where its matcher fails.
     """
@@ -224,16 +225,15 @@ def _body(request: Request, prompt: str, grammar: str | None, length: int) -> di
 
 def _samplers(params: SamplingParams) -> list[str]:
     """Only what the request asks for, in the order of our own sampler: each costs a pass over the vocabulary."""
-    asked = {
-        "penalties": params.repetition_penalty != 1,
-        "temperature": True,
+    before = ["penalties"] if params.repetition_penalty != 1 else []
+    cuts = {
         "top_k": params.top_k > 0,
         "top_p": params.top_p < 1,
         "min_p": params.min_p > 0,
         "typ_p": params.typical_p < 1,
     }
-    cuts = ("top_k", "top_p", "min_p", "typ_p") if params.temperature > 0 else ()
-    return [name for name, wanted in asked.items() if wanted and (name in cuts or name in ("penalties", "temperature"))]
+    after = [name for name, wanted in cuts.items() if wanted and params.temperature > 0]
+    return [*before, "temperature", *after]
 
 
 def _logprobs(entries: list[dict[str, Any]], alternatives: int) -> Logprobs:
@@ -278,7 +278,7 @@ def _refusal(found: dict[str, Any]) -> InvalidRequest | PromptTooLong | RuntimeE
 def _said(found: dict[str, Any]) -> str:
     """The server's message in one line: of a template's, its last part says why."""
     said = " ".join(str(found.get("error", {}).get("message", found)).split())
-    return said.rpartition("Jinja Exception: ")[2][:300]
+    return one_line(said.rpartition("Jinja Exception: ")[2])
 
 
 def _shut(connected: socket.socket) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...wire.backends import LLAMA_CPP_OPTIONS
 from ...wire.config import Option
-from ...wire.conversion import unknown
 from ...wire.errors import ConfigError
+from ..engine_options import check_names, of_type
 
 _ENUMS = {
     "cache_type_k": ("ggml_type", "GGML_TYPE_"),
@@ -44,17 +44,16 @@ def cache_bytes(options: Mapping[str, Option], name: str, default: str) -> float
 
 def apply_options(library: Any, params: Any, options: Mapping[str, Option]) -> None:
     """Set the fields of CommonParams; raises ConfigError for an unknown name or a value of another type."""
+    check_names(options, LLAMA_CPP_OPTIONS, "llama.cpp")
     for name, value in options.items():
-        if name not in LLAMA_CPP_OPTIONS:
-            raise ConfigError(f"backend_options: {unknown(name, LLAMA_CPP_OPTIONS, what='option of llama.cpp')[:300]}")
         if name == "n_threads_batch":
-            params.cpuparams_batch.n_threads = _of_kind(name, value, 0)
+            params.cpuparams_batch.n_threads = of_type(name, value, 0)
         elif name == "poll":
-            params.cpuparams.poll = params.cpuparams_batch.poll = _of_kind(name, value, 0)
+            params.cpuparams.poll = params.cpuparams_batch.poll = of_type(name, value, 0)
         elif name in _ENUMS:
             setattr(params, name, _named(library, name, value))
         else:
-            setattr(params, name, _of_kind(name, value, getattr(params, name)))
+            setattr(params, name, of_type(name, value, getattr(params, name)))
 
 
 def _named(library: Any, name: str, value: Option) -> Any:
@@ -63,14 +62,3 @@ def _named(library: Any, name: str, value: Option) -> Any:
     if str(value).lower() not in known:
         raise ConfigError(f"backend_options: {name}={value!r}: takes one of {', '.join(known)}")
     return known[str(value).lower()]
-
-
-def _of_kind(name: str, value: Option, default: Any) -> Option:
-    """The value, if it has the type of the field's default."""
-    kind = type(default)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        words = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
-        raise ConfigError(f"backend_options: {name}={value!r}: takes {words[kind]}")
-    return value

@@ -1,4 +1,4 @@
-"""Which requests CTranslate2 gets together; a generator that answers at once stands in for it."""
+"""Which requests CTranslate2 gets together, and which of them fail; a generator stands in for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from millrace.model_manager.backends.ctranslate2 import _CTranslate2
+from millrace.model_manager.backends.hosted import Event
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.waiting import eventually
@@ -66,3 +69,69 @@ def test_a_batch_has_one_set_of_parameters_and_each_request_its_own_tokens() -> 
     eventually(all_told)
     assert generator.batches == [[5], [2, 4], [3]]
     assert sorted(told) == sorted((f"of {length}", over) for length in (2, 3, 4, 5) for over in (False, True))
+
+
+class Refusing(Generator):
+    """Fails each batch that holds a prompt of `length` tokens, after it has told so many tokens of the first one."""
+
+    def __init__(self, length: int, error: Exception, told: int = 0) -> None:
+        super().__init__()
+        self.goes_on.set()
+        self.length, self.error, self.told = length, error, told
+
+    def generate_batch(self, prompts: list[list[str]], *, callback: Any, **_: Any) -> None:
+        if self.length in map(len, prompts):
+            self.batches.append([len(prompt) for prompt in prompts])
+            for _each in range(self.told):
+                callback(SimpleNamespace(batch_id=0, token_id=7))
+            raise self.error
+        super().generate_batch(prompts, callback=callback)
+
+
+def _events(library: _CTranslate2, ended: int) -> list[Event]:
+    """What it tells until so many requests have ended."""
+    told: list[Event] = []
+
+    def all_ended() -> bool:
+        told.extend(library.poll())
+        return sum(event.finished or event.error is not None for event in told) == ended
+
+    eventually(all_ended)
+    return told
+
+
+def test_of_a_refused_batch_only_the_request_that_is_refused_alone_fails() -> None:
+    generator = Refusing(3, ValueError("the prompt is   odd"))
+    library = _CTranslate2(generator, ["a", "b"], batch_size=8, eos=[])
+    for length in (2, 3, 4):
+        _submit(library, length)
+    told = _events(library, ended=3)
+    assert generator.batches == [[2, 3, 4], [2], [3], [4]]
+    assert {event.request_id: str(event.error) for event in told if event.error is not None} == {
+        "of 3": "CTranslate2: the prompt is odd"
+    }
+    assert sorted(event.request_id for event in told if event.finished) == ["of 2", "of 4"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("CUDA failed with error out of memory"), 0),
+        (RuntimeError("std::bad_alloc"), 0),
+        (MemoryError(), 0),
+        (ValueError("of a batch that had begun"), 1),
+    ],
+)
+def test_what_is_the_engines_fault_ends_the_process_and_no_request(error: Exception, told: int) -> None:
+    library = _CTranslate2(Refusing(3, error, told), ["a", "b"], batch_size=8, eos=[])
+    for length in (2, 3):
+        _submit(library, length)
+
+    def raised() -> bool:
+        try:
+            assert not [event for event in library.poll() if event.finished or event.error is not None]
+        except type(error) as found:
+            return found is error
+        return False
+
+    eventually(raised)

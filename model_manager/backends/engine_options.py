@@ -1,0 +1,39 @@
+"""`backend_options` that only the engine knows: their names and types are checked as it loads. Knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..wire.config import Option
+from ..wire.conversion import unknown
+from ..wire.errors import ConfigError
+
+_SHOWN = 20
+"""Names of options in an error; vLLM has two hundred."""
+_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+
+
+def check_names(
+    options: Mapping[str, Option], known: Collection[str], engine: str, decided: Mapping[str, str] | None = None
+) -> None:
+    """Raises ConfigError for an option that the engine lacks, or that a setting of ModelConfig decides: `decided` has
+    the setting of each such option.
+    """
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"backend_options: {unknown(name, known, what=f'option of {engine}', most=_SHOWN)}")
+        if decided and name in decided:
+            raise ConfigError(f"backend_options: {name}: is decided by the setting {decided[name]}")
+
+
+def of_type(name: str, value: Option, default: Any) -> Option:
+    """The value, if it has the type of the option's default; raises ConfigError for another."""
+    kind = type(default)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind not in _WORDS:
+        raise ConfigError(f"backend_options: {name}={value!r}: cannot be set from here")
+    if type(value) is not kind:
+        raise ConfigError(f"backend_options: {name}={value!r}: takes {_WORDS[kind]}")
+    return value

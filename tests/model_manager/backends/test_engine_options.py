@@ -1,0 +1,89 @@
+"""Options that only the engine knows: a wrong name or type is one whole sentence."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millrace.model_manager.backends.ctranslate2 import _OPTION_DEFAULTS
+from millrace.model_manager.backends.engine_options import check_names, of_type
+from millrace.model_manager.backends.engine_words import one_line
+from millrace.model_manager.backends.openvino import _device, _set
+from millrace.model_manager.backends.vllm import _arguments, _check_device
+from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError
+
+MANY = [f"option_{n}" for n in range(200)]
+
+
+def told(call: Any, *arguments: Any) -> str:
+    with pytest.raises(ConfigError) as found:
+        call(*arguments)
+    return str(found.value)
+
+
+def test_a_long_list_of_options_ends_with_a_whole_name_and_how_many_more_there_are() -> None:
+    said = told(check_names, {"zzz": 1}, MANY, "vLLM")
+    assert said == f"backend_options: unknown option of vLLM 'zzz': takes {', '.join(MANY[:20])} and 180 more"
+
+
+def test_a_name_that_was_meant_and_one_that_a_setting_decides_are_told() -> None:
+    assert told(check_names, {"optoin_7": 1}, MANY, "vLLM").endswith("did you mean option_7?")
+    decided = told(check_names, {"option_7": 1}, MANY, "vLLM", {"option_7": "dtype"})
+    assert decided == "backend_options: option_7: is decided by the setting dtype"
+
+
+def test_a_value_of_another_type_is_told_what_the_option_takes() -> None:
+    assert told(of_type, "inter_threads", "many", 1) == "backend_options: inter_threads='many': takes an integer"
+    assert told(of_type, "flash_attention", 1, False) == "backend_options: flash_attention=1: takes true or false"
+    assert (of_type("share", 1, 0.5), of_type("name", "x", "")) == (1.0, "x")
+
+
+def test_ctranslate2_knows_the_type_of_each_of_its_options() -> None:
+    assert tuple(_OPTION_DEFAULTS) == BACKENDS["ctranslate2"].options
+
+
+def test_openvinos_scheduler_takes_values_of_its_fields_types() -> None:
+    class Scheduler(SimpleNamespace):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "interval" and not isinstance(value, int):
+                raise TypeError("incompatible function arguments.\nThe following are supported: many")
+            super().__setattr__(name, value)
+
+    scheduler = Scheduler(num_kv_blocks=0, eviction=object())
+    scheduler.__dict__["interval"] = None
+    _set(scheduler, "num_kv_blocks", 7)
+    _set(scheduler, "interval", 3)
+    assert (scheduler.num_kv_blocks, scheduler.interval) == (7, 3)
+    assert told(_set, scheduler, "num_kv_blocks", "x") == "backend_options: num_kv_blocks='x': takes an integer"
+    assert told(_set, scheduler, "eviction", True) == "backend_options: eviction=True: cannot be set from here"
+    scheduler.__dict__["interval"] = None
+    assert told(_set, scheduler, "interval", "x") == "backend_options: interval='x': takes a value of another type"
+
+
+def test_a_device_that_the_engine_does_not_have_is_one_sentence() -> None:
+    cuda = ModelConfig(backend="vllm", device="cuda")
+    assert told(_check_device, cuda, "cpu") == (
+        "device='cuda': the vLLM that is installed computes on cpu; `millrace engines install vllm --device cuda`"
+        " installs the other build"
+    )
+    assert "no device of this machine" in told(_check_device, cuda, "")
+    _check_device(ModelConfig(backend="vllm"), "cpu")
+    _check_device(cuda, "cuda")
+    openvino = ModelConfig(backend="openvino", device="cuda")
+    assert told(_device, openvino, ["CPU"]).startswith("device='cuda': OpenVINO finds no GPU")
+    assert (_device(openvino, ["CPU", "GPU.0"]), _device(ModelConfig(backend="openvino"), ["CPU"])) == ("GPU", "CPU")
+
+
+def test_vllm_gets_a_kv_cache_of_parts_of_a_gib(tmp_path: Any) -> None:
+    for device in ("auto", "cpu"):
+        config = ModelConfig.parse({"backend": "vllm", "kv_cache_gib": 0.25, "device": device})
+        assert _arguments(config, tmp_path, [])["kv_cache_memory_bytes"] == 2**28
+
+
+def test_what_an_engine_says_is_one_line_cut_between_words() -> None:
+    assert one_line("a\n  b\tc") == "a b c"
+    assert one_line("word " * 100, 20) == "word word word …"
