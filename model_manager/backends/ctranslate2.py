@@ -249,10 +249,13 @@ class _CTranslate2:
             return []
         while not self.events.empty():
             told.append(self.events.get())
+        events = []
         for each in told:
             if isinstance(each, Exception):
                 raise each
-        events = [event for asked, event in told if not asked.cancelled]
+            asked, event = each
+            if not asked.cancelled:
+                events.append(event)
         for event in events:
             if event.finished or event.error is not None:
                 self.running.pop(event.request_id, None)

@@ -4,7 +4,8 @@ A client refuses what a row asks beyond its back end before it sends the request
 back end:
 
 1. `backends/NAME.py`: `load(config, folder)`, which returns an `Engine` (`engine/interface.py`).
-2. Here: its row of the table.
+2. Here: its row of the table. A file that makes requests for a library goes into `BUILDERS` of
+   tests/model_manager/backends/test_parameters.py, which holds that it passes on what the row lists.
 3. docs/reference/engines.md: what it can and cannot do, and when to choose it.
 """
 

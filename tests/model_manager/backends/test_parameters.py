@@ -102,7 +102,6 @@ def of_vllm(params: SamplingParams) -> Any:
 
 def of_openvino(params: SamplingParams) -> Any:
     pipeline = Recorder()
-    pipeline.add_request = lambda _, tokens, config: pipeline.asked.append((tokens.tolist(), config))  # type: ignore[method-assign]
     library = _OpenVino(pipeline, 8)
     library.submit(sequence_of(params), params)
     return pipeline.asked
@@ -134,7 +133,7 @@ ELSEWHERE = {name: OBEYED_BY_LLAMA_CPP_ENGINE if name == "llama_cpp" else HOSTED
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the files import of vLLM and OpenVINO."""
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "vllm": {"SamplingParams": Named},
         "vllm.lora": {},
         "vllm.lora.request": {"LoRARequest": lambda *fields: fields},
@@ -142,7 +141,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
             "RequestOutputKind": SimpleNamespace(DELTA="delta"),
             "StructuredOutputsParams": Named,
         },
-        "openvino": {"Tensor": lambda array: array},
+        "openvino": {"Tensor": lambda array: array.tolist()},
         "openvino_genai": {"GenerationConfig": Named, "StructuredOutputConfig": Named},
     }
     for name, fields in made.items():

@@ -34,7 +34,14 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
         '[build-system]\nrequires = ["setuptools>=77"]\nbuild-backend = "setuptools.build_meta"\n'
         '[project]\nname = "small-engine"\nversion = "1"\n[tool.setuptools]\npy-modules = ["small_engine"]\n'
     )
-    made = Backend(name="small", summary="-", loader="-", modules=("small_engine",), packages=(str(package),))
+    made = Backend(
+        name="small",
+        summary="-",
+        loader="-",
+        modules=("small_engine",),
+        packages=(str(package),),
+        parameters=frozenset(),
+    )
     monkeypatch.setitem(BACKENDS, "small", made)
     return made
 
