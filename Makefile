@@ -16,6 +16,7 @@
 #   make notebooks  runs the notebooks, and stores them with their outputs
 #   make docs    the documentation as a site, in out/site; a broken link fails
 #   make errors  the page of errors, from what commands print
+#   make reference  the tables of docs/reference, from the code
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
@@ -34,7 +35,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners test-engines test-services truth lint format notebooks docs errors figures clean
+.PHONY: help check demo test test-slow test-runners test-engines test-services truth lint format notebooks docs errors reference figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +89,9 @@ docs: $(READY)
 
 errors: $(READY)
 	$(VENV)/bin/python -m tests.docs.error_cases
+
+reference: $(READY)
+	$(VENV)/bin/python -m tests.docs.reference_pages
 
 figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.engine --shape all --workload all --dtype all --results $(RESULTS)/engine.json --keep_since $(SINCE)

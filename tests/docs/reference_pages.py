@@ -1,15 +1,18 @@
-"""The reference pages that are made from the code while `make docs` builds the site: flags, rows, metrics, classes.
+"""The tables of docs/reference that are made from the code: flags, rows, metrics, errors, engines.
 
-A page's source has prose, and `<!-- made: NAME -->` where a table of this file goes. mkdocs.yml names this file as a
-hook.
+`python -m tests.docs.reference_pages` writes them into the pages, between `<!-- made: NAME -->` and `<!-- end -->`; a
+test compares. The page of classes has a mark of its own: while `make docs` builds the site, mkdocstrings fills it in.
+mkdocs.yml names this file as a hook.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 import millrace
-from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS
+from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMON_SETTINGS, Backend
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
 from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.messages import Status, Timings
@@ -37,13 +40,31 @@ from millrace.transforms.writing.output_rows import (
     SCORED_SCHEMA,
 )
 
-_MARK = re.compile(r"<!-- made: (\w+) -->")
+PAGES = sorted((Path(__file__).parents[2] / "docs/reference").glob("*.md"))
+_PART = re.compile(r"(?<=<!-- made: )(\w+) -->\n.*?<!-- end -->", re.DOTALL)
+_CLASSES = "<!-- classes -->"
 _JOBS = tuple(task.command for task in TASKS.values())
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """MkDocs calls this with each page's source."""
-    return _MARK.sub(lambda found: "\n".join(PARTS[found[1]]()), markdown)
+    return markdown.replace(_CLASSES, "\n".join(classes()))
+
+
+def made(page: str) -> str:
+    """The page with its tables as the code has them now."""
+    return _PART.sub(lambda found: _marked(found[1]), page)
+
+
+def _marked(part: str) -> str:
+    table = "\n".join(PARTS[part]()).strip()
+    return f"{part} -->\n\n{table}\n\n<!-- end -->"
+
+
+def write() -> None:
+    """Write the tables into the pages."""
+    for page in PAGES:
+        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -55,7 +76,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 def flags() -> Iterator[str]:
     """Every flag of every command; those of the commands that run jobs together."""
     yield f"## {', '.join(_JOBS)}\n"
-    yield "These commands run a job on an input. The last column names the commands that take a flag, if not all do.\n"
+    yield "These commands run a job. The last column names the commands that take a flag, if not all do.\n"
     for title, rows in job_flags().items():
         yield f"### {title[0].upper()}{title[1:]}\n"
         shown = ((*row, "" if set(commands) == set(_JOBS) else ", ".join(commands)) for row, commands in rows.items())
@@ -63,7 +84,8 @@ def flags() -> Iterator[str]:
     for command in COMMANDS:
         if command not in _JOBS:
             parser = parser_of(command)
-            yield f"## {command}\n\n{parser.description}\n"
+            yield f"## {command}\n"
+            yield from _filled(parser.description or "")
             named = (row for group in parser._action_groups for row in _flag_rows(group))
             yield from _table(("flag", "value", "meaning"), named)
 
@@ -228,27 +250,47 @@ def error_classes() -> Iterator[str]:
 
 def engines() -> Iterator[str]:
     """Every back end: what it runs and what it can do."""
-    for backend in BACKENDS.values():
-        yield f"### {backend.name}\n\n{backend.summary[0].upper()}{backend.summary[1:]}.\n"
-        lacks = ALL_PARAMETERS - backend.parameters - {"constraint"}
-        facts = {
-            "tasks": _names(backend.tasks),
-            "packages": _names(backend.packages) or "those of millrace",
-            "weights": backend.files if backend.fetches_files else "the server's",
-            "loads as they are, in its own format": _names(backend.own_files[:2]) or "none",
-            "prompts": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
-            "after its death a request": "goes on from its tokens" if backend.continues else "starts anew",
-            "constraints": _names(backend.constraints) or "none",
-            "parameters that it lacks": _names(lacks) or "none",
-            "settings of `ModelConfig` that it obeys": _names(backend.settings) or "those of every back end",
-            "`backend_options`": "the engine's own" if backend.options is None else _names(backend.options) or "none",
-        }
-        yield from _table(("", ""), facts.items())
+    yield from _filled(f"Every engine takes these settings of `ModelConfig`: {_names(COMMON_SETTINGS)}.")
+    for backend in sorted(BACKENDS.values(), key=lambda backend: backend.name == "fake"):
+        yield f"### {backend.name}{' (for tests)' * (backend.name == 'fake')}\n"
+        yield from _table(("", ""), _facts(backend).items())
+
+
+def _facts(backend: Backend) -> dict[str, str]:
+    lacks = _names(ALL_PARAMETERS - backend.parameters - {"constraint"}) or "none"
+    constraints = _names(backend.constraints) or "none"
+    if not backend.fetches_files:
+        lacks += f"; further ones by the [dialect]({_DIALECTS})"
+        constraints = f"by the [dialect]({_DIALECTS}): {constraints}, or fewer"
+    return {
+        "what it is": backend.summary,
+        "tasks": _names(backend.tasks),
+        "packages": _names(backend.packages) or "millrace's",
+        "weights": backend.files if backend.fetches_files else "the server's",
+        "files of its own format, loaded as they are": _names(backend.own_files[:2]) or "none",
+        "takes prompts as": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
+        "a request after the engine's death": "continues from its tokens" if backend.continues else "starts again",
+        "constraints": constraints,
+        "sampling parameters that it lacks": lacks,
+        "further settings of `ModelConfig`": _names(backend.settings) or "none",
+        "`backend_options`": "the engine's own" if backend.options is None else _names(backend.options) or "none",
+    }
+
+
+def _filled(text: str) -> Iterator[str]:
+    yield f"{textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)}\n"
+
+
+_DIALECTS = "../how-to/servers.md#dialects"
 
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in (names if isinstance(names, tuple) else sorted(names)))
 
 
-_ALL = (flags, rows, parameters, metrics, status, classes, error_classes, engines)
+_ALL = (flags, rows, parameters, metrics, status, error_classes, engines)
 PARTS = {each.__name__: each for each in _ALL}
+"""The tables, by the names of their marks."""
+
+if __name__ == "__main__":
+    write()
