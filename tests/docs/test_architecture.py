@@ -1,5 +1,6 @@
 """The functions that docs/explanation/architecture.md names run for one prompt, in all three processes."""
 
+import ast
 import os
 import re
 import subprocess
@@ -9,6 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
 HOPS = re.findall(r"^(\w+/[\w/]+\.py) +([\w.]+)$", PAGE, re.MULTILINE)
+WHERE = {
+    task: [
+        (path, re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)`", text))
+        for path, text in re.findall(r"^- `([\w/]+\.py)`: (.*(?:\n  .+)*)", bullets, re.MULTILINE)
+    ]
+    for task, bullets in re.findall(r"^\*\*([\w' ,]+)\*\*\n\n((?:[- ] .*\n)+)", PAGE, re.MULTILINE)
+}
+"""Under "Where to look": a task's files, each with the names in it."""
 COUNTS = [int(count) for count in re.findall(r"^\*\*[\w ,]+\*\* \((\d+)", PAGE, re.MULTILINE)]
 PROFILED = """
 import os, sys, threading
@@ -29,16 +38,38 @@ with beam.Pipeline(runner="FnApiRunner") as pipeline:
     answers = pipeline | beam.Create(["What is the capital of Mexico?"]) | Generate("millrace-tiny", SamplingParams())
 """
 
+DEATH = """
+import os, signal
+from millrace.model_manager.client import EngineClient
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
+with EngineClient.open(ModelConfig(model="millrace-tiny", backend="fake")) as client:
+    os.kill(read_status().models[0].pids[0], signal.SIGKILL)
+    client.submit([1, 100], SamplingParams(), request_id="a").result(120)
+"""
+
 
 def test_each_listed_function_runs_for_one_prompt(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(PROFILED)
-    calls = tmp_path / "calls"
-    calls.mkdir()
-    env = {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt", "PROFILE_TO": str(calls), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    subprocess.run([sys.executable, "-c", JOB], env=os.environ | env, check=True, timeout=300)
-    seen = {line for file in calls.iterdir() for line in file.read_text().splitlines()}
-    ran = {(path, name) for path, name in HOPS for line in seen if line.endswith(f"/{path} {name}")}
+    ran = profiled(tmp_path, JOB)
     assert [hop for hop in HOPS if hop not in ran] == []
+
+
+def profiled(folder: Path, program: str) -> set[tuple[str, str]]:
+    """The functions that a program called in all its processes: file from the top of the checkout, qualified name."""
+    (folder / "sitecustomize.py").write_text(PROFILED)
+    calls = folder / "calls"
+    calls.mkdir()
+    env = {"MILLRACE_RUNTIME_DIR": f"{folder}/rt", "PROFILE_TO": str(calls), "PYTHONPATH": f"{folder}:{ROOT}"}
+    subprocess.run([sys.executable, "-c", program], env=os.environ | env, check=True, timeout=300)
+    lines = (line.rpartition(" ") for file in calls.iterdir() for line in file.read_text().splitlines())
+    return {(from_top(path), name) for path, _, name in lines}
+
+
+def from_top(path: str) -> str:
+    """A module's path from the top of the checkout: links of `millrace/` lead to the layers."""
+    file = Path(path).resolve()
+    return str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else path
 
 
 def test_the_page_counts_them() -> None:
@@ -46,7 +77,49 @@ def test_the_page_counts_them() -> None:
     assert f"are listed: {len(HOPS)}." in PAGE
 
 
-def test_where_to_look_names_functions_that_there_are() -> None:
-    named = re.findall(r"^- `([\w/]+\.py)`: `(?:\w+\.)?(\w+)`", PAGE, re.MULTILINE)
-    assert len(named) >= 6
-    assert [each for each in named if f" {each[1]}(" not in (ROOT / each[0]).read_text(encoding="utf-8")] == []
+def test_where_to_look_names_what_its_files_define() -> None:
+    named = [(path, name) for bullets in WHERE.values() for path, names in bullets for name in names]
+    assert len(named) >= 20
+    assert [(path, name) for path, name in named if name not in defined(ROOT / path)] == []
+
+
+def test_where_to_look_names_three_files_at_most() -> None:
+    assert len(WHERE) >= 7
+    assert [task for task, bullets in WHERE.items() if not 2 <= len(bullets) <= 3] == []
+
+
+def test_the_sampler_has_no_other_file_that_knows_a_parameter() -> None:
+    folder = "model_manager/engine/sampling"
+    tasks = ("A new sampling parameter", "A sampling parameter in the CPU's kernel")
+    named = {path for task in tasks for path, _ in WHERE[task] if path.startswith(folder)}
+    texts = {f"{folder}/{file.name}": file.read_text(encoding="utf-8").lower() for file in (ROOT / folder).glob("*.py")}
+    assert {path for path, text in texts.items() if re.search("typical_p|frequency_penalty", text)} == named
+
+
+def test_an_engines_death_passes_the_functions_that_are_named(tmp_path: Path) -> None:
+    ran = profiled(tmp_path, DEATH)
+    tasks = ("An engine's death is noticed", "What follows an engine's death")
+    named = [(path, name) for task in tasks for path, names in WHERE[task] for name in names]
+    assert len(named) == 7
+    assert [hop for hop in named if hop not in ran] == []
+
+
+def defined(file: Path) -> set[str]:
+    """The names that a file defines or imports, those within classes behind the class's name."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        names = names_of(node)
+        found |= names
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            found |= {f"{outer}.{name}" for outer in names for name in names_of(inner)}
+    return found
+
+
+def names_of(node: ast.stmt) -> set[str]:
+    """The names that one statement defines."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return set()
