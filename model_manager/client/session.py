@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from ..wire.config import ManagerConfig, ModelConfig
-from ..wire.errors import EngineError, ManagerUnavailable, MillraceError, ModelReplaced, RequestAborted
+from ..wire.errors import (
+    EngineError,
+    InvalidRequest,
+    ManagerUnavailable,
+    MillraceError,
+    ModelReplaced,
+    RequestAborted,
+)
 from ..wire.messages import (
     Cancel,
     CloseModel,
@@ -36,7 +43,7 @@ from ..wire.messages import (
 )
 from ..wire.shared_settings import UnmetSetting, sentence
 from ..wire.status import ModelInfo
-from ..wire.transport import ConnectionLost, ProtocolError
+from ..wire.transport import ConnectionLost, ProtocolError, encode
 from .attempts import MOST_LOST, Attempts
 from .delivery import deliver, fail
 from .election import Election
@@ -112,10 +119,12 @@ class Session:
     def send(self, request: Request) -> Future[Any]:
         """A future of the answer; waits for a credit, and returns once the request is on its way.
 
-        Raises InvalidRequest for an id that is outstanding for other work, and what ends the waiting: ModelError,
-        EngineLost, ManagerUnavailable, ModelReplaced once it is retired, or RequestAborted if the session is closed.
+        Raises InvalidRequest for what no message can hold, or an id that is outstanding for other work, and what ends
+        the waiting: ModelError, EngineLost, ManagerUnavailable, ModelReplaced once it is retired, or RequestAborted if
+        the session is closed.
         """
         self._check_caller()
+        _check_message(Submit(self._config.key, [request]))
         waiter = Waiter(since=time.monotonic())
         link = self._register(request, waiter)
         if link is not None:
@@ -314,6 +323,14 @@ class Session:
         """In a forked process: the connection is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
+
+
+def _check_message(message: Submit) -> None:
+    """Raises InvalidRequest for a request that the wire does not take: in a message with others it would fail them."""
+    try:
+        encode(message)
+    except Exception as error:  # whatever it is (a number too large, text that is no UTF-8), it is this request's
+        raise InvalidRequest(f"the request cannot be sent to the engine: {error}") from None
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:

@@ -35,6 +35,9 @@ MOST_LOGPROBS = 20
 _MAX_STOPS = 16
 _MAX_LENGTH = 256
 _MAX_SALT = 256
+_MOST = "2**63 - 1"
+"""The largest integer that every process and every sampler takes."""
+_TOKEN_IDS = f"token ids of 0 to {_MOST}"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _Metadata = TypeVar("_Metadata")
 PARAMETERS_ELSEWHERE = {
@@ -69,22 +72,22 @@ class Column:
     """Name of a numpy type."""
 
 
-_ONE_OR_MORE = Takes("at least 1", lambda count: count >= 1)
+_COUNT = Takes(f"1 to {_MOST}", lambda count: 1 <= count < 2**63)
 _TEMPERATURE = Takes("0 (greedy) to 100", lambda temperature: 0 <= temperature <= 100)
-_TOP_K = Takes("0 (off) or more", lambda k: k >= 0)
+_TOP_K = Takes(f"0 (off) to {_MOST}", lambda k: 0 <= k < 2**63)
 _SHARE = Takes("more than 0, at most 1", lambda share: 0 < share <= 1)
 _FRACTION = Takes("0 (off) to 1", lambda fraction: 0 <= fraction <= 1)
 _PENALTY = Takes("-2 to 2", lambda penalty: -2 <= penalty <= 2)
 _FACTOR = Takes("more than 0, at most 100", lambda factor: 0 < factor <= 100)
 _ANSWERS = Takes("1 to 64", lambda count: 1 <= count <= 64)
-_SEED = Takes("0 to 2**63 - 1", lambda seed: 0 <= seed < 2**63)
+_SEED = Takes(f"0 to {_MOST}", lambda seed: 0 <= seed < 2**63)
 _PRIORITY = Takes("-2**31 to 2**31 - 1", lambda priority: -(2**31) <= priority < 2**31)
 _SECONDS = Takes("a finite number of seconds above 0", lambda seconds: 0 < seconds < math.inf)
 _LOGPROBS = Takes(f"0 to {MOST_LOGPROBS}", lambda count: 0 <= count <= MOST_LOGPROBS)
 _SALT = Takes(f"at most {_MAX_SALT} characters", lambda text: len(text) <= _MAX_SALT)
 _UTF8 = Takes("text that can be UTF-8", lambda text: not _SURROGATE.search(text))
 _SOME = Takes("at least one token id", len)
-_IDS = Takes("token ids of 0 or more", lambda token: token >= 0, each=True)
+_IDS = Takes(_TOKEN_IDS, lambda token: 0 <= token < 2**63, each=True)
 _LENGTH = Takes(f"strings of 1 to {_MAX_LENGTH} characters", lambda text: 0 < len(text) <= _MAX_LENGTH, each=True)
 _ALL_UTF8 = Takes("text that can be written as UTF-8", lambda text: not _SURROGATE.search(text), each=True)
 _WORDS = Takes("strings with more than spaces", str.strip, each=True)
@@ -96,7 +99,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Raises InvalidRequest, naming the parameter, for a value outside its range.
     """
 
-    max_tokens: Annotated[int, _ONE_OR_MORE] = 128
+    max_tokens: Annotated[int, _COUNT] = 128
     """Most tokens to generate, ≥ 1; fewer where the model's positions end."""
     min_tokens: int = 0
     """Neither end-of-sequence and stop tokens nor stop strings end the output before it has so many tokens."""
@@ -158,8 +161,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 _check(name, each, each is None or bool(takes.holds(each)), takes.words)
         _check("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens, "0 to max_tokens")
         for token, bias in self.logit_bias.items():
-            held = token >= 0 and -100.0 <= bias <= 100.0
-            _check("logit_bias", {token: bias}, held, "token ids of 0 or more, each with -100 to 100")
+            held = 0 <= token < 2**63 and -100.0 <= bias <= 100.0
+            _check("logit_bias", {token: bias}, held, f"{_TOKEN_IDS}, each with -100 to 100")
 
     def unsampled(self) -> Self:
         """These parameters without those that are about generating."""

@@ -6,6 +6,7 @@ import json
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
-from millrace.model_manager.wire.messages import FinishReason, Output, Pooling
+from millrace.model_manager.wire.messages import FinishReason, Output, Pooling, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.transport import MAX_FRAME_BYTES
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine
 from tests.model_manager.manager.stand_in_engine import ANSWER, FAIL, answer
 from tests.waiting import eventually
@@ -47,6 +49,24 @@ def test_a_draft_model_is_found_before_any_engine_is_told_of_it(machine: Machine
         machine.open(speculation="draft_model", draft_model=str(machine.model / "absent"))
     client = machine.open(speculation="draft_model", draft_model=EMBEDDED_MODEL)
     assert (Path(client._session._config.draft_model or "") / "config.json").is_file()
+
+
+UNSENDABLE: dict[str, dict[str, Any]] = {
+    "a number": {"messages": [{"role": "user", "content": "a", "more": 10**30}]},
+    "no UTF-8": {"text": "\ud800"},
+    "no JSON": {"messages": [{"role": "user", "content": object()}]},
+    "too large": {"text": "x" * (MAX_FRAME_BYTES + 1)},
+}
+
+
+@pytest.mark.parametrize("fields", UNSENDABLE.values(), ids=UNSENDABLE)
+def test_a_request_that_no_message_can_hold_fails_alone(machine: Machine, fields: dict[str, Any]) -> None:
+    client = machine.open(command=MANAGER_COMMAND)
+    good = client.submit([1, 2, 3], SHORT, request_id="a")
+    with pytest.raises(InvalidRequest, match="the request cannot be sent to the engine: "):
+        client._session.send(Request("b", [1], SHORT, **fields))
+    again = client.submit([1, 2, 3], SHORT, request_id="b")
+    assert good.result(PATIENCE).token_ids == again.result(PATIENCE).token_ids
 
 
 def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(machine: Machine) -> None:

@@ -78,6 +78,10 @@ INVALID = [
     ("bad_words", ("\ud800",)),
     ("logprobs", -1),
     ("logprobs", 21),
+    *((name, 10**30) for name in ("max_tokens", "min_tokens", "top_k", "n", "seed", "priority", "logprobs")),
+    *((name, 2**63) for name in ("max_tokens", "top_k")),
+    *((name, (5, 2**64)) for name in ("stop_token_ids", "allowed_token_ids")),
+    ("logit_bias", {2**64: 1.0}),
 ]
 
 
@@ -87,6 +91,18 @@ def test_an_impossible_value_is_refused_by_name_however_it_comes(name: str, valu
         SamplingParams(**{name: value})
     with pytest.raises(InvalidRequest, match=f"^{name}=.*: takes "):
         SamplingParams.parse({name: value})
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**63, 2**64, 10**30])
+@pytest.mark.parametrize("name", SamplingParams.__struct_fields__)
+def test_a_parameter_with_any_integer_in_it_is_refused_or_can_be_sent(name: str, number: int) -> None:
+    for value in (number, [number], {str(number): 1.0}):
+        try:
+            params = SamplingParams.parse({name: value})
+        except InvalidRequest as error:
+            assert str(error).startswith(name)  # noqa: PT017 - a value that is taken raises nothing
+        else:
+            msgspec.msgpack.encode(params)
 
 
 WRONG_TYPE = [
