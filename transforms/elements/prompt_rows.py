@@ -38,6 +38,8 @@ from .prompt_template import columns_of, filled
 MAX_DEPTH = 100
 SAMPLING_NAMES = frozenset(SamplingParams.__struct_fields__)
 NESTED_PARAMS = "sampling_params"
+CONSTRAINTS = ("constraint", "response_format", NESTED_PARAMS)
+"""What has a constraint in it, as an object or as a text that is JSON."""
 
 
 class RowShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,8 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {
     CompressionTypes.LZMA: lzma.LZMAFile,
     CompressionTypes.ZSTD: lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"),
 }
-_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""Arrow has not implemented what a damaged file, or one of a newer writer, says of itself."""
 
 
 @contextlib.contextmanager

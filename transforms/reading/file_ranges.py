@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import FileMetadata
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ..files.file_systems import match
 from ..files.formats import InputFormat, format_extension, input_format, is_compressed
+from ..files.input_files import is_damage
 from ..files.object_reads import Fingerprint, open_file, take_fingerprint
 from ..files.object_stores import is_local
 
@@ -85,7 +85,9 @@ def _row_groups(whole: FileRange) -> Iterator[FileRange]:
     with open_file(whole.path, whole.fingerprint) as stream:
         try:
             metadata = pq.ParquetFile(stream).metadata
-        except pa.ArrowInvalid:
+        except Exception as error:
+            if not is_damage(error):
+                raise
             yield whole  # who reads it meets the same error, and has a place to report it
             return
         first_row = 0

@@ -20,7 +20,8 @@ from ..elements.completions import DeadLetter, Prompt
 from ..elements.prompt_rows import RowShape
 from ..files.formats import InputFormat, input_format, is_compressed
 from .file_ranges import FileRange, split_file
-from .read_rows import LINE_MARK, ROW_MARK, read_range
+from .read_rows import read_range
+from .row_letters import LINE_MARK, ROW_MARK
 
 _POSITION = re.compile(rf"(.+)([{LINE_MARK}{ROW_MARK}])(\d+)", re.DOTALL)
 

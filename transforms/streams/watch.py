@@ -28,7 +28,7 @@ from ..files.file_systems import match
 from ..reading.file_ranges import FileRange, split_file
 from ..reading.prompt_reader import ReaderSettings
 from ..reading.read_prompts import ReadPrompts, ReadRange
-from ..reading.read_rows import UnreadableFile
+from ..reading.row_letters import UnreadableFile
 from .readers import tell_reading
 
 _WHOLE_AT_ONCE = ("gs", "s3", "azfs")

@@ -16,7 +16,7 @@ import zstandard
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape, parse_row
 from millrace.transforms.reading.file_ranges import match_files, split_file
-from millrace.transforms.reading.read_rows import read_range
+from tests.transforms.reading.rows_read import params, read, read_bytes, reasons, texts
 
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -31,31 +31,6 @@ CONTENTS = {
     "csv": b"prompt\none\ntwo\n",
     "tsv": b"n\tprompt\n1\tone\n2\ttwo\n",
 }
-
-
-def read(path: Path, named_format: str | None = None, limit: int = 10_000, **shape: Any) -> list[Prompt | DeadLetter]:
-    parts = [part for file in match_files([str(path)]) for part in split_file(file, named_format)]
-    return [row for part in parts for row in read_range(part, RowShape(**shape), limit)]
-
-
-def read_bytes(folder: Path, name: str, content: bytes, **options: Any) -> list[Prompt | DeadLetter]:
-    (folder / name).write_bytes(content)
-    return read(folder / name, **options)
-
-
-def texts(rows: list[Prompt | DeadLetter]) -> list[str | None]:
-    return [row.text if isinstance(row, Prompt) else row.error for row in rows]
-
-
-def params(path: Path) -> list[dict[str, Any]]:
-    """The prompts of a file that has no bad row."""
-    rows = read(path)
-    assert all(isinstance(row, Prompt) for row in rows), reasons(rows)
-    return [row.params for row in rows if isinstance(row, Prompt)]
-
-
-def reasons(rows: list[Prompt | DeadLetter]) -> list[str]:
-    return [row.reason for row in rows if isinstance(row, DeadLetter)]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -180,6 +155,14 @@ def test_csv_parameters_may_be_bare_text(tmp_path: Path) -> None:
 def test_what_is_wrong_with_json_is_said_once(tmp_path: Path) -> None:
     (letter,) = read_bytes(tmp_path, "a.jsonl", b'{"prompt": x}\n')
     assert reasons([letter]) == ["not JSON: invalid character (byte 11)"]
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "a\\udc00", "\\ud83d\\ud83d\\ude00"])
+def test_half_a_character_is_said_to_be_that(tmp_path: Path, half: str) -> None:
+    good, bad = read_bytes(tmp_path, "a.jsonl", f'{{"prompt": "\\ud83d\\ude00"}}\n{{"prompt": "{half}"}}\n'.encode())
+    assert texts([good]) == ["😀"]
+    assert "half of a character" in reasons([bad])[0]
+    assert "truncated" in reasons(read_bytes(tmp_path, "a.jsonl", b'{"prompt": "\\\\ud800'))[0]
 
 
 def test_csv_fields_may_be_long(tmp_path: Path) -> None:

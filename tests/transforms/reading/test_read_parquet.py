@@ -1,0 +1,172 @@
+"""Parquet files with values that Python, or JSON, does not have, and with damage."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.reading.arrow_plain import Unconvertible, plain_rows
+from tests.transforms.reading.rows_read import read, reasons, texts
+
+YEAR_10000 = 253_402_300_800
+"""Its first second, from 1970."""
+
+
+def column(folder: Path, values: pa.Array) -> list[Any]:
+    """A column as it goes through to the output."""
+    pq.write_table(pa.table({"prompt": ["p"] * len(values), "c": values}), folder / "a.parquet")
+    rows = read(folder / "a.parquet")
+    assert all(isinstance(row, Prompt) for row in rows), reasons(rows)
+    return [row.columns["c"] for row in rows if isinstance(row, Prompt)]
+
+
+BEYOND: dict[str, tuple[pa.Array, list[Any]]] = {
+    "timestamp": (
+        pa.array([YEAR_10000 - 1, YEAR_10000, None], pa.timestamp("s")),
+        ["9999-12-31T23:59:59", "10000-01-01T00:00:00.000", None],
+    ),
+    "of a zone": (
+        pa.array([(YEAR_10000 - 1) * 10**6, 0], pa.timestamp("us", "Europe/Berlin")),
+        ["9999-12-31T23:59:59.000000Z", "1970-01-01T01:00:00+01:00"],
+    ),
+    "of an unknown zone": (
+        pa.array([5 * 10**6, None], pa.timestamp("us", "Mars/Phobos")),
+        ["1970-01-01T00:00:05.000000Z", None],
+    ),
+    "of no zone": (pa.array([5], pa.timestamp("us", "+25:99")), ["1970-01-01T00:00:00.000005Z"]),
+    "nanoseconds": (pa.array([1], pa.timestamp("ns")), ["1970-01-01T00:00:00.000000001"]),
+    "date": (pa.array([2_932_897, -(10**6), 0], pa.date32()), ["10000-01-01", "-0768-02-04", "1970-01-01"]),
+    "no date": (pa.array([2**31 - 1], pa.date32()), ["<value out of range: 2147483647>"]),
+    "duration": (
+        pa.array([10**18, -(10**18) - 1, 5], pa.duration("ms")),
+        ["P11574074074DT6400S", "-P11574074074DT6400.001S", "PT0.005S"],
+    ),
+    "in a dictionary": (
+        pa.array([YEAR_10000], pa.timestamp("s")).dictionary_encode(),
+        ["10000-01-01T00:00:00.000"],
+    ),
+    "in lists": (
+        pa.StructArray.from_arrays(
+            [pa.ListArray.from_arrays([0, 2], pa.array([YEAR_10000, None], pa.timestamp("s")))], ["a"]
+        ),
+        [{"a": ["10000-01-01T00:00:00.000", None]}],
+    ),
+    "in a map": (
+        pa.array([[("k", YEAR_10000)]], pa.map_(pa.string(), pa.int64())).cast(pa.map_(pa.string(), pa.timestamp("s"))),
+        [{"k": "10000-01-01T00:00:00.000"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_a_value_that_python_does_not_have_is_text_that_says_the_same(tmp_path: Path, kind: str) -> None:
+    values, texts_of = BEYOND[kind]
+    assert column(tmp_path, values) == texts_of
+
+
+ID = uuid.UUID("4dea0518-6a2c-4429-8166-eb10b95e9b14")
+KINDS: dict[str, tuple[pa.Array, list[Any]]] = {
+    "large list": (pa.array([[1, 2], None], pa.large_list(pa.int32())), [[1, 2], None]),
+    "list view": (pa.array([[1, 2], None], pa.list_view(pa.int32())), [[1, 2], None]),
+    "string view": (pa.array(["a", None], pa.string_view()), ["a", None]),
+    "fixed size": (pa.array([[1, 2]], pa.list_(pa.int32(), 2)), [[1, 2]]),
+    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([ID.bytes, None], pa.binary(16))), [str(ID), None]),
+    "json": (pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}'])), ['{"a":1}']),
+    "map of bytes": (pa.array([[(b"\xff", 1)]], pa.map_(pa.binary(), pa.int32())), [{"/w==": 1}]),
+    "map of structs": (
+        pa.array([[({"a": 1}, 2)]], pa.map_(pa.struct([("a", pa.int32())]), pa.int32())),
+        [[{"key": {"a": 1}, "value": 2}]],
+    ),
+    "half": (pa.array([1.5, float("nan"), float("inf")], pa.float16()), [1.5, None, None]),
+    "decimals": (pa.array(["1.50"]).cast(pa.decimal256(70, 2)), ["1.50"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_column_goes_through(tmp_path: Path, kind: str) -> None:
+    values, plain = KINDS[kind]
+    assert column(tmp_path, values) == plain
+
+
+def test_kinds_that_parquet_itself_does_not_have_are_plain_too() -> None:
+    """Other writers, and later versions of Arrow, may have them."""
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1], pa.int8()),
+        pa.array([0, 0], pa.int32()),
+        [pa.array([YEAR_10000], pa.timestamp("s")), pa.array(["x"])],
+    )
+    interval = pa.array([(1, 2, 3), None], pa.month_day_nano_interval())
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([YEAR_10000], pa.timestamp("s")))
+    found = list(plain_rows(pa.record_batch({"union": union, "interval": interval, "runs": runs})))
+    assert [row["union"] for row in found] == ["10000-01-01T00:00:00", "x"]
+    assert found[0]["interval"] is not None
+    assert found[1]["interval"] is None
+    assert [row["runs"] for row in found] == ["10000-01-01T00:00:00"] * 2
+
+
+def test_a_value_that_nothing_can_hold_is_its_rows_dead_letter(tmp_path: Path) -> None:
+    offsets = pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0\0\0")
+    odd = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xff\xfea")])
+    pq.write_table(pa.table({"id": ["x", "y"], "prompt": ["p", "q"], "c": odd}), tmp_path / "a.parquet")
+    letter, prompt = read(tmp_path / "a.parquet")
+    assert isinstance(prompt, Prompt)
+    assert prompt.columns == {"c": "a"}
+    assert isinstance(letter, DeadLetter)
+    assert (letter.id, letter.error) == ("x", "UnreadableRow")
+    assert letter.reason == "`c`: string: not UTF-8"
+    assert letter.row == {"id": "x", "prompt": "p", "c": None}
+
+
+def test_two_fields_of_one_name_in_a_struct_are_their_rows_dead_letter() -> None:
+    struct = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    (row,) = plain_rows(pa.record_batch({"c": struct}))
+    assert isinstance(row["c"], Unconvertible)
+    assert str(row["c"]).endswith("two fields have one name")
+
+
+def test_two_columns_of_one_name_refuse_the_file(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["p"]), pa.array([1]), pa.array([2])], ["prompt", "x", "x"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert texts(rows := read(tmp_path / "a.parquet")) == ["UnreadableFile"]
+    assert reasons(rows) == ["two columns are called `x`: give each a name of its own; all rows are missing"]
+
+
+def test_a_null_in_a_list_of_fixed_size_is_said_to_be_that(tmp_path: Path) -> None:
+    values = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2))
+    pq.write_table(pa.table({"prompt": ["p"] * 3, "c": values}), tmp_path / "a.parquet")
+    (reason,) = reasons(read(tmp_path / "a.parquet"))
+    assert "a null in a list of fixed size (`c`) is not supported" in reason
+    assert "rows 1 to 3 are missing" in reason
+
+
+def test_a_damaged_row_group_costs_its_own_rows_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"prompt": [f"p{n}" for n in range(10)]}), path, row_group_size=2, compression="none")
+    begin = pq.ParquetFile(path).metadata.row_group(3).column(0)
+    data = bytearray(path.read_bytes())
+    data[begin.dictionary_page_offset : begin.dictionary_page_offset + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    rows = read(path)
+    assert texts(rows) == [*(f"p{n}" for n in range(6)), "UnreadableFile", "p8", "p9"]
+    (reason,) = reasons(rows)
+    assert reason.startswith("row group 4 of 5: it is damaged (")
+    assert reason.endswith("; rows 7 to 8 are missing, those of other row groups are read")
+    assert "\n" not in reason
+
+
+def test_a_damaged_footer_is_one_dead_letter(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"prompt": ["p"]}), path)
+    data = bytearray(path.read_bytes())
+    data[-40:-8] = b"\xff" * 32
+    length = int.from_bytes(data[-8:-4], "little")
+    data[-8 - length : -8 - length + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    assert texts(rows := read(path)) == ["UnreadableFile"]
+    assert "\n" not in reasons(rows)[0]

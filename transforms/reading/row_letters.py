@@ -1,0 +1,52 @@
+"""A decoded row → a Prompt, or the DeadLetter that says what is wrong with it or with its file. Knows no format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.errors import RequestError
+
+from ..elements.completions import DeadLetter, Prompt
+from ..elements.prompt_rows import RowShape, batch_endpoint, given_id, parse_row, too_deep
+
+LINE_MARK = "@"
+"""Stands before the first byte of a line."""
+ROW_MARK = "#"
+"""Stands before the number of a row."""
+SHOWN = 2000
+"""Bytes that a dead letter has of a row that is no object."""
+
+
+class UnreadableRow(RequestError):
+    """A row is not of its file's format."""
+
+
+class UnreadableFile(RequestError):
+    """A file, or a part of it, cannot be read."""
+
+
+def prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | None = None) -> Prompt | DeadLetter:
+    """The row's prompt; `original`: its JSON."""
+    try:
+        return parse_row(row, shape, position=position, original=original)
+    except RequestError as error:
+        shown = (original or "")[:SHOWN] if too_deep(row) else row
+        found = letter(error, position, shown, given_id(row, shape))
+        return msgspec.structs.replace(found, endpoint=batch_endpoint(shown, shape))
+
+
+def letter(error: RequestError, position: str, row: Any, identity: str = "") -> DeadLetter:
+    """The letter of a row; without an id of its own it has its position's."""
+    return DeadLetter(id=identity or position, error=type(error).__name__, reason=str(error), row=row, source=position)
+
+
+def file_letter(path: str, reason: str) -> DeadLetter:
+    """The letter of a file, or of a part of one."""
+    return letter(UnreadableFile(" ".join(reason.split())), path, None)
+
+
+def without_prefix(error: Exception) -> str:
+    """What is wrong with a JSON text, which the reader's error says twice."""
+    return str(error).removeprefix("JSON is malformed: ")
