@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Required, TypedDict
 
 from ..wire.common_beginning import common_beginning
-from ..wire.errors import InvalidRequest, PromptTooLong
+from ..wire.errors import InvalidRequest, PromptTooLong, counted
 from ..wire.status import ModelInfo
 from .generation import Decoder
 
@@ -49,9 +49,13 @@ class PromptEncoder(Decoder, Protocol):
 class Encoding:
     """Prompts and continuations as token ids of one model."""
 
-    def __init__(self, tokenizer: PromptEncoder, chat: bool | None) -> None:
-        """`chat`: whether plain text is one user turn of a conversation; None is if the model has a template."""
+    def __init__(self, tokenizer: PromptEncoder, chat: bool | None, max_model_len: int | None = None) -> None:
+        """`chat`: whether plain text is one user turn of a conversation; None is if the model has a template.
+
+        `max_model_len`: the setting, for errors to name where it is what limits.
+        """
         self._tokenizer = tokenizer
+        self._setting = max_model_len
         self._chat = tokenizer.has_chat_template if chat is None else chat
 
     def fields(self, prompt: Prompt, info: ModelInfo, *, room: int = 0) -> PromptFields:
@@ -64,13 +68,13 @@ class Encoding:
         Raises InvalidRequest or PromptTooLong.
         """
         ids = self._encoded(self._text(prompt), prompt, info)
-        _check_length(ids, info, room)
+        _check_length(ids, info, room, self._setting)
         return ids
 
     def context(self, prompt: Prompt, info: ModelInfo) -> Context:
         """A prompt whose continuations are scored, tokenized once; raises InvalidRequest."""
         text = self._text(prompt)
-        return Context(self._tokenizer, text, self._encoded(text, prompt, info), info)
+        return Context(self._tokenizer, text, self._encoded(text, prompt, info), info, self._setting)
 
     def _encoded(self, text: tuple[str, bool] | None, prompt: Prompt, info: ModelInfo) -> list[int]:
         if text is not None:
@@ -121,11 +125,17 @@ class Context:
     """A prompt as tokens, which continuations are added to."""
 
     def __init__(
-        self, tokenizer: PromptEncoder, text: tuple[str, bool] | None, ids: list[int], info: ModelInfo
+        self,
+        tokenizer: PromptEncoder,
+        text: tuple[str, bool] | None,
+        ids: list[int],
+        info: ModelInfo,
+        max_model_len: int | None,
     ) -> None:
         """`text` is the prompt's and whether special tokens are added to it, None for a prompt of token ids."""
         self._tokenizer = tokenizer
         self._info = info
+        self._setting = max_model_len
         self._ids = ids
         self._settled = 0
         self._open = text
@@ -155,7 +165,7 @@ class Context:
             raise InvalidRequest("the continuation is empty: it adds no token to its context")
         if first == 0:
             ids, first = self._with_first(ids), 1
-        _check_length(ids, self._info, room=0)
+        _check_length(ids, self._info, 0, self._setting)
         return ids, first
 
     def _settle(self, text: str) -> None:
@@ -181,7 +191,9 @@ def _checked_ids(ids: list[int], info: ModelInfo) -> list[int]:
     return ids
 
 
-def _check_length(ids: list[int], info: ModelInfo, room: int) -> None:
+def _check_length(ids: list[int], info: ModelInfo, room: int, setting: int | None) -> None:
     if len(ids) + room > info.max_model_len:
         more = f", and {'one is' if room == 1 else f'{room} are'} for the output" if room else ""
-        raise PromptTooLong(f"the prompt has {len(ids)} tokens, {info.name} has {info.max_model_len} positions{more}")
+        limits = f"max_model_len={setting} leaves {info.name} {setting}" if setting == info.max_model_len else ""
+        has = limits or f"{info.name} has {info.max_model_len}"
+        raise PromptTooLong(f"the prompt has {counted(len(ids), 'token')}, {has} positions{more}")

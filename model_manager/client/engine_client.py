@@ -73,7 +73,7 @@ class EngineClient:
             config = _on_this_machine(config, folder, revision_of(config.model, folder))
         if backend.takes == "tokens":
             tokenizer = Tokenizer.load(folder)
-            encoding = Encoding(tokenizer, chat)
+            encoding = Encoding(tokenizer, chat, config.max_model_len)
             _check_chat(config.model, tokenizer, chat)
         settings = manager or ManagerConfig()
         election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)

@@ -160,6 +160,16 @@ def test_what_cannot_be_scored_is_refused(tokenizer: Tokenizer) -> None:
         encoding.context([3], INFO).continued([3] * 40)
 
 
+def test_a_prompt_over_the_setting_is_told_the_setting(tokenizer: Tokenizer) -> None:
+    told = "41 tokens, max_model_len=40 leaves m 40 positions"
+    with pytest.raises(PromptTooLong, match=told):
+        Encoding(tokenizer, False, 40).prompt([3] * 41, INFO)
+    with pytest.raises(PromptTooLong, match=told):
+        Encoding(tokenizer, False, 40).context([3], INFO).continued([3] * 40)
+    with pytest.raises(PromptTooLong, match="41 tokens, m has 40 positions"):
+        Encoding(tokenizer, False, 50).prompt([3] * 41, INFO)  # memory, or the model itself, has set a lower limit
+
+
 def test_a_generation_leaves_a_position_and_an_embedding_need_not(tokenizer: Tokenizer) -> None:
     encoding = Encoding(tokenizer, chat=False)
     assert len(encoding.prompt([3] * 40, INFO)) == 40
