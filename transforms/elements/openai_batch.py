@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millrace.model_manager.wire.constraint import unwrapped
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.json_text import from_text
@@ -22,6 +24,8 @@ _URLS = (CHAT_URL, "/v1/completions")
 _OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs")
 """Parameters that this format has in another form, or not at all."""
 _PARAMETERS = tuple(name for name in SamplingParams.__struct_fields__ if name not in _OTHERWISE)
+_NAMES = frozenset((*SamplingParams.__struct_fields__, "sampling_params"))
+_SHOWN = 80
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 _LOGPROBS = ("logprobs", "top_logprobs")
 _FORMAT = "response_format"
@@ -44,29 +48,42 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
 
 
 def is_batch_row(row: dict[str, Any], prompt_column: str | None = None) -> bool:
-    """Whether the row is of this format: its body is an object, and no prompt stands beside it."""
+    """Whether the row is of this format: it has a body, which may be none that is taken, and no prompt beside it."""
     beside = any(row.get(name) is not None for name in (prompt_column, *_CONTENT) if name)
-    return isinstance(row.get("body"), dict) and ("custom_id" in row or "url" in row) and not beside
+    if beside or "body" not in row:
+        return False
+    return "custom_id" in row or ("url" in row if isinstance(row["body"], dict) else row.get("url") in _URLS)
 
 
 def endpoint_of(row: dict[str, Any]) -> str:
     """The endpoint that a row of this format names, or else means."""
-    return str(row.get("url") or _URLS["messages" not in row["body"]])
+    body = row["body"]
+    return str(row.get("url") or _URLS[isinstance(body, dict) and "messages" not in body])
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns."""
+    """The same request as a plain row: custom_id, prompt or messages, sampling parameters, further columns.
+
+    Only the body's parameters are the request's: what has the name of one beside it is none, see `beside`.
+    """
     body = row["body"]
+    if not isinstance(body, dict):
+        raise InvalidRequest(f"body={msgspec.json.encode(body).decode()[:_SHOWN]}: takes an object")
     _check_endpoint(row)
     supported = {*_CONTENT, *_PARAMETERS, *_RIDE_ALONG, *_LENGTHS, *_LOGPROBS, _FORMAT}
     for name in sorted(body.keys() - supported):
         _check_unsupported(name, body[name])
-    rest = {name: value for name, value in row.items() if name != "body"}
+    rest = {name: value for name, value in row.items() if name != "body" and name not in _NAMES}
     rest |= {name: body[name] for name in _RIDE_ALONG & body.keys()}
     params = {name: body[name] for name in _PARAMETERS if body.get(name) is not None}
     params |= _max_tokens(body) | _logprobs(body) | _constraint(body)
     content = {name: body[name] for name in _CONTENT if name in body}
     return rest | content | ({"sampling_params": params} if params else {})
+
+
+def beside(row: dict[str, Any]) -> dict[str, Any]:
+    """Columns beside the body that have names of sampling parameters, and ride along."""
+    return {name: row[name] for name in row if name in _NAMES}
 
 
 def _check_endpoint(row: dict[str, Any]) -> None:

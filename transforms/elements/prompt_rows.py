@@ -2,8 +2,7 @@
 
 Three shapes of row, recognised in this order:
 
-1. OpenAI's batch format: an object with `body`, an object, and `custom_id` or `url`, and no prompt beside it:
-   see openai_batch.py.
+1. OpenAI's batch format: an object with `body`, and `custom_id` or `url`, and no prompt beside it: see openai_batch.py.
 2. An object with the prompt column (a string, a list of token ids, or a list of messages), or with `messages`.
 3. A bare JSON string.
 
@@ -99,6 +98,8 @@ def parse_row(row: Any, shape: RowShape, *, position: str, original: str | None 
     identity = take_id(rest, shape) or position
     content = _take_content(rest, shape) if shape.template is None else {"text": filled(shape.template, row)}
     params = take_params(rest) if shape.row_params else {}
+    if endpoint:
+        rest |= openai_batch.beside(row)
     return Prompt(
         id=identity, params=params, columns=rest, source=position, endpoint=endpoint, original=original, **content
     )

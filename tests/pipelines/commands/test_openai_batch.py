@@ -29,6 +29,7 @@ ROWS = [
     request("text", "/v1/completions", logprobs=1) | {"note": 7},
     {"id": "plain", "prompt": "hi", "max_tokens": 3},
     request("tools", tools=[{}]),
+    request("none") | {"body": None},
     request("long", messages=[{"role": "user", "content": "word " * 9000}]),
 ]
 
@@ -44,7 +45,7 @@ def test_rows_leave_in_the_format_that_they_came_in(tmp_path: Path, capsys: pyte
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     flags = ["--input", f"{tmp_path}/b.jsonl", "--output", f"{tmp_path}/o/c", "--linger", "30"]
     apart = ["--dead_letters", f"{tmp_path}/errors/e"]
-    assert dispatch(["run", *flags, *apart, "--limit", "4"]) == 0
+    assert dispatch(["run", *flags, *apart, "--limit", "5"]) == 0
     done = rows(tmp_path, "o/c-*")
     assert done.keys() == {"chat", "text", "plain"}
     assert done["plain"]["text"]
@@ -70,7 +71,9 @@ def test_rows_leave_in_the_format_that_they_came_in(tmp_path: Path, capsys: pyte
     assert body["object"] == "text_completion"
     assert "".join(body["choices"][0]["logprobs"]["tokens"]).startswith(body["choices"][0]["text"])
 
-    (error,) = rows(tmp_path, "errors/e-*").values()
+    error, none = rows(tmp_path, "errors/e-*").values()
+    assert (none["custom_id"], none["response"], none["row"]) == ("none", None, ROWS[4])
+    assert none["error"] == {"code": "InvalidRequest", "message": "body=null: takes an object"}
     assert (error["custom_id"], error["response"]) == ("tools", None)
     assert error["error"] == {"code": "InvalidRequest", "message": "body.tools is not supported"}
     assert error["row"] == ROWS[3]

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.transforms.elements import openai_batch
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.elements.prompt_rows import RowShape, parse_row
 
@@ -145,6 +146,29 @@ def test_other_endpoints_are_refused(row: dict[str, Any]) -> None:
 def test_a_body_that_is_no_object_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="body"):
         parsed("hi")
+
+
+@pytest.mark.parametrize(
+    "beside", [{"max_tokens": 1}, {"max_tokens": None}, {"sampling_params": {"max_tokens": 1}}, {"constraint": "x"}]
+)
+@pytest.mark.parametrize("own", [{}, {"max_tokens": 8}])
+def test_parameters_beside_the_body_are_columns(beside: dict[str, Any], own: dict[str, Any]) -> None:
+    prompt = parsed({"messages": MESSAGES, **own}, **beside)
+    assert prompt.params == own
+    assert {name: prompt.columns[name] for name in beside} == beside
+
+
+@pytest.mark.parametrize("body", [None, "hi", [1], 5])
+def test_a_body_that_is_no_object_makes_a_batch_row_all_the_same(body: Any) -> None:
+    row = {"custom_id": "a", "body": body}
+    assert openai_batch.is_batch_row(row)
+    assert openai_batch.endpoint_of(row) == openai_batch.CHAT_URL
+    with pytest.raises(InvalidRequest, match="^body=.*: takes an object$"):
+        parse_row(row, RowShape(), position="file:0")
+    assert openai_batch.is_batch_row({"url": openai_batch.CHAT_URL, "body": body})
+    assert not openai_batch.is_batch_row({"url": "https://host/page", "body": body})
+    assert not openai_batch.is_batch_row(row | {"prompt": "p"})
+    assert not openai_batch.is_batch_row({"text": "t", **row}, "text")
 
 
 def test_a_column_called_body_alone_makes_no_batch_row() -> None:
