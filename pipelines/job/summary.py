@@ -273,9 +273,18 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
 
 
 def _decoded(row: dict[str, str]) -> dict[str, Any]:
-    """A row of CSV with its nested columns decoded, as a row of JSON lines has them."""
+    """What is shown of a row of CSV, as JSON lines have it. An answer's number cannot be told from its digits as text."""
+    if "confidences" in row:
+        return {name: cell if name == "id" else _value_of(cell) for name, cell in row.items()}
     nested = {name: msgspec.json.decode(row[name]) for name in ("probabilities", "labels") if row.get(name)}
     return {**row, **nested}
+
+
+def _value_of(cell: str) -> Any:
+    try:
+        return msgspec.json.decode(cell) if cell else None
+    except (msgspec.MsgspecError, RecursionError):
+        return cell
 
 
 def _columns(names: list[str]) -> list[str] | None:

@@ -51,8 +51,12 @@ def _path(path: str, result: Extracted) -> str:
 
 
 def fields_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The extracted fields of a written row."""
-    return {name: value for name, value in row.items() if name not in _OURS}
+    """The extracted fields of a written row, by the names that the user's type has."""
+    return {_given_name(name): value for name, value in row.items() if name not in _OURS}
+
+
+def _given_name(name: str) -> str:
+    return name[:-1] if name.rstrip("_") in _OURS else name
 
 
 def arrow_row(line: bytes, schema: pa.Schema) -> dict[str, Any]:

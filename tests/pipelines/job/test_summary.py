@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millrace.model_manager.wire.config import ModelConfig
@@ -11,6 +12,8 @@ from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.pipelines.job.summary import Outcome, outcome_of, print_summary, summary_lines
 from millrace.transforms.addresses import Files, parse
 from millrace.transforms.elements.near_misses import NearMiss
+from millrace.transforms.writing.output_rows import write_rows
+from millrace.transforms.writing.typed_rows import typed_name
 
 
 def outcome(
@@ -46,6 +49,18 @@ def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
     assert lines[4] == "dead letters: none"
     assert [line.split(":")[0].strip() for line in lines[5:]] == ["0", "1", "2"]
     assert all("line break" in line and len(line) < 120 for line in lines[5:])
+
+
+def test_extracted_fields_are_shown_alike_from_csv_and_json_lines(tmp_path: Path) -> None:
+    answer = {"customer": "Anna Larsen", "quantity": 2, "id": None, "tags": ["a"], "paid": True, "zip": "01234"}
+    line = json.dumps({"id": "7", **{typed_name(key): value for key, value in answer.items()}, "confidences": {"a": 1}})
+    paths = [tmp_path / "a.csv", tmp_path / "a.jsonl"]
+    schema = pa.schema([(name, pa.string()) for name in json.loads(line)])
+    for path in paths:
+        with path.open("wb") as stream:
+            write_rows([line.encode() + b"\n"], stream, str(path), schema)
+        (shown,) = summary_lines(outcome(files=[str(path)]))[5:]
+        assert json.loads(shown.split(": ", 1)[1]) == answer
 
 
 def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) -> None:
