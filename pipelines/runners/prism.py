@@ -37,7 +37,7 @@ _PINGS = [("grpc.http2.max_pings_without_data", 0), ("grpc.http2.max_ping_strike
 
 
 class OwnPrism(PortableRunner, PrismRunner):
-    """Beam's PrismRunner, with a Prism of its own. Raises ConfigError where there is none to be had."""
+    """Beam's PrismRunner, with a Prism of its own. Raises ConfigError where there is none."""
 
     keeps_unknown_options = True
 
@@ -100,7 +100,7 @@ class _Server(PrismJobServer):
             command, endpoint = super().subprocess_cmd_and_endpoint()
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"Prism, Beam's runner that streams run on by default, is not to be had ({error}): build one with "
+                f"Prism, Beam's runner that streams run on by default, cannot be started ({error}): build one with "
                 f"'go install {_PACKAGE}@v{beam.__version__}' and name it by --prism_location"
             ) from None
         return [sys.executable, str(_DIE_WITH_PARENT), *command], endpoint

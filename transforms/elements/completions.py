@@ -43,7 +43,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     """The row's own sampling parameters (names of SamplingParams), on top of the job's."""
     columns: dict[str, Any] = {}
-    """JSON values that ride along to the completion untouched."""
+    """JSON values that are passed through to the completion unchanged."""
     source: str = ""
     """Where it was read: file and position (reading/positions.py)."""
     endpoint: str = ""

@@ -1,4 +1,4 @@
-"""Columns that look like misspelt parameters: they ride along, as all further columns do, but not in silence.
+"""Columns that look like misspelt parameters: they are passed through, as all further columns are, with a warning.
 
 Told once a job and name in a worker's log, and counted for the job's summary.
 """
@@ -37,7 +37,7 @@ class NearMiss(NamedTuple):
         """For people."""
         among = "" if rows is None else f" of {counted(rows, 'row')}"
         return (
-            f"column {self.column!r}{among} is no parameter and rides along: is {self.meant} meant? "
+            f"column {self.column!r}{among} is no parameter and is passed through: is {self.meant} meant? "
             "(--no-row_params: parameters are not taken from rows)"
         )
 

@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/guides/batch. Chat completions (`messag
 The sampling parameters that vLLM's server adds are taken too, `logprobs` and `top_logprobs` of both endpoints, and
 `response_format`, whose schema is always enforced (`strict` or not).
 A body parameter that would change the answer and that is not supported raises InvalidRequest by its name: none is
-dropped silently. `model` is not used (the job's model answers) and rides along, as do `method`, `url` and the
+dropped silently. `model` is not used (the job's model answers) and is passed through, as are `method`, `url` and the
 parameters that do not change the answer.
 """
 

@@ -6,11 +6,11 @@ Three shapes of row, recognised in this order:
 2. An object with the prompt column (a string, a list of token ids, or a list of messages), or with `messages`.
 3. A bare JSON string.
 
-Of an object these names are ours, everything else is a further column and rides along untouched:
+Of an object these names are ours, everything else is a further column and is passed through unchanged:
 
 - the id column, `id` by default, else `custom_id`: a string or an integer,
 - the prompt column, `prompt` by default, or `messages`; of documents `text`, `document`, `prompt`; with a template
-  (prompt_template.py) no column is, and those that it names ride along too,
+  (prompt_template.py) no column is, and those that it names are passed through too,
 - SamplingParams' own field names (max_tokens, temperature, logit_bias, …: docs/reference/sampling.md lists them) and
   `sampling_params`, an object of them that wins over the former, or a text that is its JSON, as `constraint` may be;
   `row_params=False` leaves all of these to the columns.

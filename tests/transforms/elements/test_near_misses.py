@@ -29,7 +29,7 @@ def test_a_misspelt_parameter_of_a_file_is_told_once_and_its_rows_are_counted(
     (tmp_path / "b.csv").write_text("prompt,max_token\na,5\n")
     with caplog.at_level(logging.WARNING), pipeline() as p:
         _ = p | ReadPrompts(f"{tmp_path}/*", row_params=row_params)
-    told = ["column 'max_token' is no parameter and rides along: is max_tokens meant?"] if row_params else []
+    told = ["column 'max_token' is no parameter and is passed through: is max_tokens meant?"] if row_params else []
     assert [each.split(" (")[0] for each in warned(caplog)] == told
     assert counted_near_misses(counters(p.result)) == ({MAX_TOKENS: 8} if row_params else {})
 
