@@ -273,7 +273,7 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
 
 
 def _decoded(row: dict[str, str]) -> dict[str, Any]:
-    """What is shown of a row of CSV, as JSON lines have it. An answer's number cannot be told from its digits as text."""
+    """What is shown of a row of CSV, as JSON lines have it. A number and its digits as text look the same."""
     if "confidences" in row:
         return {name: cell if name == "id" else _value_of(cell) for name, cell in row.items()}
     nested = {name: msgspec.json.decode(row[name]) for name in ("probabilities", "labels") if row.get(name)}
