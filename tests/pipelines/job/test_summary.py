@@ -104,10 +104,8 @@ def test_it_names_the_place_that_dead_letters_are_really_in(letters_to: str | No
 
 def test_it_warns_of_columns_that_look_like_misspelt_parameters() -> None:
     found = dataclasses.replace(outcome(), near_misses={NearMiss("max_token", "max_tokens"): 1200})
-    assert any(
-        line.startswith("warning:      column 'max_token' of 1,200 rows is no parameter and is passed through: is max_tokens")
-        for line in summary_lines(found)
-    )
+    warned = "warning:      column 'max_token' of 1,200 rows is no parameter and is passed through: is max_tokens"
+    assert any(line.startswith(warned) for line in summary_lines(found))
 
 
 def test_it_warns_of_settings_of_the_engine_that_did_not_hold() -> None:

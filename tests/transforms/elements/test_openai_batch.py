@@ -163,7 +163,7 @@ def test_a_body_that_is_no_object_makes_a_batch_row_all_the_same(body: Any) -> N
     row = {"custom_id": "a", "body": body}
     assert openai_batch.is_batch_row(row)
     assert openai_batch.endpoint_of(row) == openai_batch.CHAT_URL
-    with pytest.raises(InvalidRequest, match="^body=.*: takes an object$"):
+    with pytest.raises(InvalidRequest, match=r"^body=.*: takes an object$"):
         parse_row(row, RowShape(), position="file:0")
     assert openai_batch.is_batch_row({"url": openai_batch.CHAT_URL, "body": body})
     assert not openai_batch.is_batch_row({"url": "https://host/page", "body": body})
