@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..wire.config import Option
-from ..wire.conversion import unknown
+from ..wire.conversion import nearest, unknown
 from ..wire.errors import ConfigError
 
 _SHOWN = 20
@@ -15,15 +16,20 @@ _WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 
 
 def check_names(
-    options: Mapping[str, Option], known: Collection[str], engine: str, decided: Mapping[str, str] | None = None
+    options: Mapping[str, Option],
+    known: Collection[str],
+    engine: str,
+    decided: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Raises ConfigError for an option that the engine lacks, or that a setting of ModelConfig decides: `decided` has
     the setting of each such option.
     """
+    free = [name for name in known if name not in decided]
     for name in options:
         if name not in known:
-            raise ConfigError(f"backend_options: {unknown(name, known, what=f'option of {engine}', most=_SHOWN)}")
-        if decided and name in decided:
+            told = unknown(name, free, what=f"option of {engine}", near=lambda text: nearest(text, known), most=_SHOWN)
+            raise ConfigError(f"backend_options: {told}")
+        if name in decided:
             raise ConfigError(f"backend_options: {name}: is decided by the setting {decided[name]}")
 
 

@@ -32,6 +32,8 @@ def test_a_long_list_of_options_ends_with_a_whole_name_and_how_many_more_there_a
 
 def test_a_name_that_was_meant_and_one_that_a_setting_decides_are_told() -> None:
     assert told(check_names, {"optoin_7": 1}, MANY, "vLLM").endswith("did you mean option_7?")
+    others = told(check_names, {"zzz": 1}, MANY[:3], "vLLM", {"option_1": "dtype"})
+    assert others.endswith("takes option_0, option_2")
     decided = told(check_names, {"option_7": 1}, MANY, "vLLM", {"option_7": "dtype"})
     assert decided == "backend_options: option_7: is decided by the setting dtype"
 
