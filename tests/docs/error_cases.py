@@ -23,6 +23,7 @@ BEGINS, ENDS = "<!-- the commands' errors: `make errors` writes them -->", "<!--
 FILES = {
     "rows.jsonl": '{"id": "a", "prompt": "Hello"}\n',
     "rows.csv": "id,question\n1,Hello\n",
+    "twice.csv": "id,prompt,prompt\n1,Hello,Hi\n",
     "bad.jsonl": "{not JSON\n",
     "doc.txt": "A document.\n",
     "list.json": "[1, 2]",
@@ -169,6 +170,7 @@ CASES: dict[str, list[str]] = {
     ],
     "Sampling": [
         "run --input rows.jsonl --max_tokens 0",
+        "run --input rows.jsonl --max_tokens 10000000000000000000",
         "run --input rows.jsonl --temperature -1",
         "run --input rows.jsonl --top_p 2",
         "run --input rows.jsonl --top_k -2",
@@ -250,6 +252,7 @@ CASES: dict[str, list[str]] = {
         "plan --input rows.jsonl --tokens_per_second 100 --trial rows.jsonl --output_tokens 5",
         "plan --input rows.jsonl --tokens_per_second 100 --trial rows.jsonl",
         "plan --input bad.jsonl --tokens_per_second 100",
+        "plan --input twice.csv --tokens_per_second 100",
         "plan --input rows.jsonl --tokens_per_second 100 --model model.gguf --backend llama_cpp",
         "plan --input rows.jsonl --tokens_per_second 100 --model gpt-4o --endpoint http://host",
         "plan --input rows.jsonl --tokens_per_second 100 --backend openvino --gpu l4",
@@ -269,6 +272,7 @@ CASES: dict[str, list[str]] = {
         "show rows.jsonl#1",
         "show rows.csv@0",
         "show rows.csv#9",
+        "show twice.csv#1",
         "show absent.jsonl@0",
         "ps --jsn",
         "ps everything",

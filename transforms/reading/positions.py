@@ -54,16 +54,19 @@ def find_row(position: Position, shape: RowShape, named_format: str | None = Non
     if (position.mark == LINE_MARK) != (form in ("jsonl", "text")):
         takes = f"{ROW_MARK}<row>" if position.mark == LINE_MARK else f"{LINE_MARK}<byte>"
         raise ConfigError(f"{position}: takes <path>{takes} for {form}")
+    missing = ""
     try:
         for part in _ranges(position, form):
             for row in read_range(part, shape):
                 if row.source == str(position):
                     return row
+                if isinstance(row, DeadLetter) and row.source == position.path:
+                    missing = missing or row.reason
     except FileNotFoundError:
         raise ConfigError(f"{position}: there is no file {position.path}") from None
     except (OSError, BeamIOError) as error:
         raise ConfigError(f"{position.path}: {error}") from None
-    raise ConfigError(f"no row begins at {position}: takes what an id or a dead letter names")
+    raise ConfigError(f"no row begins at {position}: {missing or 'takes what an id or a dead letter names'}")
 
 
 def _ranges(position: Position, form: InputFormat) -> Iterator[FileRange]:

@@ -44,7 +44,8 @@ def letter(error: RequestError, position: str, row: Any, identity: str = "") -> 
 
 def file_letter(path: str, reason: str) -> DeadLetter:
     """The letter of a file, or of a part of one."""
-    return letter(UnreadableFile(" ".join(reason.split())), path, None)
+    line = "".join(each if each.isprintable() else " " for each in reason)  # what read the file may have lines to say
+    return letter(UnreadableFile(" ".join(line.split())), path, None)
 
 
 def without_prefix(error: Exception) -> str:

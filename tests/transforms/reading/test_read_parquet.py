@@ -157,7 +157,7 @@ def test_a_damaged_row_group_costs_its_own_rows_alone(tmp_path: Path) -> None:
     (reason,) = reasons(rows)
     assert reason.startswith("row group 4 of 5: it is damaged (")
     assert reason.endswith("; rows 7 to 8 are missing, those of other row groups are read")
-    assert "\n" not in reason
+    assert reason.isprintable()
 
 
 def test_a_damaged_footer_is_one_dead_letter(tmp_path: Path) -> None:
@@ -169,4 +169,4 @@ def test_a_damaged_footer_is_one_dead_letter(tmp_path: Path) -> None:
     data[-8 - length : -8 - length + 8] = b"\xff" * 8
     path.write_bytes(data)
     assert texts(rows := read(path)) == ["UnreadableFile"]
-    assert "\n" not in reasons(rows)[0]
+    assert reasons(rows)[0].isprintable()
