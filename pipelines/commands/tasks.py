@@ -13,8 +13,10 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 
+from millrace.transforms.elements.repeated_ids import CountRepeatedIds
 from millrace.transforms.requests.model_transform import ModelTransform
 from millrace.transforms.requests.row_transform import RowTransform
+from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
 
 from ..edge import at_the_edge
@@ -22,7 +24,7 @@ from ..flags.options import JobOptions, parse
 from ..flags.tasks import TaskName
 from ..job.run import run_job
 from ..places.endpoints import files_of, reader, schema_of, writer
-from ..places.provenance import note_settings
+from ..places.provenance import has_other_template, note_settings
 
 
 def build(pipeline: beam.Pipeline, options: JobOptions, transform: ModelTransform | None = None) -> Any:
@@ -31,15 +33,25 @@ def build(pipeline: beam.Pipeline, options: JobOptions, transform: ModelTransfor
     transform = transform or transform_of(options)
     prompts, unreadable = pipeline | "Read" >> read
     files = files_of(options)
+    if not options.is_stream:
+        _ = prompts | "Repeated ids" >> CountRepeatedIds()
     if options.if_exists == "resume" and files is not None and not options.source.is_broker:
-        skip = SkipCompleted(str(options.output), output_format=options.output_format, schema=schema_of(options))
-        prompts = prompts | "Skip" >> skip
+        prompts = prompts | "Skip" >> _skip(options, files)
     transform.with_resource_hints(**options.resource_hints)
     results, failed = prompts | type(transform).__name__ >> transform.with_exception_handling()
     written = (results, failed, unreadable) | "Write" >> write
     if files is not None:
         note_settings(files, options)
     return written
+
+
+def _skip(options: JobOptions, files: OutputFiles) -> SkipCompleted:
+    return SkipCompleted(
+        str(options.output),
+        output_format=options.output_format,
+        schema=schema_of(options),
+        ids_alone=has_other_template(files, options),
+    )
 
 
 def transform_of(options: JobOptions) -> ModelTransform:

@@ -36,6 +36,8 @@ _BY_NAME = ("properties", "$defs", "definitions")
 """Keywords of a JSON Schema whose keys are names."""
 _FLAGS = {"kinds": "schema"}
 """The flag of each setting whose flag has another name."""
+_TEMPLATE = "template"
+"""May change, and is noted so that --resume knows whether it compares prompts of one template."""
 _SHOWN = 60
 """Characters of a setting that is told."""
 _log = logging.getLogger(__name__)
@@ -56,13 +58,19 @@ def check_settings(files: OutputFiles, options: JobOptions) -> None:
             raise ConfigError(_refusal(name, value, earlier[name], files))
 
 
+def has_other_template(files: OutputFiles, options: JobOptions) -> bool:
+    """Whether the prompts of a resumed job are made by another template than the noted one: no row is then the same."""
+    noted = _noted(files)
+    return noted is not None and msgspec.json.decode(noted).get(_TEMPLATE) != options.template
+
+
 def note_settings(files: OutputFiles, options: JobOptions) -> None:
     """Write them down, before the job writes rows; what a resumed job found there holds. Raises ConfigError."""
     if options.if_exists == "resume" and _has_rows(files):
         return
     try:
         with create(files.settings) as stream:
-            stream.write(msgspec.json.encode(_settings(options)) + b"\n")
+            stream.write(msgspec.json.encode(_settings(options) | {_TEMPLATE: options.template}) + b"\n")
     except OSError as error:
         raise ConfigError(
             f"--output {options.output}: no file can be made there: {error.strerror or error}; takes another folder"

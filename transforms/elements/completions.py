@@ -66,6 +66,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
     @property
+    def prompt_hash(self) -> str:
+        """16 hex digits of the content and the row's own parameters; the id is no part of it."""
+        return self.content_id[:16]
+
+    @property
     def content_id(self) -> str:
         """An id for prompts without one: the same in any process for equal content and parameters."""
         return content_id((self.content, self.params))
@@ -162,6 +167,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Positions in `token_ids` whose token was the only one that the constraint allowed."""
     choices: list[Choice] = []
     """With `n` over 1 all answers, the first among them."""
+    prompt_hash: str = ""
+    """16 hex digits of the prompt and the row's own parameters, by which `--resume` tells rows of one id apart."""
     columns: dict[str, Any] = {}
     """The prompt's further columns."""
     endpoint: str = ""

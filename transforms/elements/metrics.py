@@ -29,6 +29,8 @@ METRICS = {
     "model_changes": "Changes of the model while the job ran, counted in each worker process.",
     "failed_model_change:ERROR": "Changes of the model that failed, by the error's class.",
     "near_miss:COLUMN:PARAMETER": "Rows with a column whose name resembles a sampling parameter's.",
+    "repeated_id:ID": "Rows with the id of another row of the job.",
+    "answered_id:ID": "Rows of a resumed job with the id of a row that was answered before, and another prompt.",
     "unmet_setting:JSON": "Settings of engine or manager that the job asked for and does not get.",
     "ttft_ms": "From the manager's receipt of a request to its first token.",
     "latency_ms": "From a request's submission to its result, as the worker sees them.",

@@ -47,6 +47,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the model that answered, as it was given."""
     revision: str = ""
     """Contents of the model: a hub's commit, or a hash of a folder's or a bucket's files."""
+    prompt_hash: str = ""
+    """16 hex digits of the prompt and the row's own parameters, by which `--resume` tells rows of one id apart."""
     columns: dict[str, Any] = {}
     """The row's further columns."""
 

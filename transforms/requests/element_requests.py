@@ -12,6 +12,7 @@ from time import time as wall_clock
 from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, TypeAlias
 
 import apache_beam as beam
+import msgspec
 from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
@@ -165,6 +166,7 @@ class ElementRequests:
             result = self._task.element(request.prompt, answer, client.model, client.info.revision)
         except RequestError as error:
             return self._request_failed(request, error, client, getattr(answer, "text", ""))
+        result = msgspec.structs.replace(result, prompt_hash=request.prompt.prompt_hash)
         self._metrics.finished(result)
         return _output(result, request.key_part, request.element)
 

@@ -31,6 +31,7 @@ def completion_row(completion: Completion) -> dict[str, Any]:
         "custom_id": completion.id,
         "response": {"status_code": 200, "request_id": f"req_{_hash(completion)}", "body": _body(completion)},
         "error": None,
+        **({"prompt_hash": completion.prompt_hash} if completion.prompt_hash else {}),
         **({"columns": columns} if columns else {}),
     }
 

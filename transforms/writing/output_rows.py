@@ -2,7 +2,7 @@
 
     {"id", "text", "finish_reason", ["stop_reason", "closed_at",]
      "usage": {"prompt_tokens", "cached_tokens", "completion_tokens"},
-     "timings": {"queued", "first_token", "finished", "latency"}, "model", "revision",
+     "timings": {"queued", "first_token", "finished", "latency"}, "model", "revision", "prompt_hash",
      ["error": {"kind", "message"},] "columns": {…}, ["logprobs": [{"token", "token_id", "logprob", "top_logprobs":
      [{"token", "token_id", "logprob"}, …]}, …],]
      ["choices": [{"text", "finish_reason", ["stop_reason", "closed_at",] ["logprobs"]}, …]]}
@@ -63,6 +63,7 @@ PARQUET_SCHEMA = pa.schema(
         ),
         pa.field("model", pa.string()),
         pa.field("revision", pa.string()),
+        pa.field("prompt_hash", pa.string()),
         pa.field("error", pa.struct([("kind", pa.string()), ("message", pa.string())])),
         pa.field("columns", pa.string()),
         pa.field("logprobs", _LOGPROBS),
@@ -71,14 +72,14 @@ PARQUET_SCHEMA = pa.schema(
 )
 
 
-COMMON_FIELDS = [PARQUET_SCHEMA.field(name) for name in ("usage", "timings", "model", "revision", "columns")]
+_COMMON = ("usage", "timings", "model", "revision", "prompt_hash", "columns")
+COMMON_FIELDS = [PARQUET_SCHEMA.field(name) for name in _COMMON]
 """What rows of every kind end with."""
 
 
 def _task_schema(result: pa.Field) -> pa.Schema:
     """That of completions, with another result."""
-    kept = ("finish_reason", "usage", "timings", "model", "revision", "columns")
-    return pa.schema([PARQUET_SCHEMA.field("id"), result, *(PARQUET_SCHEMA.field(name) for name in kept)])
+    return pa.schema([PARQUET_SCHEMA.field("id"), result, PARQUET_SCHEMA.field("finish_reason"), *COMMON_FIELDS])
 
 
 _SCORES = [
@@ -134,6 +135,8 @@ def _found(result: Result) -> dict[str, Any]:
 def _common(result: Completion | Result) -> dict[str, Any]:
     """What every result may have."""
     row: dict[str, Any] = {"usage": result.usage, **_maker(result)}
+    if result.prompt_hash:
+        row["prompt_hash"] = result.prompt_hash
     if result.timings is not None:
         row["timings"] = msgspec.to_builtins(result.timings) | {"latency": result.latency}
     return row

@@ -17,6 +17,7 @@ from apache_beam.io.filesystems import FileSystems
 from millrace.model_manager.wire.messages import FinishReason
 
 from ..elements.completions import Prompt
+from ..elements.repeated_ids import AnsweredIds
 from ..files.file_systems import create, rename
 from ..files.formats import OutputFormat
 from ..files.lines import read_lines
@@ -27,10 +28,14 @@ from .output_rows import write_rows
 
 _MAX_LINE = 1 << 30
 _DIGEST = 16
+_HASH = 8
+_ENTRY = _DIGEST + _HASH
 
 
 class _Row(msgspec.Struct):
     id: str
+    prompt_hash: str | None = None
+    """None or empty in rows of RunInference, and of versions that did not write it."""
     finish_reason: str = FinishReason.STOP
     """Rows of a user's type have none, and are there only where they are complete."""
 
@@ -43,17 +48,31 @@ class _Row(msgspec.Struct):
 class SkipCompleted(beam.PTransform):
     """Drops the prompts whose completions an earlier output holds. Failed prompts are tried again.
 
+    A completion counts for the prompts of its id whose content and own parameters it answers (`prompt_hash`). A prompt
+    that shares the id of a completion and says something else is not skipped; it is counted for the job's summary.
+
     When applied, it first makes files of the complete rows that an interrupted run left. If that run had --overwrite,
-    the files that it was to replace do not count, and are removed when this run is done. Every worker holds the ids as
-    hashes of 16 bytes. Where prompts share an id, one completion counts for all.
+    the files that it was to replace do not count, and are removed when this run is done. Every worker holds the ids and
+    contents as hashes, 24 bytes a row.
     """
 
-    def __init__(self, output: str, *, output_format: str | None = None, schema: pa.Schema | None = None) -> None:
-        """As for WriteCompletions."""
+    def __init__(
+        self,
+        output: str,
+        *,
+        output_format: str | None = None,
+        schema: pa.Schema | None = None,
+        ids_alone: bool = False,
+    ) -> None:
+        """`ids_alone`: a completion counts for every prompt of its id, for prompts that another template makes now.
+
+        The others are as for WriteCompletions.
+        """
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)
         self._files = OutputFiles(prefix)
         self._schema = schema
+        self._ids_alone = ids_alone
 
     def expand(self, prompts: Any) -> Any:
         salvage(self._files, self._format, self._schema)
@@ -61,35 +80,43 @@ class SkipCompleted(beam.PTransform):
             prompts.pipeline
             | "Earlier files" >> beam.Create(self._files.current("completions"))
             | "Spread" >> beam.Reshuffle()
-            | "Their ids" >> beam.Map(lambda path: b"".join(map(_digest, completed_ids(path))))
+            | "Their ids" >> beam.Map(lambda path: b"".join(map(_entry, completed_rows(path))))
             | "All ids" >> beam.CombineGlobally(_joined)
         )
-        return prompts | "Skip" >> beam.ParDo(_Skip(), beam.pvalue.AsSingleton(done)).with_output_types(Prompt)
+        return prompts | "Skip" >> beam.ParDo(_Skip(self._ids_alone), beam.pvalue.AsSingleton(done)).with_output_types(Prompt)
 
 
 class _Skip(beam.DoFn):
-    def __init__(self) -> None:
+    def __init__(self, ids_alone: bool) -> None:
+        self._ids_alone = ids_alone
+        self._other = AnsweredIds()
         self._raw: bytes | None = None
 
     def process(self, prompt: Prompt, done: bytes) -> Iterator[Prompt]:
         if done is not self._raw:
-            self._raw, self._ids = done, IdSet(done)
-        if prompt.id not in self._ids:
+            self._raw, self._answered = done, Answered(done)
+        hashes = self._answered.hashes(prompt.id)
+        if not hashes:
+            yield prompt
+        elif not (self._ids_alone or hashes & {0, _number(prompt.prompt_hash)}):
+            self._other.count(prompt.id)
             yield prompt
 
 
-class IdSet:
-    """Ids by their hashes, 16 bytes each."""
+class Answered:
+    """Completed rows: 16 bytes of hash for each id, 8 for what it says."""
 
-    def __init__(self, digests: bytes) -> None:
-        """`digests`: the digests of all ids, one after the other."""
-        pairs = np.frombuffer(digests, dtype="u8").reshape(-1, 2)
-        self._pairs = pairs[np.argsort(pairs[:, 0])]
+    def __init__(self, entries: bytes) -> None:
+        """`entries`: those of all rows, one after the other."""
+        rows = np.frombuffer(entries, dtype="u8").reshape(-1, _ENTRY // 8)
+        self._rows = rows[np.argsort(rows[:, 0])]
 
-    def __contains__(self, identity: str) -> bool:
+    def hashes(self, identity: str) -> set[int]:
+        """The prompt hashes of the completions of an id; 0 is one that is not known."""
         high, low = np.frombuffer(_digest(identity), dtype="u8")
-        begin, end = (int(np.searchsorted(self._pairs[:, 0], high, side)) for side in ("left", "right"))
-        return bool((self._pairs[begin:end, 1] == low).any())
+        begin, end = (int(np.searchsorted(self._rows[:, 0], high, side)) for side in ("left", "right"))
+        near = self._rows[begin:end]
+        return {int(each) for each in near[near[:, 1] == low, 2]}
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
@@ -100,19 +127,33 @@ def _digest(identity: str) -> bytes:
     return hashlib.blake2b(identity.encode(), digest_size=_DIGEST).digest()
 
 
+def _entry(row: _Row) -> bytes:
+    return _digest(row.id) + _number(row.prompt_hash).to_bytes(_HASH, "little")
+
+
+def _number(prompt_hash: str | None) -> int:
+    return int(prompt_hash, 16) if prompt_hash else 0
+
+
 def completed_ids(path: str) -> Iterator[str]:
     """The ids of the completions that a finished shard holds."""
+    return (row.id for row in completed_rows(path))
+
+
+def completed_rows(path: str) -> Iterator[_Row]:
+    """The completions that a finished shard holds."""
     with open_file(path) as stream:
         if path.endswith(".parquet"):
             file = pq.ParquetFile(stream, page_checksum_verification=True)
             names = [name for name in _Row.__struct_fields__ if name in file.schema_arrow.names]
             for batch in file.iter_batches(columns=names):
-                yield from (row["id"] for row in batch.to_pylist() if _Row(**row).completed)
+                yield from (row for row in (_Row(**each) for each in batch.to_pylist()) if row.completed)
         elif path.endswith(".csv"):
-            yield from (row["id"] for row in read_csv(stream) if row.get("finish_reason") != FinishReason.ERROR)
+            rows = (msgspec.convert(each, _Row) for each in read_csv(stream))
+            yield from (row for row in rows if row.completed)
         else:
             rows = (msgspec.json.decode(line, type=_Row) for line in stream)
-            yield from (row.id for row in rows if row.completed)
+            yield from (row for row in rows if row.completed)
 
 
 def count_completed(output: str) -> int:
@@ -121,10 +162,10 @@ def count_completed(output: str) -> int:
 
 
 def salvage(files: OutputFiles, output_format: OutputFormat, schema: pa.Schema | None = None) -> int:
-    """Make a finished shard of the complete rows of an interrupted run, each id once; returns how many there were."""
+    """Make a finished shard of the complete rows of an interrupted run, each once; returns how many there were."""
     left = files.interrupted("completions")
     if left:
-        known = {_digest(identity) for path in files.current("completions") for identity in completed_ids(path)}
+        known = {_entry(row) for path in files.current("completions") for row in completed_rows(path)}
         label = files.next_label() if files.existing("completions") else ""
         target = files.shard("completions", [label, "salvaged"], 0, 1, output_format)
         count = _write_salvaged(files, _new_rows(left, known), target, schema)
@@ -137,8 +178,8 @@ def _new_rows(left: list[str], known: set[bytes]) -> Iterator[bytes]:
         with open_file(path) as stream:
             for line in read_lines(stream, limit=_MAX_LINE):
                 row = _complete_row(line.data)
-                if row is not None and row.completed and _digest(row.id) not in known:
-                    known.add(_digest(row.id))
+                if row is not None and row.completed and (entry := _entry(row)) not in known:
+                    known.add(entry)
                     yield line.data + b"\n"
 
 

@@ -25,7 +25,7 @@ JSON_TEXT = {b"millrace": b"json"}
 """Metadata of a field that holds any JSON, as text."""
 _OURS = frozenset(
     ("id", "confidence", "confidences", "spans", "finish_reason", "usage", "timings", "model", "revision")
-) | {"columns"}
+) | {"prompt_hash", "columns"}
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 
 

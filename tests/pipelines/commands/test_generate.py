@@ -132,3 +132,22 @@ def test_three_workers_share_one_manager_and_one_engine(runtime: Path, tmp_path:
     assert sorted(process.role for process in status.processes if process.role != "client") == ["engine", "manager"]
     assert [(model.model, model.restarts) for model in status.models] == [("millrace-tiny", 0)]
     assert [job.finished for job in status.jobs] == [600]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_rows_that_share_ids_are_all_answered_and_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = tmp_path / "a.jsonl", tmp_path / "b.csv"
+    one.write_text("".join(json.dumps({"id": f"x{number}", "prompt": f"a{number}"}) + "\n" for number in range(5)))
+    two.write_text("id,prompt\n" + "".join(f"x{number},b{number}\n" for number in range(5)))
+    assert run(str(one), tmp_path) == 0
+    assert "warning" not in capsys.readouterr().out
+    both = ["--input", str(one), str(two)]
+    assert run(str(one), tmp_path, *both, "--resume") == 0
+    shown = capsys.readouterr().out
+    assert "warning:      5 rows had the id of another row, such as x" in shown
+    assert "warning:      5 rows had the id of a row that was answered before, such as x" in shown
+    assert len(rows_of(tmp_path, "out/c-*.jsonl")) == 10
+    assert run(str(one), tmp_path, *both, "--resume") == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert run(str(one), tmp_path, "--resume", "--template", "Say {prompt}") == 0
+    assert "nothing to do" in capsys.readouterr().out, "a better template is for what failed"

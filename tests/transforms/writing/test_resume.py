@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import EngineLost
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.generate import Generate
 from millrace.transforms.writing.output_files import OutputFiles
-from millrace.transforms.writing.resume import IdSet, SkipCompleted, _digest, completed_ids, salvage
+from millrace.transforms.writing.resume import Answered, SkipCompleted, _entry, _Row, completed_ids, salvage
 from millrace.transforms.writing.write_completions import WriteCompletions
 from tests.transforms.clients import PickyClient
 from tests.transforms.running import check, pipeline
@@ -132,17 +132,49 @@ def test_files_that_an_interrupted_overwriting_run_had_finished_are_kept(tmp_pat
     assert files.superseded() == {str(tmp_path / "out-00001-of-00002.jsonl")}
 
 
+def answered(*rows: tuple[str, str | None]) -> Answered:
+    return Answered(b"".join(_entry(_Row(id=identity, prompt_hash=prompt)) for identity, prompt in rows))
+
+
 @given(st.sets(st.text(st.characters(codec="utf-8"))), st.sets(st.text(st.characters(codec="utf-8"))))
-def test_an_id_set_holds_what_was_put_in(inside: set[str], other: set[str]) -> None:
-    ids = IdSet(b"".join(map(_digest, inside)))
-    assert all(identity in ids for identity in inside)
-    assert not any(identity in ids for identity in other - inside)
+def test_answered_rows_are_known_by_their_ids(inside: set[str], other: set[str]) -> None:
+    rows = answered(*((identity, "0f") for identity in inside))
+    assert all(rows.hashes(identity) == {15} for identity in inside)
+    assert not any(rows.hashes(identity) for identity in other - inside)
 
 
-def test_an_id_set_of_thousands_tells_all_apart() -> None:
-    ids = IdSet(b"".join(_digest(f"row:{number}") for number in range(20_000)))
-    assert all(f"row:{number}" in ids for number in range(20_000))
-    assert not any(f"other:{number}" in ids for number in range(20_000))
+def test_thousands_of_answered_rows_are_told_apart() -> None:
+    rows = answered(*((f"row:{number}", f"{number:x}") for number in range(1, 20_000)))
+    assert all(rows.hashes(f"row:{number}") == {number} for number in range(1, 20_000))
+    assert not any(rows.hashes(f"other:{number}") for number in range(20_000))
+
+
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
+def test_a_row_with_the_id_of_an_answered_one_and_another_prompt_is_answered(
+    tmp_path: Path, output_format: str
+) -> None:
+    output = str(tmp_path / "out")
+
+    def resumed(*prompts: Prompt, **options: Any) -> list[str]:
+        with pipeline() as p:
+            left = p | beam.Create(prompts, reshuffle=False)
+            left = left | SkipCompleted(output, output_format=output_format, **options)
+            completions = left | Generate("m", open_client=PickyClient)
+            _ = completions | WriteCompletions(output, output_format=output_format, if_exists="resume")
+        return written(output)
+
+    first = Prompt(id="a", text="one")
+    assert resumed(first) == ["a"]
+    assert resumed(first, Prompt(id="a", text="two"), ids_alone=True) == ["a"]
+    others = [Prompt(id="a", text="two"), Prompt(id="a", text="one", params={"max_tokens": 3})]
+    assert resumed(first, *others) == ["a", "a", "a"]
+    assert resumed(first, *others) == ["a", "a", "a"], "all are answered now"
+
+
+def test_an_interrupted_run_keeps_all_rows_of_an_id(tmp_path: Path) -> None:
+    rows = [json.loads(line("a")) | {"prompt_hash": each} for each in ("01", "02", "02")]
+    leave(tmp_path, "run", "".join(json.dumps(row) + "\n" for row in rows))
+    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == 2
 
 
 def test_skipping_is_part_of_a_graph(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Rows that share an id, though ids are to be unique: all of them are answered, and the job's summary tells of them.
+
+prompts ─► the ids that rows came with, by hash ─► counted, a part of all hashes at a time ─► counters
+
+Ids that are the row's place are unique, so they are left out. A bundle's ids travel together, and a worker compares
+one part of 64 at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from millrace.model_manager.wire.errors import counted
+
+from .completions import Prompt
+from .metrics import NAMESPACE
+
+_REPEATED, _ANSWERED = "repeated_id:", "answered_id:"
+_PARTS = 64
+_LONGEST = 64
+"""Characters of an id that are told."""
+
+
+class RepeatedIds(NamedTuple):
+    """Rows whose id another row has."""
+
+    rows: int
+    first: str
+    """One of their ids."""
+
+    def of_input(self) -> str:
+        """For people: rows of one input."""
+        return (
+            f"{counted(self.rows, 'row')} had the id of another row, such as {self.first}: each is answered, and the "
+            "output does not tell them apart; give rows ids of their own, or none"
+        )
+
+    def of_resumed(self) -> str:
+        """For people: rows of a resumed job."""
+        return (
+            f"{counted(self.rows, 'row')} had the id of a row that was answered before, such as {self.first}, and "
+            "another prompt: each is answered beside the earlier one"
+        )
+
+
+class CountRepeatedIds(beam.PTransform):
+    """Prompts of an input that has an end → nothing but counters."""
+
+    def expand(self, prompts: Any) -> Any:
+        parts = prompts | "Ids" >> beam.ParDo(_Ids()).with_output_types(tuple[int, list[str]])
+        return parts | "By hash" >> beam.GroupByKey() | "Count" >> beam.FlatMap(_count)
+
+
+class _Ids(beam.DoFn):
+    """(part, ids of the bundle that fall into it)."""
+
+    def start_bundle(self) -> None:
+        self._parts: defaultdict[int, list[str]] = defaultdict(list)
+
+    def process(self, prompt: Prompt) -> None:
+        if prompt.id != prompt.source:
+            self._parts[crc32(prompt.id.encode("utf-8", "surrogatepass")) % _PARTS].append(prompt.id)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        window = GlobalWindow()
+        for part in self._parts.items():
+            yield WindowedValue(part, window.max_timestamp(), [window])
+
+
+def _count(part: tuple[int, Iterable[list[str]]]) -> Iterator[None]:
+    seen: set[str] = set()
+    rows, first = 0, ""
+    for ids in part[1]:
+        for identity in ids:
+            if identity in seen:
+                rows, first = rows + 1, first or identity
+            seen.add(identity)
+    if rows:
+        _counter(_REPEATED, first).inc(rows)
+    yield from ()
+
+
+def _counter(kind: str, identity: str) -> Any:
+    return Metrics.counter(NAMESPACE, kind + identity[:_LONGEST])
+
+
+class AnsweredIds:
+    """Counts rows of a resumed job that have the id of a completion, and another prompt."""
+
+    def __init__(self) -> None:
+        self._first: str | None = None
+
+    def count(self, identity: str) -> None:
+        """All under the first id that comes: no runner should hold a counter for each row."""
+        self._first = identity if self._first is None else self._first
+        _counter(_ANSWERED, self._first).inc()
+
+
+def repeated_ids(counts: Mapping[str, int]) -> RepeatedIds | None:
+    """Of the job's own rows, from the counters of a finished job."""
+    return _found(counts, _REPEATED)
+
+
+def answered_ids(counts: Mapping[str, int]) -> RepeatedIds | None:
+    """Of its rows and earlier ones."""
+    return _found(counts, _ANSWERED)
+
+
+def _found(counts: Mapping[str, int], kind: str) -> RepeatedIds | None:
+    found = {name.removeprefix(kind): rows for name, rows in counts.items() if name.startswith(kind)}
+    return RepeatedIds(sum(found.values()), min(found)) if found else None
