@@ -12,6 +12,7 @@ import time
 from collections import deque
 
 from ..wire.batching import request_batches
+from ..wire.config import ManagerConfig
 from ..wire.errors import ConfigError
 from ..wire.messages import PROTOCOL, Hello, ManagerToClient, Message, Ping, Refused, Submit, Welcome
 from ..wire.transport import Connection, ConnectionLost, ProtocolError, peer_pid_uid
@@ -43,14 +44,18 @@ class Link:
             self.close()
             raise
 
-    def await_welcome(self) -> None:
-        """Raises ConfigError if the manager is of another version, ConnectionLost if it is ending."""
+    def await_welcome(self) -> ManagerConfig:
+        """The settings that the manager runs with.
+
+        Raises ConfigError if the manager is of another version, ConnectionLost if it is ending.
+        """
         answer = self.receive()
         if isinstance(answer, Refused):
             error = answer.error.exception()
             raise error if isinstance(error, ConfigError) else ConnectionLost(str(error))
         if not isinstance(answer, Welcome):
             raise ProtocolError(f"a {type(answer).__name__} in answer to Hello")
+        return answer.settings
 
     def receive(self) -> ManagerToClient:
         """The next message; raises ConnectionLost or ProtocolError."""

@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
 from ..wire.errors import (
     EngineError,
     InvalidRequest,
@@ -41,7 +41,7 @@ from ..wire.messages import (
     Results,
     Submit,
 )
-from ..wire.shared_settings import UnmetSetting, sentence
+from ..wire.shared_settings import UnmetSetting, sentence, unmet_settings
 from ..wire.status import ModelInfo
 from ..wire.transport import ConnectionLost, ProtocolError, encode
 from .attempts import MOST_LOST, Attempts
@@ -242,7 +242,7 @@ class Session:
                 self._link = link
             if self._closing.is_set():
                 return
-            link.await_welcome()
+            self._compare(link.await_welcome())
             link.enqueue(self._opening)
             link.flush()
             while not self._closing.is_set():
@@ -251,6 +251,11 @@ class Session:
             with self._changed:
                 self._link, self._ready, self._limit = None, False, 0
             link.close()
+
+    def _compare(self, in_force: ManagerConfig) -> None:
+        """Before the model is loaded, which may take as long as the manager's own settings let it."""
+        if unmet := unmet_settings(self._settings, in_force):
+            _warn_once(sentence("the manager", unmet))
 
     def _heard(self, link: Link, message: ManagerToClient) -> None:
         match message:
@@ -267,8 +272,8 @@ class Session:
 
     def _resume(self, link: Link, message: ModelReady) -> None:
         """The model is ready: submit the unanswered requests again (none on the first connection)."""
-        if message.unmet:
-            _warn_once(sentence(self._config.model, message.unmet))
+        if of_model := [each for each in message.unmet if each.name in SHARED_SETTINGS]:
+            _warn_once(sentence(self._config.model, of_model))
         with self._changed:
             self.info, self.unmet = message.info, message.unmet
             requests = self._ledger.reconnected()

@@ -54,6 +54,7 @@ class ManagerServer:
     """One manager, from its first client to its end."""
 
     def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
+        self._settings = settings
         self._router = Router(settings, time.monotonic(), visible_gpus(), len(os.sched_getaffinity(0)))
         self._supervisor = Supervisor(settings, self, engine_command)
         self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
@@ -127,7 +128,7 @@ class ManagerServer:
         if (refusal := self._refusal(hello)) is not None:
             connection.send(Refused(refusal.info()))
             return
-        connection.send(Welcome(protocol=PROTOCOL, pid=os.getpid()))
+        connection.send(Welcome(protocol=PROTOCOL, pid=os.getpid(), settings=self._settings))
         client = self._numbers = self._numbers + 1
         self._connections[client], self._pids[client] = connection, pid or hello.pid
         self._router.connect(client, observer=hello.observer)

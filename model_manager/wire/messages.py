@@ -24,7 +24,7 @@ from .sampling import SamplingParams
 from .shared_settings import UnmetSetting
 from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
-PROTOCOL = 4
+PROTOCOL = 5
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
@@ -242,6 +242,8 @@ class Welcome(Message, frozen=True):
 
     protocol: int
     pid: int
+    settings: ManagerConfig = ManagerConfig()
+    """Those in force, which its first client decided."""
 
 
 class ModelReady(Message, frozen=True):

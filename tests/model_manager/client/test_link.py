@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.model_manager.client.link import Link
+from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import PROTOCOL, ClientMessage, Hello, Ping, Refused, Welcome
 from millrace.model_manager.wire.transport import Connection, ConnectionLost
@@ -34,8 +35,8 @@ def test_hello_comes_before_the_first_sign_of_life_even_if_that_is_due_before_th
     link.check(interval=1000.0)
     assert manager.receive() == Hello(protocol=PROTOCOL, pid=os.getpid())
     assert manager.receive() == Ping()
-    manager.send(Welcome(protocol=PROTOCOL, pid=1))
-    link.await_welcome()
+    manager.send(Welcome(protocol=PROTOCOL, pid=1, settings=ManagerConfig(load_timeout=4.0)))
+    assert link.await_welcome().load_timeout == 4.0, "before a model is loaded"
     link.close()
 
 

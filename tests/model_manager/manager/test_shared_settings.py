@@ -95,8 +95,10 @@ def test_settings_of_the_manager_are_told_too(machine: Machine, caplog: pytest.L
     machine.open()
     client = machine.open(ManagerConfig(hang_timeout=30.0), max_num_seqs=16)
     assert client.unmet == [UnmetSetting("max_num_seqs", 16, 8), UnmetSetting("hang_timeout", 30.0, 2.0)]
-    (told,) = warnings(caplog)
-    assert "hang_timeout=2.0 (asked for: 30.0)" in told
+    of_manager, of_model = warnings(caplog)
+    assert "the manager is shared" in of_manager
+    assert "hang_timeout=2.0 (asked for: 30.0)" in of_manager
+    assert "hang_timeout" not in of_model
 
 
 def test_who_loads_a_model_first_gets_what_it_asks_for_and_the_default_asks_for_nothing(
