@@ -64,13 +64,19 @@ class Speed:
             self._samples.popleft()
 
     def line(self, *, waits: bool = False) -> str:
-        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`; or, of a stream, that it waits."""
+        """For example `120 / 500   41.0 prompts/s   1,234 tokens/s   0:09 left`; or, of a stream, that it waits.
+
+        A speed takes two samples, and tokens are told where some are generated: score and embed generate none.
+        """
         last = self._samples[-1]
         prompts, tokens = self._per_second()
         if waits and self.total is None and not prompts and not tokens:
             return f"{last.done:,} done, waiting for more"
-        of = f" / {self.total}" if self.total else ""
-        return f"{last.done:,}{of}   {prompts:,.1f} prompts/s   {tokens:,.0f} tokens/s   {self._left(prompts)}".rstrip()
+        done = f"{last.done:,} / {self.total}" if self.total else f"{last.done:,}"
+        if last.at <= self._samples[0].at:
+            return done
+        speeds = [f"{prompts:,.1f} prompts/s", *([f"{tokens:,.0f} tokens/s"] if last.tokens else [])]
+        return "   ".join(filter(None, [done, *speeds, self._left(prompts)]))
 
     def fraction(self) -> float:
         """Part of the total that is done, 0 to 1."""

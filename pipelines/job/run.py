@@ -14,11 +14,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import grpc
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from apache_beam.options.pipeline_options import PortableOptions
 from apache_beam.runners.portability.portable_runner import PipelineResult as PortableResult
 from apache_beam.runners.runner import PipelineState
@@ -88,7 +90,8 @@ def run_job(options: JobOptions, build: Build) -> int:
             _fetch(options)
             if options.if_exists == "overwrite":
                 _check_model(options)
-            return _run_here(_built(FnApiRunner(), options, build), options, console)
+            before = time.time() - psutil.Process().create_time()
+            return _run_here(_built(FnApiRunner(), options, build), options, console, before)
 
 
 def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
@@ -117,14 +120,16 @@ def _check_model(options: JobOptions) -> None:
         EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
 
 
-def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console) -> int:
+def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console, before: float) -> int:
+    """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
     with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console):
         result = pipeline.run()
         result.wait_until_finish()
     outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
-    print_summary(outcome, options.model, quiet=options.quiet)
+    outcome = replace(outcome, startup=outcome.startup and outcome.startup + before)
+    print_summary(outcome, quiet=options.quiet)
     return outcome.status
 
 
@@ -151,7 +156,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
         outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
         if not options.quiet:
             print("as its runner counted:")
-        print_summary(outcome, options.model, quiet=options.quiet)
+        print_summary(outcome, quiet=options.quiet)
         return outcome.status
     return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
 
@@ -249,7 +254,7 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
             outcome = at_the_stop if at_the_stop.rows_read else outcome_of(result)
-            lines += [] if options.quiet else [*count_lines(outcome), *model_lines(options.model)]
+            lines += [] if options.quiet else count_lines(outcome)
         raise
 
 

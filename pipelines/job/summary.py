@@ -21,6 +21,7 @@ from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
 from millrace.transforms.addresses import Address, Files
 from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
+from millrace.transforms.elements.repeated_ids import RepeatedIds, answered_ids, repeated_ids
 from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.models.summary_counters import counted_unmet, failed_changes
 from millrace.transforms.writing.csv_rows import read_csv
@@ -31,6 +32,8 @@ from .progress import duration
 
 _EXAMPLES = 3
 _WIDTH = 100
+_MEASURABLE = 1.0
+"""Seconds of a job whose speed is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,10 @@ class Outcome:
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
     """The number of rows for each column that may be a misspelt parameter."""
 
+    repeated: RepeatedIds | None = None
+    """Rows with the id of another row of the job."""
+    answered_ids: RepeatedIds | None = None
+    """Rows of a resumed job with the id of another row, which an earlier job answered."""
     unmet_settings: list[UnmetSetting] = field(default_factory=list)
     """Settings of engine or manager that were given and are not in force."""
     failed_changes: list[str] = field(default_factory=list)
@@ -104,6 +111,8 @@ def outcome_of(
         sent_to=_topic(output),
         dead_letters_to=_topic(letters),
         near_misses=counted_near_misses(counts),
+        repeated=repeated_ids(counts),
+        answered_ids=answered_ids(counts),
         unmet_settings=counted_unmet(counts),
         failed_changes=failed_changes(counts),
     )
@@ -139,10 +148,10 @@ def _value(metric: Any) -> Any:
     return metric.committed if metric.committed is not None else metric.attempted
 
 
-def print_summary(outcome: Outcome, model: ModelConfig, *, quiet: bool = False) -> None:
+def print_summary(outcome: Outcome, *, quiet: bool = False) -> None:
     """Print the summary on stdout. `quiet`: print only, in one line on stderr, that every row failed, if so."""
     if not quiet:
-        print("\n".join([*summary_lines(outcome), *model_lines(model)]))
+        print("\n".join(summary_lines(outcome)))
     elif outcome.status:
         message = f"every row failed; dead letters: {_dead_letters(outcome)}"
         print(f"millrace: {' '.join(message.split())}", file=sys.stderr, flush=True)
@@ -163,15 +172,22 @@ def summary_lines(outcome: Outcome) -> list[str]:
     if not outcome.completions:
         kept = " beside the earlier ones" if outcome.earlier_files else ""
         return [f"no results{kept}: every row failed", *_output(outcome)]
-    seconds = max(outcome.seconds, 1e-3)
     return [
-        f"{counted(outcome.completions, 'completion')} in {span(seconds)}, first request to last result: "
-        f"{outcome.completions / seconds:,.1f} prompts/s, {outcome.generated_tokens / seconds:,.0f} tokens/s",
+        f"{counted(outcome.completions, 'completion')} in {span(outcome.seconds)}, first request to last result"
+        f"{_speeds(outcome)}",
         _tokens(outcome),
         *([f"startup:      {span(outcome.startup)} (model load included)"] if outcome.startup else []),
         *_output(outcome),
         *_examples(outcome.files),
     ]
+
+
+def _speeds(outcome: Outcome) -> str:
+    """None of a job of less than a second, which says nothing of a longer one."""
+    if outcome.seconds < _MEASURABLE:
+        return ""
+    tokens = [f"{outcome.generated_tokens / outcome.seconds:,.0f} tokens/s"] if outcome.generated_tokens else []
+    return f": {', '.join([f'{outcome.completions / outcome.seconds:,.1f} prompts/s', *tokens])}"
 
 
 def count_lines(outcome: Outcome) -> list[str]:
@@ -194,6 +210,7 @@ def _output(outcome: Outcome) -> list[str]:
     return [
         f"completions:  {outcome.sent_to or places(outcome.files or outcome.earlier_files)}",
         f"dead letters: {_dead_letters(outcome)}",
+        *_of_ids(outcome),
         *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
         *(f"warning:      {change}" for change in outcome.failed_changes),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
@@ -211,7 +228,17 @@ def _nothing_done(outcome: Outcome) -> list[str]:
     return [
         "nothing to do: the input has no row that is not completed already",
         f"completions:  {places(outcome.earlier_files)}",
+        *_of_ids(outcome),
     ]
+
+
+def _of_ids(outcome: Outcome) -> list[str]:
+    """Warnings of ids that are not unique."""
+    told = [
+        *([outcome.repeated.of_input()] if outcome.repeated else []),
+        *([outcome.answered_ids.of_resumed()] if outcome.answered_ids else []),
+    ]
+    return [f"warning:      {each}" for each in told]
 
 
 def places(files: list[str]) -> str:
@@ -247,6 +274,12 @@ def _shown(row: dict[str, Any]) -> str | None:
     if "probabilities" in row:
         likeliest = max(dict(row["probabilities"]).values(), default=0.0)
         return f"{', '.join(row['labels']) or 'none'} ({likeliest:.2f})"
+    if "scores" in row:
+        best = max(row["scores"], key=lambda score: score["logprob"], default=None)
+        return None if best is None else f"{best['continuation']} ({best['logprob']:.2f}, the likeliest)"
+    if "embedding" in row:
+        vector = row["embedding"]
+        return f"{len(vector):,} numbers, the first {', '.join(f'{each:.3f}' for each in vector[:3])}"
     if "response" in row and "custom_id" in row:
         first = row["response"]["body"]["choices"][0]
         return str(first["text"] if "text" in first else first["message"]["content"])
@@ -272,11 +305,15 @@ def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
         return [msgspec.json.decode(line) for line in islice(stream, count)]
 
 
+_NESTED = ("probabilities", "labels", "scores", "embedding")
+"""Columns that are shown, and hold more than text."""
+
+
 def _decoded(row: dict[str, str]) -> dict[str, Any]:
     """What is shown of a row of CSV, as JSON lines have it. A number and its digits as text look the same."""
     if "confidences" in row:
         return {name: cell if name == "id" else _value_of(cell) for name, cell in row.items()}
-    nested = {name: msgspec.json.decode(row[name]) for name in ("probabilities", "labels") if row.get(name)}
+    nested = {name: msgspec.json.decode(row[name]) for name in _NESTED if row.get(name)}
     return {**row, **nested}
 
 
@@ -289,6 +326,6 @@ def _value_of(cell: str) -> Any:
 
 def _columns(names: list[str]) -> list[str] | None:
     """The columns that are shown; None is all."""
-    if {"confidences", "probabilities"} & {*names}:
+    if {"confidences", *_NESTED} & {*names}:
         return None
     return [name for name in ("id", "text") if name in names]

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.pipelines.job.summary import Outcome, outcome_of, print_summary, summary_lines
 from millrace.transforms.addresses import Files, parse
@@ -38,6 +37,28 @@ def test_counts_and_speeds_leave_the_loading_out() -> None:
     assert first == "10 completions in 10.0 s, first request to last result: 1.0 prompts/s, 100 tokens/s"
     assert second == "2,000 prompt tokens (500 from the cache), 1,000 generated"
     assert third == "startup:      5.0 s (model load included)"
+
+
+def test_a_job_of_less_than_a_second_has_no_speed_and_one_without_tokens_none_of_tokens() -> None:
+    short = summary_lines(dataclasses.replace(outcome(), seconds=0.02))
+    assert short[0] == "10 completions in 0.0 s, first request to last result"
+    scores = summary_lines(dataclasses.replace(outcome(), generated_tokens=0))
+    assert scores[0].endswith("last result: 1.0 prompts/s")
+
+
+@pytest.mark.parametrize("output_format", ["jsonl", "csv"])
+def test_it_shows_scores_and_vectors(tmp_path: Path, output_format: str) -> None:
+    scores = [{"continuation": "no", "logprob": -3.0}, {"continuation": "yes", "logprob": -0.5}]
+    for name, found, shown in (
+        ("scores", scores, "  a: yes (-0.50, the likeliest)"),
+        ("embedding", [0.25, 0.5, 1.0, 2.0], "  a: 4 numbers, the first 0.250, 0.500, 1.000"),
+    ):
+        path = tmp_path / f"{name}-00000-of-00001.{output_format}"
+        line = json.dumps({"id": "a", name: found}) + "\n"
+        if output_format == "csv":
+            line = f"id,{name}\na," + '"' + json.dumps(found).replace('"', '""') + '"\n'
+        path.write_text(line)
+        assert summary_lines(outcome(files=[str(path)]))[-1] == shown
 
 
 def test_it_says_where_the_output_is_and_shows_a_few(tmp_path: Path) -> None:
@@ -147,8 +168,8 @@ def test_it_says_that_there_was_nothing_to_do() -> None:
 def test_of_a_quiet_job_only_that_every_row_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.dead_letters-00000-of-00001.jsonl"
     path.write_text(json.dumps({"id": "a", "error": "InvalidRequest", "reason": "no prompt"}) + "\n")
-    print_summary(outcome(), ModelConfig(model="org/m"), quiet=True)
+    print_summary(outcome(), quiet=True)
     assert capsys.readouterr() == ("", "")
-    print_summary(outcome(0, failed=2, dead=[str(path)]), ModelConfig(model="org/m"), quiet=True)
+    print_summary(outcome(0, failed=2, dead=[str(path)]), quiet=True)
     said = f"every row failed; dead letters: 2 rows in {path}, the first: InvalidRequest: no prompt"
     assert capsys.readouterr() == ("", f"millrace: {said}\n")
