@@ -50,6 +50,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
+    if len(arguments) == 1 and arguments[0] in _JOBS:
+        return _without_input()
     module, _, name = COMMANDS[arguments[0]].partition(":")
     command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
     return command(arguments[1:])
@@ -71,12 +73,21 @@ COMMANDS = {
     "worker-pool": "runners.worker_pool:main",
 }
 """The function that runs each command, by its module."""
+_JOBS = ("run", "score", "embed", "extract", "classify")
+
+
+def _without_input() -> int:
+    """What the parser of the flags would say, without the seconds that Beam's import takes."""
+    from .flags.parser import NO_INPUT
+
+    print(f"millrace: {NO_INPUT}", file=sys.stderr)
+    return 2
 
 
 def _unknown(command: str) -> int:
     from millrace.model_manager.wire.conversion import nearest
 
-    near = nearest(command, COMMANDS)
+    near = nearest(command, [*COMMANDS, "--version", "--help"])
     hint = f"did you mean {near}?" if near else f"takes {', '.join(COMMANDS)}"
     print(f"millrace: unknown command {command!r}: {hint}", file=sys.stderr)
     return 2

@@ -6,17 +6,18 @@ What it prints is the row as it is in JSONL, the line of a text file, or an obje
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from millrace.transforms.elements.completions import DeadLetter, Prompt
-from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.files.formats import NamedFormat, input_format
-from millrace.transforms.reading.positions import Position, find_row
+from millrace.transforms.reading.row_places import Position
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
+
+if TYPE_CHECKING:
+    from millrace.transforms.elements.completions import DeadLetter, Prompt
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,14 +35,26 @@ def _show(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the file's extension.")
     flags = parser.parse_args(list(arguments))
-    for place in flags.places:
-        position = Position.parse(place)
-        row = find_row(position, RowShape(), flags.input_format)
-        print(_text(row, lines=input_format(position.path, flags.input_format) == "text"))
+    positions = [Position.parse(place) for place in flags.places]
+    for position in positions:
+        position.format(flags.input_format)
+    for position in positions:
+        print(_row(position, flags.input_format))
     return 0
 
 
+def _row(position: Position, named_format: str | None) -> str:
+    """Imports Beam, which takes seconds, once there is a row to look for."""
+    from millrace.transforms.elements.prompt_rows import RowShape
+    from millrace.transforms.reading.positions import find_row
+
+    row = find_row(position, RowShape(), named_format)
+    return _text(row, lines=input_format(position.path, named_format) == "text")
+
+
 def _text(row: Prompt | DeadLetter, *, lines: bool) -> str:
+    from millrace.transforms.elements.completions import DeadLetter
+
     if isinstance(row, DeadLetter):
         return row.row if isinstance(row.row, str) else msgspec.json.encode(row.row).decode()
     if row.original is not None:

@@ -9,10 +9,12 @@ from typing import NoReturn
 
 from millrace.model_manager.wire.errors import ConfigError
 
+NO_INPUT = "--input is missing: takes one or more files or globs, or a stream"
 _KINDS = {"int": "an integer", "float": "a number"}
 _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", lambda found: _takes(found, found[3])),
     (r"argument (\S+): invalid (\w+) value: '(.*)'", lambda found: f"{found[1]} {found[3]}: takes {_kind(found[2])}"),
+    (r"argument (\S+): ignored explicit argument '(.*)'", lambda found: f"{found[1]}={found[2]}: takes no value"),
     (r"argument (\S+): expected .*", lambda found: f"{found[1]}: takes a value, got none"),
     (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
     (r"unrecognized arguments: ([^-]\S*).*", lambda found: f"unexpected argument {found[1]!r}: --help lists all"),

@@ -18,9 +18,10 @@ from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.files import object_reads
 from millrace.transforms.reading.count import count_rows
 from millrace.transforms.reading.file_ranges import match_files, split_file
-from millrace.transforms.reading.positions import Position, find_row
+from millrace.transforms.reading.positions import find_row
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.reading.read_rows import read_range
+from millrace.transforms.reading.row_places import Position
 from tests.cloud_storage.bucket import Bucket
 from tests.cloud_storage.faults import ALL_LASTING, ALL_PASSING, CLOUD_STORAGE
 from tests.servers.fake_gcs import downloads, listings, looks

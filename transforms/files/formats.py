@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, cast, get_args
 
-from apache_beam.io.filesystem import CompressionTypes
-
 from millrace.model_manager.wire.errors import ConfigError
 
 InputFormat = Literal["jsonl", "text", "csv", "parquet", "file"]
@@ -30,6 +28,8 @@ _COMPRESSIONS = (".gz", ".bz2", ".zst", ".zstd", ".xz", ".lzma", ".deflate")
 
 def is_compressed(path: str) -> bool:
     """Whether Beam decompresses a file of this name."""
+    from apache_beam.io.filesystem import CompressionTypes  # Beam takes seconds to import, and a name's check none
+
     return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
 
 

@@ -19,7 +19,6 @@ from ..elements.prompt_rows import CONSTRAINTS, NESTED_PARAMS, SAMPLING_NAMES, R
 from ..files.formats import delimiter
 from .file_ranges import FileRange
 from .row_letters import (
-    ROW_MARK,
     SHOWN,
     UnreadableFile,
     UnreadableRow,
@@ -27,6 +26,7 @@ from .row_letters import (
     prompt_or_letter,
     without_prefix,
 )
+from .row_places import ROW_MARK
 
 _CHUNK = 1 << 20
 _BOM = b"\xef\xbb\xbf"

@@ -17,7 +17,8 @@ from ..elements.prompt_rows import CONSTRAINTS, RowShape, check_types, given_id
 from ..files.input_files import is_damage
 from .arrow_plain import Unconvertible, encoded, plain_rows
 from .file_ranges import FileRange
-from .row_letters import ROW_MARK, SHOWN, UnreadableFile, UnreadableRow, file_letter, letter, prompt_or_letter
+from .row_letters import SHOWN, UnreadableFile, UnreadableRow, file_letter, letter, prompt_or_letter
+from .row_places import ROW_MARK
 
 _BATCH = 256
 

@@ -26,7 +26,6 @@ from .file_ranges import FileRange
 from .read_csv import read_csv
 from .read_parquet import read_parquet
 from .row_letters import (
-    LINE_MARK,
     SHOWN,
     UnreadableFile,
     UnreadableRow,
@@ -35,6 +34,7 @@ from .row_letters import (
     prompt_or_letter,
     without_prefix,
 )
+from .row_places import LINE_MARK
 
 MAX_ROW_BYTES = 16 * 2**20
 _Parse = Callable[[str, RowShape, str], Prompt | DeadLetter]

@@ -11,10 +11,6 @@ from millrace.model_manager.wire.errors import RequestError
 from ..elements.completions import DeadLetter, Prompt
 from ..elements.prompt_rows import RowShape, batch_endpoint, given_id, parse_row, too_deep
 
-LINE_MARK = "@"
-"""Stands before the first byte of a line."""
-ROW_MARK = "#"
-"""Stands before the number of a row."""
 SHOWN = 2000
 """Bytes that a dead letter has of a row that is no object."""
 

@@ -7,8 +7,9 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.reading.positions import Position, find_row
+from millrace.transforms.reading.positions import find_row
 from millrace.transforms.reading.read_prompts import ReadPrompts
+from millrace.transforms.reading.row_places import Position
 from tests.transforms.running import check, pipeline
 
 

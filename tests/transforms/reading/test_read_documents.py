@@ -15,8 +15,9 @@ from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.files.formats import input_format
 from millrace.transforms.reading.count import count_rows
 from millrace.transforms.reading.file_ranges import match_files, split_file
-from millrace.transforms.reading.positions import Position, find_row
+from millrace.transforms.reading.positions import find_row
 from millrace.transforms.reading.read_rows import read_range
+from millrace.transforms.reading.row_places import Position
 
 
 def read(path: Path, named: str = "documents", limit: int = 10_000, **shape: Any) -> list[Prompt | DeadLetter]:
