@@ -90,12 +90,16 @@ def _is_stdout_closed() -> bool:
 def _sentence_and_status(error: Exception) -> tuple[str, int]:
     ours = unwrapped(error)
     if isinstance(ours, ConfigError | ModelError):
-        return _SETTING.sub(r"--\1 \3: ", _OPTIONS.sub("--backend_options: ", str(ours))), 2
+        return _SETTING.sub(_flag, _OPTIONS.sub("--backend_options: ", str(ours))), 2
     if ours is not None:
         return f"the job failed: {ours}", 1
     kind, message = _last_of_trace(error)
     notes = getattr(error, "__notes__", [])
     return "; ".join([f"the job failed: {kind}: {message}", *notes, "--verbose shows where"]), 1
+
+
+def _flag(setting: re.Match[str]) -> str:
+    return f"--{setting[1]} {setting[3] or repr('')}: "
 
 
 def unwrapped(error: BaseException | None) -> MillraceError | None:

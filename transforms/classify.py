@@ -165,7 +165,7 @@ def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[
     if not all(label.strip() for label in given):
         raise ConfigError(f"labels={labels!r}: takes no empty ones")
     if len(given) == 1 and not multiple:
-        raise ConfigError(f"labels={labels!r}: takes two or more, or one with multiple=True (--multiple)")
+        raise ConfigError(f"labels={labels!r}: takes two or more, or one with multiple (--multiple)")
     return dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(given, "")
 
 

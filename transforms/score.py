@@ -86,7 +86,8 @@ class _Scoring:
     def _continuations(self, prompt: Prompt) -> list[str | list[int]]:
         if self._column not in prompt.columns:
             raise InvalidRequest(
-                f"the row has no `{self._column}`: continuations_column names the column that has them"
+                f"the row has no column `{self._column}`: takes the texts to score there, or in the column that "
+                "continuations_column (--continuations_column) names"
             )
         given = prompt.columns[self._column]
         try:

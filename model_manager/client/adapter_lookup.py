@@ -37,7 +37,7 @@ class Adapters:
         if not name:
             return None
         if not self._max_loras:
-            raise InvalidRequest(f"adapter={name!r}: takes a model with max_loras of 1 or more")
+            raise InvalidRequest(f"adapter={name!r}: needs max_loras of 1 or more (--max_loras 1)")
         with self._lock:
             return self._known(name) or self._looked_for(name)
 

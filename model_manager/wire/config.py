@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .backends import BACKENDS
+from .backends import BACKENDS, backend_names
 from .conversion import converted, nearest, unknown
 from .errors import ConfigError
 
@@ -143,14 +143,19 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         guesses = self.num_speculative_tokens
         _check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
         draft, asked = self.draft_model, self.speculation == "draft_model"
-        _check("draft_model", draft, (draft is not None) == asked, "a model if speculation is draft_model, else none")
+        if asked and draft is None:
+            raise ConfigError("speculation='draft_model': takes a model in draft_model too (--draft_model NAME)")
+        if draft is not None and not asked:
+            raise ConfigError(
+                f"draft_model={draft!r}: takes none without speculation=draft_model (--speculation draft_model)"
+            )
         _check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
 
     def _check_backend(self) -> None:
         """Another engine obeys fewer settings, and has options of its own."""
         if self.backend not in BACKENDS:
             meant = nearest(self.backend, BACKENDS)
-            hint = f": did you mean {meant}?" if meant else f": takes one of {', '.join(BACKENDS)}"
+            hint = f": did you mean {meant}?" if meant else f": takes one of {backend_names()}"
             raise ConfigError(f"backend={self.backend!r}{hint}")
         backend = BACKENDS[self.backend]
         for field in msgspec.structs.fields(self):
@@ -235,7 +240,11 @@ def runtime_dir() -> Path:
 
 
 def _no_option(name: str) -> str:
-    return f"{name}: millrace's own engines take none; name another as backend, or use a setting of ModelConfig"
+    meant = nearest(name, ModelConfig.__struct_fields__)
+    setting = (
+        f"did you mean the setting {meant} (--{meant})?" if meant else "name another engine as backend (--backend)"
+    )
+    return f"{name}: millrace's own engines take no such options: {setting}"
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

@@ -29,7 +29,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         usage="%(prog)s [install NAME [--device cpu|cuda]]",
         description="The engines that --backend names; `install` makes the Python environment of one.",
     )
-    parser.add_argument("action", nargs="?", choices=["install"], metavar="install", help="Make an environment anew.")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=["install"],
+        metavar="install",
+        help="Make the Python environment of an engine; one that is there is made again.",
+    )
     parser.add_argument("name", nargs="?", metavar="NAME", help="An engine with packages of its own.")
     parser.add_argument(
         "--device",

@@ -73,10 +73,10 @@ def _check_named(backend: str | None, options: dict[str, Any]) -> None:
             " --endpoint URL asks one that runs"
         )
     if backend == "endpoint" and not options.get("urls"):
-        raise ConfigError("--endpoint is missing: takes one or more URLs of servers")
+        raise ConfigError("--backend endpoint: needs --endpoint URL, with one or more URLs of servers")
     if backend == "server" and not (options.get("command") or options.get("preset")):
         raise ConfigError(
-            "--server_command is missing: takes a server's command, or --backend_options preset=NAME a kind of server"
+            "--backend server: needs --server_command COMMAND, or --backend_options preset=NAME for a kind of server"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from .beam import beam_options, complete
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
 from .from_settings import add_settings, given
-from .parser import FlagParser
+from .parser import NO_INPUT, FlagParser
 from .tasks import TASKS, TaskCommand, TaskName
 
 _MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
@@ -74,7 +75,7 @@ class JobOptions:
     updates: WatchedFile | None = None
     """What names the model while the job runs."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the job's requests in the manager."""
+    """Names the job's requests in the manager, and the job in `millrace ps`."""
     gpu: GpuRequest | None = None
     """GPUs of a worker on Dataflow."""
     dry_run: bool = False
@@ -124,7 +125,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
     beam = beam_options(rest, own_flags)
     if not known.input:
-        raise ConfigError("--input is missing: takes one or more files or globs, or a stream")
+        raise ConfigError(NO_INPUT)
     if known.overwrite and known.resume:
         raise ConfigError("--overwrite and --resume exclude each other: leave one out")
     check_dataflow(known, beam)
@@ -161,6 +162,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         gpu=GpuRequest.parse(known.gpu),
         dry_run=known.dry_run,
         settings=task.read_flags(known, names["task"]),
+        job=f"{task.command} to {known.output}, pid {os.getpid()}, {uuid.uuid4().hex[:16]}",
     )
 
 
@@ -172,8 +174,9 @@ def _check_commands(flags: Sequence[str], task: TaskCommand) -> None:
     for name in names:
         commands = [each.command for each in TASKS.values() if each is not task and name in _flags(each.name)]
         if commands:
-            takers = f"{', '.join(commands)} {'does' if len(commands) == 1 else 'do'}"
-            raise ConfigError(f"{name}: this command does not take it, {takers}")
+            *others, last = commands
+            takers = f"{', '.join(others)} and {last} take it" if others else f"{last} takes it"
+            raise ConfigError(f"{name}: millrace {task.command} does not take it; {takers}")
 
 
 @functools.cache
@@ -233,7 +236,8 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
         help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
     )
     _add_updates(model)
-    sampling = parser.add_argument_group("sampling (rows may carry their own under the same names)")
+    own = "with --row_params rows" if task.documents else "rows"
+    sampling = parser.add_argument_group(f"sampling ({own} may carry their own under the same names)")
     left_out = set(SamplingParams.__struct_fields__) - set(task.parameters)
     names["sampling"] = add_settings(
         sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=task.defaults

@@ -56,7 +56,7 @@ def _has_files(options: JobOptions) -> bool:
 
 def drain_file(options: JobOptions) -> Path:
     """Once this file exists, the workers of this machine read no more of a broker's stream."""
-    return Path(tempfile.gettempdir()) / f"millrace-drain-{options.job}"
+    return Path(tempfile.gettempdir()) / f"millrace-drain-{options.job.split()[-1]}"
 
 
 def files_of(options: JobOptions) -> OutputFiles | None:

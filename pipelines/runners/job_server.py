@@ -24,6 +24,7 @@ _CONNECT_MS = 10_000
 _EMBEDDED = "embed"
 """Beam's name for a job server in this process."""
 _OF_FLINK = "checkpointing_interval"
+_NO_JAR = re.compile(r"\.jar\b")
 _NOT_REACHED = re.compile(
     "(Connect|UnknownHost|UnresolvedAddress|NoRouteToHost)Exception|RuntimeException: UNAVAILABLE"
 )
@@ -70,6 +71,10 @@ def hint_at_workers(options: PipelineOptions) -> Iterator[None]:
         yield
     except Exception as error:
         portable = options.view_as(PortableOptions)
+        if runner_of(options) is FLINK and not portable.job_endpoint and _NO_JAR.search(str(error)):
+            error.add_note(
+                "Beam did not get the jar of Flink's job server: docs/tutorials/flink.md says how to name one"
+            )
         if portable.environment_type == "EXTERNAL" and _NOT_REACHED.search(str(error)):
             error.add_note(
                 f"if that was the worker pool, --environment_config {portable.environment_config} does not name one as "

@@ -46,6 +46,7 @@ FILES = {
 CASES: dict[str, list[str]] = {
     "The command line": [
         "rnu",
+        "--versoin",
         "run",
         "run --input rows.jsonl --max_token 5",
         "run --input rows.jsonl --Max-Tokens 5",
@@ -53,6 +54,7 @@ CASES: dict[str, list[str]] = {
         "run rows.jsonl",
         "run --input rows.jsonl --frobnicate",
         "run --input rows.jsonl --overwrite --resume",
+        "run --input rows.jsonl --overwrite=yes",
         "run --input rows.jsonl --chat maybe",
         "run --input rows.jsonl --temperature warm",
         "run --input rows.jsonl --batch_size 8",
@@ -81,6 +83,7 @@ CASES: dict[str, list[str]] = {
         "run --input rows.csv --prompt_column question --id_column nope",
         "run --input rows.csv --template 'Answer: {questoin}'",
         "run --input rows.jsonl --template Answer",
+        "run --input rows.jsonl --template 'Say {'",
         "run --input rows.jsonl --limit 0",
     ],
     "Output": [
@@ -124,13 +127,17 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --model_updates watch:model.txt --model_updates_every 0",
         "run --input rows.jsonl --adapter mine",
         "run --input rows.jsonl --max_loras -1",
+        "run --input rows.jsonl --speculation draft_model",
+        "run --input rows.jsonl --draft_model millrace-tiny",
     ],
     "Engines": [
         "run --input rows.jsonl --backend vlm",
         "run --input rows.jsonl --backend openvino",
         "run --input rows.jsonl --backend openvino --backend_python absent/python",
         "run --input rows.jsonl --backend_python /usr/bin/python3",
+        "run --input rows.jsonl --backend anything",
         "run --input rows.jsonl --backend_options enforce_eager=true",
+        "run --input rows.jsonl --backend_options max_num_seqs=4",
         "run --input rows.jsonl --backend vllm --backend_options enforce_eager",
         "run --input rows.jsonl --backend ctranslate2 --backend_options inter_thread=2",
         "run --input rows.jsonl --backend ctranslate2 --backend_options enforce_eager=true",

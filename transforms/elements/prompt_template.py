@@ -6,6 +6,7 @@ A place in braces is a column's whole name; `{{` and `}}` are braces. Text stand
 from __future__ import annotations
 
 import functools
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,7 @@ def _parts(template: str) -> Sequence[tuple[str, str | None]]:
         parsed = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ConfigError(
-            f"template={template!r}: {error}: takes {{column}}; a brace is written {{{{ or }}}}"
+            f"template={template!r}: {_why_bad(str(error))}: takes {{column}}; a brace is written {{{{ or }}}}"
         ) from None
     for _, name, spec, conversion in parsed:
         if name is None:
@@ -49,6 +50,12 @@ def _parts(template: str) -> Sequence[tuple[str, str | None]]:
     if not any(name for _, name, _, _ in parsed):
         raise ConfigError(f"template={template!r}: has no column in braces: takes a text such as 'Summarize: {{text}}'")
     return [(literal, name) for literal, name, _, _ in parsed]
+
+
+def _why_bad(parsers: str) -> str:
+    """In words of templates, where Python's are of format strings."""
+    alone = re.match(r"Single '([{}])'|expected '(})'", parsers)
+    return f"a {alone[1] or '{'} stands without its pair" if alone else parsers
 
 
 def filled(template: str, row: Mapping[str, Any]) -> str:

@@ -64,7 +64,8 @@ def chat_with(system: str | None, settings: ModelSettings) -> ModelSettings:
         raise ConfigError("system='': takes the text of a system message")
     if settings.get("chat") is False:
         raise ConfigError(
-            "--system needs the model's chat template, which --chat never (`chat=False`) leaves out: leave one out"
+            f"system={system!r}: needs the model's chat template, which chat=False (--chat never) leaves out: "
+            "leave one out"
         )
     return {**settings, "chat": True}
 
@@ -93,7 +94,7 @@ class ModelTransform(HandlesExceptions):
         self._params = params or SamplingParams()
         check_asked(self._model, task.name, self._params)
         if self._params.adapter and not self._model.max_loras:
-            raise ConfigError(f"adapter={self._params.adapter!r}: takes a model with max_loras of 1 or more")
+            raise ConfigError(f"adapter={self._params.adapter!r}: needs max_loras of 1 or more (--max_loras 1)")
         self._fail_fast = settings.get("fail_fast", False)
         self.job = settings.get("job") or uuid.uuid4().hex
         """Fixed with the graph, so that a bundle's retry has the same."""

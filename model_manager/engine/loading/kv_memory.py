@@ -7,6 +7,7 @@ there is comes in as a number.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 from ...wire.config import ModelConfig
@@ -79,6 +80,14 @@ def check_weights(weight_bytes: int, free: int) -> None:
         )
 
 
+def _size(count: int) -> str:
+    """Bytes for people, in a unit that shows them."""
+    for unit, size in (("GiB", _GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} bytes"
+
+
 def _budget(config: ModelConfig, left: int, share: float) -> int:
     if config.kv_cache_gib is not None:
         return int(config.kv_cache_gib * _GIB)
@@ -88,11 +97,11 @@ def _budget(config: ModelConfig, left: int, share: float) -> int:
 def _refusal(config: ModelConfig, bytes_per_block: int, budget: int, tokens: int) -> str:
     need = -(-tokens // config.block_size) * bytes_per_block
     change = (
-        "set kv_cache_gib higher"
+        f"set kv_cache_gib (--kv_cache_gib) to {math.ceil(need / _GIB * 1000) / 1000} or more"
         if config.kv_cache_gib is not None
         else "use a machine with more memory, or set kv_cache_gib"
     )
     return (
-        f"a KV cache for one sequence of {tokens} tokens takes {need / _GIB:.3f} GiB and {budget / _GIB:.3f} GiB are "
-        f"set aside for it: {change}{' or max_model_len lower' if config.max_model_len is not None else ''}"
+        f"a KV cache for one sequence of {tokens} tokens takes {_size(need)} and {_size(budget)} are set aside for it: "
+        f"{change}{' or max_model_len lower' if config.max_model_len is not None else ''}"
     )

@@ -27,7 +27,7 @@ class LoadedAdapters:
     def check(self, request: Request) -> None:
         """Raises InvalidRequest for an adapter if the model takes none."""
         if request.adapter is not None and self._slots is None:
-            raise InvalidRequest(f"adapter={request.adapter.name!r}: takes a model with max_loras of 1 or more")
+            raise InvalidRequest(f"adapter={request.adapter.name!r}: needs max_loras of 1 or more (--max_loras 1)")
 
     def load(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> list[tuple[Sequence, InvalidRequest]]:
         """Set the slot of each waiting sequence's adapter, -1 while it has none; the order of `waiting` decides who

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_no_name_is_no_adapter_and_a_model_may_take_none() -> None:
     assert Adapters(0).of("") is None
-    with pytest.raises(InvalidRequest, match="adapter='x': takes a model with max_loras of 1 or more"):
+    with pytest.raises(InvalidRequest, match="adapter='x': needs max_loras of 1 or more"):
         Adapters(0).of("x")
 
 

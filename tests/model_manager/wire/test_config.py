@@ -139,7 +139,9 @@ def test_another_engine_takes_its_own_options_and_fewer_settings() -> None:
         ModelConfig(backend="vllm", block_size=32)
     with pytest.raises(ConfigError, match=r"^backend='vlm': did you mean vllm"):
         ModelConfig(backend="vlm")
-    with pytest.raises(ConfigError, match=r"^backend_options: seed: millrace's own engines take none"):
+    with pytest.raises(
+        ConfigError, match=r"^backend_options: seed: millrace's own engines take no such options: name another"
+    ):
         ModelConfig(backend_options={"seed": 1})
     with pytest.raises(
         ConfigError, match=r"^backend_python='/usr/bin/python3': the back end torch runs in millrace's own"

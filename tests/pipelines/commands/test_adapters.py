@@ -54,4 +54,4 @@ def test_an_adapter_for_a_model_that_takes_none_is_refused_before_the_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run(tmp_path, [{"prompt": _TEXT}], "--adapter", "org/a", "--backend", "fake") == 2
-    assert "--adapter org/a: takes a model with max_loras of 1 or more" in capsys.readouterr().err
+    assert "--adapter org/a: needs max_loras of 1 or more" in capsys.readouterr().err

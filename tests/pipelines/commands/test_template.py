@@ -96,8 +96,8 @@ def test_a_rows_own_system_message_stays_and_token_ids_take_none(tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--template", "Sum {text"], "expected '}'"),
-        (["--template", "Sum }"], "Single '}'"),
+        (["--template", "Sum {text"], "a { stands without its pair"),
+        (["--template", "Sum }"], "a } stands without its pair"),
         (["--template", "Sum {}"], "names no column"),
         (["--template", "Sum {text:>9}"], "a column's name alone, {text}"),
         (["--template", "Sum"], "has no column"),

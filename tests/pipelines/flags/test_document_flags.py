@@ -107,9 +107,9 @@ def test_a_schema_that_cannot_be_is_told_by_its_field(
         (["--schema", "s.json", "--examples", "bad.jsonl"], "--examples bad.jsonl: example: Row has no field 'sum'"),
         (["--schema", "s.json", "--examples", "odd.jsonl"], "--examples odd.jsonl: "),
         (["--schema", "s.json", "--template", "t.txt"], "--template t.txt: takes text"),
-        (["--schema", "s.json", "--n", "3"], "--n: this command does not take it, run does"),
-        (["--schema", "s.json", "--prompt_column", "x"], "this command does not take it, run, score, embed do"),
-        (["--schema", "s.json", "--labels", "a,b"], "--labels: this command does not take it, classify does"),
+        (["--schema", "s.json", "--n", "3"], "--n: millrace extract does not take it; run takes it"),
+        (["--schema", "s.json", "--prompt_column", "x"], "does not take it; run, score and embed take it"),
+        (["--schema", "s.json", "--labels", "a,b"], "--labels: millrace extract does not take it; classify takes it"),
     ],
 )
 def test_flags_that_cannot_be_are_told(folder: Path, refused: Refused, flags: list[str], reason: str) -> None:
@@ -141,9 +141,12 @@ def test_flags_that_cannot_be_are_told(folder: Path, refused: Refused, flags: li
         (["--labels", "a,b", "--threshold", "0.4"], "--threshold needs --multiple"),
         (["--labels", "a,b", "--threshold", "1.4", "--multiple"], "--threshold 1.4: takes more than 0"),
         (["--labels", "a,b", "--examples", "e.jsonl"], "--examples e.jsonl: example: labels ['c']"),
-        (["--labels", "a,b", "--temperature", "1"], "--temperature: this command does not take it, run, extract do"),
-        (["--labels", "a,b", "--schema", "s.json"], "--schema: this command does not take it, extract does"),
-        (["--labels", "a,b", "--schema=s.json"], "--schema: this command does not take it, extract does"),
+        (
+            ["--labels", "a,b", "--temperature", "1"],
+            "--temperature: millrace classify does not take it; run and extract take it",
+        ),
+        (["--labels", "a,b", "--schema", "s.json"], "--schema: millrace classify does not take it; extract takes it"),
+        (["--labels", "a,b", "--schema=s.json"], "--schema: millrace classify does not take it; extract takes it"),
     ],
 )
 def test_labels_that_cannot_be_are_told(folder: Path, refused: Refused, flags: list[str], reason: str) -> None:

@@ -98,8 +98,8 @@ def test_other_flags_are_beams() -> None:
             "--endpoint: is for --backend endpoint; leave it out",
         ),
         (["stray", *INPUT], "unexpected argument 'stray'"),
-        ([*INPUT, "--schema", "s.json"], "--schema: this command does not take it, extract does"),
-        ([*INPUT, "--labels=a,b"], "--labels: this command does not take it, classify does"),
+        ([*INPUT, "--schema", "s.json"], "--schema: millrace run does not take it; extract takes it"),
+        ([*INPUT, "--labels=a,b"], "--labels: millrace run does not take it; classify takes it"),
         ([*INPUT, "--constraint", '{"regex": "(a"}'], "--constraint.regex: "),
         ([*INPUT, "--constraint", '{"json_schema": {"type": "strin"}}'], "--constraint.json_schema: "),
         ([*INPUT, "--constraint", '{"grammar": "begin: A"}'], "--constraint.grammar: "),
@@ -207,7 +207,7 @@ def test_every_setting_has_a_help_text() -> None:
 def test_generations_may_be_kept_in_the_runners_state_and_nothing_else() -> None:
     assert parse([*INPUT, "--stateful"]).stateful
     assert not parse(INPUT).stateful
-    with pytest.raises(ConfigError, match=r"^--stateful: this command does not take it, run, extract do$"):
+    with pytest.raises(ConfigError, match=r"^--stateful: millrace \w+ does not take it; run and extract take it$"):
         parse([*INPUT, "--stateful"], "score")
 
 

@@ -136,3 +136,12 @@ def test_a_job_that_fails_at_its_runner_gets_that_hint(tmp_path: Path, capsys: p
         there = [*PORTABLE, f"--job_endpoint={endpoint}", "--environment_type=EXTERNAL", "--environment_config=w:1"]
         assert dispatch(["run", *files(tmp_path), *there]) == 1
     assert "--environment_config w:1 does not name one" in capsys.readouterr().err
+
+
+def test_a_job_server_whose_jar_is_not_got_gets_a_hint_at_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    def job() -> int:
+        with hint_at_workers(PipelineOptions(["--runner", "FlinkRunner"])):
+            raise RuntimeError("https://repo/beam-runners-flink-job-server.jar: 404")
+
+    assert at_the_edge(job) == 1
+    assert "docs/tutorials/flink.md" in capsys.readouterr().err

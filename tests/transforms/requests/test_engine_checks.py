@@ -22,8 +22,8 @@ class Invoice(NamedTuple):
 @pytest.mark.parametrize(
     ("model", "task", "params", "told"),
     [
-        (ModelConfig(backend="openvino"), "score", {}, "cannot score; back ends that can: torch, fake, vllm$"),
-        (ModelConfig(backend="openvino"), "extract", {}, "cannot extract; .*: torch, fake, vllm, llama_cpp$"),
+        (ModelConfig(backend="openvino"), "score", {}, "cannot score; back ends that can: torch, vllm, fake$"),
+        (ModelConfig(backend="openvino"), "extract", {}, "cannot extract; .*: torch, vllm, llama_cpp, fake$"),
         (ModelConfig(backend="endpoint", backend_options=URL), "classify", {}, "cannot classify"),
         (
             ModelConfig(model="m.gguf"),

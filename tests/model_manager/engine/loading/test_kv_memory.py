@@ -42,14 +42,17 @@ def test_a_cache_below_the_models_length_lowers_that_length(caplog: pytest.LogCa
 
 
 def test_a_length_that_was_asked_for_is_kept_or_refused() -> None:
-    with pytest.raises(ModelDoesNotFit, match=r"2048 tokens takes 0\.125 GiB and 0\.062.*kv_cache_gib.*max_model_len"):
+    with pytest.raises(
+        ModelDoesNotFit,
+        match=r"2048 tokens takes 128\.00 MiB and 64\.00 MiB.*--kv_cache_gib\) to 0\.125 or.*max_model_len",
+    ):
         _plan(kv_cache_gib=0.0625, max_model_len=2048)
 
 
 def test_a_cache_without_room_for_one_useful_sequence_is_refused() -> None:
-    with pytest.raises(ModelDoesNotFit, match=r"one sequence of 256 tokens takes 0\.016 GiB and 0\.006 GiB"):
+    with pytest.raises(ModelDoesNotFit, match=r"one sequence of 256 tokens takes 16\.00 MiB and 6\.14 MiB"):
         _plan(free=0.01)
-    with pytest.raises(ModelDoesNotFit, match=r"0\.000 GiB are set aside"):
+    with pytest.raises(ModelDoesNotFit, match=r"\d (bytes|KiB|MiB) are set aside"):
         _plan(free=1, reserve=2)
 
 

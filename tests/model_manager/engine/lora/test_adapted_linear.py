@@ -272,7 +272,7 @@ def test_files_that_changed_or_went_since_the_request_was_sent(
 
 def test_a_model_that_takes_no_adapters_says_so(llama: _Case) -> None:
     engine = llama.engine(max_loras=0)
-    with pytest.raises(InvalidRequest, match="takes a model with max_loras of 1 or more"):
+    with pytest.raises(InvalidRequest, match="needs max_loras of 1 or more"):
         engine.add(llama.request("a", 0))
     with pytest.raises(InvalidRequest, match="takes one that its client has resolved"):
         llama.engine().add(Request("x", [5], SamplingParams(adapter="somewhere")))
