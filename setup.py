@@ -102,7 +102,7 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "millrace = millrace.pipelines.cli:main",
+            "millrace = millrace.__main__:main",
             "millrace-worker = millrace.pipelines.runners.sdk_worker:main",
         ]
     },

@@ -9,7 +9,6 @@ load Beam. The folders beside this file are links to the project's three layers,
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version  # a slow import
+
         return version("beam-millrace")
     module = _MODULE_OF.get(name)
     if module is None:

@@ -8,6 +8,8 @@ from importlib import import_module
 
 import millrace
 
+from .edge import at_the_edge, ended_by_interrupt, leave
+
 _HELP = """\
 usage: millrace COMMAND …
 
@@ -34,9 +36,7 @@ commands:
 
 
 def main() -> None:
-    """The console script: run the command line's command and end the process with its status."""
-    from .edge import at_the_edge, leave
-
+    """Run the command line's command and end the process with its status."""
     leave(at_the_edge(lambda: dispatch(sys.argv[1:])))
 
 
@@ -53,7 +53,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     if len(arguments) == 1 and arguments[0] in _JOBS:
         return _without_input()
     module, _, name = COMMANDS[arguments[0]].partition(":")
-    command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
+    with ended_by_interrupt():
+        command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
     return command(arguments[1:])
 
 

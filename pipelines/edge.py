@@ -1,7 +1,9 @@
 """Where a command meets its user: any failure becomes one sentence and an exit status.
 
 0    done; rows that failed are dead letters
-1    the job failed while it ran, or its whole output, with what a resumed one had before, holds no completion
+     (also where the summary of a job that is done cannot be printed: stderr says so)
+1    the job failed while it ran, or its whole output, with what a resumed one had before, holds no completion;
+     or, of a command that shows something, stdout cannot be written
 2    what was asked for cannot be: a flag, the input, the output, the model
 130  interrupted, by Ctrl-C; a stream also by SIGTERM
 141  whoever read the output, such as `head`, has had enough; nothing is said
@@ -10,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import select
@@ -32,6 +35,7 @@ _SETTING = re.compile(r"^([a-z_]+)=('?)([^':]*)\2: ")
 """How an error names a setting, `max_tokens=0: `; a command names its flag, `--max_tokens 0: `."""
 _OPTIONS = re.compile(r"^(vLLM: )?backend_options: ")
 _WHERE = re.compile(r" \[while running '[^']*'\]")
+_log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,29 +66,97 @@ def interruptible(what_is_kept: Callable[[], str], *, also: tuple[signal.Signals
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Ctrl-C ends the process at once, where nothing has begun: an import may make any other error of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
     """The command's exit status; what it raises is told on stderr in one sentence (with the stack, if verbose)."""
+    with _noticing_interrupts() as interrupted:
+        try:
+            return _flushed(command())
+        except KeyboardInterrupt as error:
+            return _tell(str(error) or "interrupted", 130)
+        except Exception as error:
+            if interrupted.is_set():  # in C code, which made another error of it
+                return _tell("interrupted", 130)
+            if isinstance(error, OSError) and _is_of_stdout(error):
+                _forget_stdout()
+                return 141 if isinstance(error, BrokenPipeError) else _tell(_lost(error), 1)
+            if verbose:
+                traceback.print_exc()
+            return _tell(*_sentence_and_status(error))
+
+
+@contextlib.contextmanager
+def _noticing_interrupts() -> Iterator[threading.Event]:
+    """The event is set by Ctrl-C, which raises KeyboardInterrupt as ever. In the main thread only."""
+    seen = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        seen.set()
+        signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, on_signal)
     try:
-        return command()
-    except KeyboardInterrupt as error:
-        return _tell(str(error) or "interrupted", 130)
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
-            return 141
-        if verbose:
-            traceback.print_exc()
-        return _tell(*_sentence_and_status(error))
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _flushed(status: int) -> int:
+    sys.stdout.flush()
+    return status
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether what cannot be written is the output, and not a file."""
+    if isinstance(error, BrokenPipeError):
+        return _is_stdout_closed()
+    try:
+        sys.stdout.flush()  # what was not written is kept, unless PYTHONUNBUFFERED is set
+    except OSError as again:
+        return again.errno == error.errno
+    return False
 
 
 def _is_stdout_closed() -> bool:
-    """Whether what reads the output is gone. What is left to print then goes nowhere, as the process ends."""
-    stdout = sys.stdout.fileno()
+    """Whether what reads the output is gone."""
     poll = select.poll()
-    poll.register(stdout, 0)
-    if not any(events & select.POLLERR for _, events in poll.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
-    return True
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _forget_stdout() -> None:
+    """What is left to print goes nowhere from now on, as the process ends too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _lost(error: OSError) -> str:
+    return f"stdout cannot be written: {error.strerror}"
+
+
+def print_at_the_end(text: str) -> None:
+    """Print what a job came to. Its work is done: output that cannot be written is no failure, and is logged."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget_stdout()
+        _log.warning("the job is done, and its summary is lost: %s", _lost(error))
 
 
 def _sentence_and_status(error: Exception) -> tuple[str, int]:
@@ -123,14 +195,16 @@ def _last_of_trace(error: Exception) -> tuple[str, str]:
 
 
 def _tell(sentence: str, status: int) -> int:
-    print(f"millrace: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the status says it too
+        print(f"millrace: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
     return status
 
 
 def leave(status: int) -> NoReturn:
     """End this process. After a failure at once: threads of the runner may be waiting for what never comes."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # at_the_edge has told of what cannot be written
+        sys.stdout.flush()
+        sys.stderr.flush()
     if status:
         _end_workers()
         os._exit(status)

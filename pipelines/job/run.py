@@ -44,6 +44,7 @@ from millrace.transforms.writing.resume import count_completed
 from ..dataflow.submission import run_on_dataflow
 from ..edge import interruptible
 from ..flags.options import JobOptions
+from ..places.claims import claimed
 from ..places.endpoints import (
     check,
     check_checkpoints,
@@ -53,7 +54,7 @@ from ..places.endpoints import (
     files_of,
     input_format_of,
 )
-from ..places.provenance import unnoted_if_refused
+from ..places.restored import restored_if_nothing_written
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.named_runner import FnApiRunner, named_runner
 from ..runners.prism import OwnPrism
@@ -80,18 +81,22 @@ def run_job(options: JobOptions, build: Build) -> int:
             check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
-        for line in () if options.quiet else model_lines(options.model):
-            tell(console, line)
-        with unnoted_if_refused(files_of(options), options):
-            if options.is_stream:
-                return _run_stream(options, build, console)
-            if not options.runner.is_local:
-                return _run_elsewhere(options, build, console)
-            _fetch(options)
-            if options.if_exists == "overwrite":
-                _check_model(options)
-            before = time.time() - psutil.Process().create_time()
-            return _run_here(_built(FnApiRunner(), options, build), options, console, before)
+        with claimed(options), restored_if_nothing_written(options):
+            for line in () if options.quiet else model_lines(options.model):
+                tell(console, line)
+            return _run(options, build, console)
+
+
+def _run(options: JobOptions, build: Build, console: Console) -> int:
+    if options.is_stream:
+        return _run_stream(options, build, console)
+    if not options.runner.is_local:
+        return _run_elsewhere(options, build, console)
+    _fetch(options)
+    if options.if_exists == "overwrite":
+        _check_model(options)
+    before = time.time() - psutil.Process().create_time()
+    return _run_here(_built(FnApiRunner(), options, build), options, console, before)
 
 
 def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:

@@ -27,6 +27,7 @@ from millrace.transforms.models.summary_counters import counted_unmet, failed_ch
 from millrace.transforms.writing.csv_rows import read_csv
 from millrace.transforms.writing.typed_rows import fields_of
 
+from ..edge import print_at_the_end
 from ..places.endpoints import are_same_files, files_at
 from .progress import duration
 
@@ -151,7 +152,7 @@ def _value(metric: Any) -> Any:
 def print_summary(outcome: Outcome, *, quiet: bool = False) -> None:
     """Print the summary on stdout. `quiet`: print only, in one line on stderr, that every row failed, if so."""
     if not quiet:
-        print("\n".join(summary_lines(outcome)))
+        print_at_the_end("\n".join(summary_lines(outcome)))
     elif outcome.status:
         message = f"every row failed; dead letters: {_dead_letters(outcome)}"
         print(f"millrace: {' '.join(message.split())}", file=sys.stderr, flush=True)

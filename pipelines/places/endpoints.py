@@ -41,6 +41,8 @@ from .loops import check_apart, check_reads_no_output, topics_written
 from .provenance import check_settings
 from .watched import check_place
 
+_DEVICES = Path("/dev")
+
 
 def drains(options: JobOptions) -> bool:
     """Whether the job waits for its files before it ends.
@@ -140,9 +142,14 @@ def _check_places(options: JobOptions) -> None:
 
 def _check_folder(flag: str, address: Files) -> None:
     """Raises ConfigError for a path on this machine where no file can be made."""
-    folder = Path(files_at(address).prefix).parent
+    prefix = Path(files_at(address).prefix)
+    folder = prefix.parent
     if not address.is_local:
         return
+    if prefix.exists() and not prefix.is_dir() and not prefix.is_file():
+        raise ConfigError(f"{flag} {address}: is no file; takes the beginning of the files' paths, in a folder")
+    if folder.resolve() == _DEVICES:
+        raise ConfigError(f"{flag} {address}: the folder /dev holds devices; takes a path in another folder")
     there = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
     if not there.is_dir():
         raise ConfigError(f"{flag} {address}: {there} is a file; takes a path whose folder holds files")
@@ -269,8 +276,13 @@ def letters_apart(options: JobOptions) -> Address | None:
 
 
 def are_same_files(results: Address, letters: Address) -> bool:
-    """Whether both are one prefix, of one writer: two would remove each other's temporary files."""
-    return isinstance(results, Files) and isinstance(letters, Files) and _prefix(results) == _prefix(letters)
+    """Whether dead letters have the prefix of the results, or would have their names beside them: that is one writer.
+
+    Two would remove each other's temporary files.
+    """
+    if not isinstance(results, Files) or not isinstance(letters, Files):
+        return False
+    return _prefix(letters) in (_prefix(results), f"{_prefix(results)}.dead_letters")
 
 
 def _prefix(address: Files) -> str:

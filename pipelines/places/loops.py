@@ -49,19 +49,19 @@ def check_reads_no_output(inputs: Sequence[Address], output: Address, letters: A
     for flag, address in _written(output, letters):
         if isinstance(address, Files) and address.is_local:
             files = OutputFiles(output_and_format(address.path, None)[0])
-            there = {_absolute(path): path for kind in get_args(Kind) for path in files.existing(kind)}
+            there = {_real(path): path for kind in get_args(Kind) for path in files.existing(kind)}
             for source in inputs if there else ():
                 matched = match(source.path) if isinstance(source, Files) else []
-                if own := [path for file in matched if (path := there.get(_absolute(str(file.path))))]:
+                if own := [path for file in matched if (path := there.get(_real(str(file.path))))]:
                     raise ConfigError(
                         f"--input {source} matches {own[0]}, which {flag} {address} names too: the job would answer "
                         f"its own {_WHAT[flag]}; write them into another folder"
                     )
 
 
-def _absolute(path: str) -> str:
-    """However it was named; a bucket's path stays one text."""
-    return os.path.abspath(path)  # noqa: PTH100
+def _real(path: str) -> str:
+    """However it was named, by links too."""
+    return os.path.realpath(path)
 
 
 def topics_written(output: Address, letters: Address | None) -> dict[str, str]:

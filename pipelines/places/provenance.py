@@ -8,26 +8,22 @@ failed may be tried again. The file's place is one that `folder/*` does not matc
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from apache_beam.io.filesystems import FileSystems
 
-from millrace.model_manager.wire.errors import ConfigError, ModelError
-from millrace.transforms.files.file_systems import create, exists, remove
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.files.file_systems import create, exists
 from millrace.transforms.files.object_reads import open_file
-from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.tasks import DEFAULT_THRESHOLD, ClassifySettings, ExtractSettings, GenerateSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Piece, Shape
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 
-from ..edge import unwrapped
 from ..flags.options import JobOptions
 
 _WORDS = ("title", "description", "examples", "default", "$comment")
@@ -48,20 +44,26 @@ def check_settings(files: OutputFiles, options: JobOptions) -> None:
     FileSystems.set_options(options.beam)  # as building the pipeline will
     if not _has_rows(files):
         return
-    if not exists(files.settings):
+    if (earlier := _noted(files)) is None:
         _log.warning("there is no %s: what the rows of %s were made with is not known", files.settings, files.prefix)
         return
-    with open_file(files.settings) as stream:
-        earlier = msgspec.json.decode(stream.read(), type=dict[str, Any])
     for name, value in _settings(options).items():
         if name in earlier and not _is_same(value, earlier[name]):
             raise ConfigError(_refusal(name, value, earlier[name], files))
 
 
+def _noted(files: OutputFiles) -> dict[str, Any] | None:
+    """The settings that were written down; None where there are none."""
+    if not exists(files.settings):
+        return None
+    with open_file(files.settings) as stream:
+        return msgspec.json.decode(stream.read(), type=dict[str, Any])
+
+
 def has_other_template(files: OutputFiles, options: JobOptions) -> bool:
     """Whether the prompts of a resumed job are made by another template than the noted one: no row is then the same."""
     noted = _noted(files)
-    return noted is not None and msgspec.json.decode(noted).get(_TEMPLATE) != options.template
+    return noted is not None and noted.get(_TEMPLATE) != options.template
 
 
 def note_settings(files: OutputFiles, options: JobOptions) -> None:
@@ -75,46 +77,6 @@ def note_settings(files: OutputFiles, options: JobOptions) -> None:
         raise ConfigError(
             f"--output {options.output}: no file can be made there: {error.strerror or error}; takes another folder"
         ) from None
-
-
-@contextlib.contextmanager
-def unnoted_if_refused(files: OutputFiles | None, options: JobOptions) -> Iterator[None]:
-    """Restore the settings file of a job that is refused while it starts, and so has written no row."""
-    if files is None:
-        yield
-        return
-    FileSystems.set_options(options.beam)
-    before = _noted(files)
-    made = _missing_folders(files)
-    try:
-        yield
-    except Exception as error:
-        if isinstance(unwrapped(error), ConfigError | ModelError) and not files.interrupted("completions"):
-            _note_again(files, before)
-            for folder in made:
-                with contextlib.suppress(OSError):  # none was made, or something is in it
-                    folder.rmdir()
-        raise
-
-
-def _noted(files: OutputFiles) -> bytes | None:
-    if not exists(files.settings):
-        return None
-    with open_file(files.settings) as stream:
-        return stream.read()
-
-
-def _note_again(files: OutputFiles, noted: bytes | None) -> None:
-    if noted is None:
-        remove([files.settings])
-    elif noted != _noted(files):
-        with create(files.settings) as stream:
-            stream.write(noted)
-
-
-def _missing_folders(files: OutputFiles) -> list[Path]:
-    """The folders that writing the file will make, the innermost first; an object store has none."""
-    return [each for each in Path(files.settings).parents if not each.exists()] if is_local(files.settings) else []
 
 
 def _is_same(now: Any, earlier: Any) -> bool:

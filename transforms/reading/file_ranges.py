@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os.path
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystem import FileMetadata
 from msgspec.structs import replace
 
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, counted
 
 from ..files.file_systems import match
 from ..files.formats import InputFormat, format_extension, input_format, is_compressed
@@ -21,6 +23,7 @@ from ..files.object_stores import is_local
 MAX_RANGE_BYTES = 16 * 2**20
 _MIN_RANGE_BYTES = 64 * 2**10
 _RANGES_PER_FILE = 32
+_log = logging.getLogger(__name__)
 
 
 class FileRange(msgspec.Struct, frozen=True):
@@ -41,15 +44,38 @@ class FileRange(msgspec.Struct, frozen=True):
 def match_files(patterns: list[str], flag: str = "--input") -> list[FileMetadata]:
     """The files of all patterns, each once, in the order of their names; ConfigError for a pattern without any.
 
-    `flag`: what an error says that the patterns are given by.
+    A file with several names has the first one that a pattern gave it. `flag`: what an error says that the patterns
+    are given by.
     """
-    found: dict[str, FileMetadata] = {}
+    return _first_names(_by_file(patterns, flag))
+
+
+def match_files_and_warn(patterns: list[str]) -> list[FileMetadata]:
+    """As match_files; files that are matched more than once are told."""
+    found = _by_file(patterns, "--input")
+    repeated = [names for names in found.values() if len(names) > 1]
+    if repeated:
+        names = " and ".join(str(file.path) for file in repeated[0][:2])
+        others = f", and so {counted(len(repeated) - 1, 'other file')}" if repeated[1:] else ""
+        _log.warning("--input names one file as %s%s: each file is read once", names, others)
+    return _first_names(found)
+
+
+def _first_names(found: dict[str, list[FileMetadata]]) -> list[FileMetadata]:
+    return sorted((names[0] for names in found.values()), key=lambda file: str(file.path))
+
+
+def _by_file(patterns: list[str], flag: str) -> dict[str, list[FileMetadata]]:
+    """Each file, by where it really is, under all names that the patterns match."""
+    found: dict[str, list[FileMetadata]] = {}
     for pattern in patterns:
         files = match(pattern)
         if not files:
             raise ConfigError(f"{flag} {pattern}: {_why_none(pattern)}")
-        found.update({file.path: file for file in files})
-    return [found[path] for path in sorted(found)]
+        for file in files:
+            place = os.path.realpath(file.path) if is_local(pattern) else str(file.path)
+            found.setdefault(place, []).append(file)
+    return found
 
 
 def _why_none(pattern: str) -> str:

@@ -19,7 +19,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ..elements.prompt_rows import RowShape
 from ..files.formats import checked_input_format, input_format
-from .file_ranges import FileRange, match_files, split_file
+from .file_ranges import FileRange, match_files, match_files_and_warn, split_file
 from .prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from .read_rows import read_range
 
@@ -56,7 +56,7 @@ class ReadPrompts(PromptReader):
         self._limit = limit
 
     def expand(self, root: Any) -> Any:
-        for file in match_files(self._patterns):
+        for file in match_files_and_warn(self._patterns):
             input_format(file.path, self._format)
         patterns = root | "Patterns" >> beam.Create([self._patterns])
         if self._limit is not None:

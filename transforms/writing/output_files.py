@@ -7,6 +7,7 @@
 <output>.tmp/…                                        files of a job that runs, or was interrupted
 <output>.tmp/superseded.json                          the files that a run with --overwrite will replace
 .millrace/<name>.settings.json                        the settings that made the rows (places/provenance.py)
+.millrace/<name>.claim                                which job writes them, while it runs (places/claims.py)
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ..files.object_reads import open_file
 
 Kind = Literal["completions", "dead_letters"]
 IfExists = Literal["refuse", "overwrite", "resume"]
+_SETTINGS = ".settings.json"
 _TIME = r"\d{8}T\d{6}(?:\d{6})?Z"
 _SHARD = re.compile(
     r"-(?:resume(?P<resume>\d+)-)?(?:salvaged-)?"
@@ -45,9 +47,12 @@ class OutputFiles:
         if not output.strip() or set("*?[]") & set(output):
             raise ConfigError(f"output={output!r}: takes the beginning of the files' paths, without * ? [ ]")
         self.prefix = output + "completions" if output.endswith("/") else output
+        if self.prefix.rpartition("/")[2] in (".", ".."):
+            raise ConfigError(f"output={output!r}: is a folder; takes the beginning of the files' paths in it")
         self.temporary = f"{self.prefix}.tmp"
         folder, slash, name = self.prefix.rpartition("/")
-        self.settings = f"{folder}{slash}.millrace/{name}.settings.json"
+        self.settings = f"{folder}{slash}.millrace/{name}{_SETTINGS}"
+        self.claim = f"{folder}{slash}.millrace/{name}.claim"
 
     def existing(self, kind: Kind) -> list[str]:
         """Finished shards of a kind."""
@@ -61,14 +66,21 @@ class OutputFiles:
     def supersede(self) -> None:
         """Begin an overwriting run: what an earlier one left goes, and what is finished is marked until it is over."""
         remove_tree(self.temporary)
-        there = [_fingerprint(file) for kind in get_args(Kind) for file in self._found(kind)]
-        if there:
+        if there := self.fingerprints():
             with create(self._mark) as stream:
                 stream.write(msgspec.json.encode(there))
 
+    def fingerprints(self) -> list[tuple[str, int, float]]:
+        """Path, size and time of the finished shards: equal lists are unchanged files."""
+        return [_fingerprint(file) for kind in get_args(Kind) for file in self._found(kind)]
+
+    def is_marked(self) -> bool:
+        """True if an overwriting run is to replace finished shards."""
+        return exists(self._mark)
+
     def superseded(self) -> set[str]:
         """The marked files that are unchanged: a new file of the same name may have replaced one."""
-        if not exists(self._mark):
+        if not self.is_marked():
             return set()
         with open_file(self._mark) as stream:
             marked = set(msgspec.json.decode(stream.read(), type=list[tuple[str, int, float]]))
@@ -88,6 +100,11 @@ class OutputFiles:
         """Shards that an interrupted run left."""
         return [str(file.path) for file in match(f"{self.temporary}/*/{kind}-*.jsonl")]
 
+    def has_unfinished_rows(self) -> bool:
+        """True if a run left more than dead letters, whose rows are tried again."""
+        left = [str(file.path) for file in match(f"{self.temporary}/**")]
+        return any(path != self._mark and "/dead_letters-" not in path for path in left)
+
     def temporary_shard(self, run: str, kind: Kind, name: str) -> str:
         """Where a bundle of a run writes."""
         return str(FileSystems.join(self.temporary, run, f"{kind}-{name}.jsonl"))
@@ -95,7 +112,9 @@ class OutputFiles:
     def next_label(self) -> str:
         """The label that tells a resumed run's shards from the shards that are there."""
         shards = [
-            _SHARD.fullmatch(_after(path, self._stem(kind))) for kind in get_args(Kind) for path in self.existing(kind)
+            _SHARD.fullmatch(_after(str(file.path), self._stem(kind)))
+            for kind in get_args(Kind)
+            for file in self._named_alike(kind)  # another output's too: its files must not be written over
         ]
         return f"resume{1 + max((int(shard['resume'] or 0) for shard in shards if shard), default=0)}"
 
@@ -107,6 +126,7 @@ class OutputFiles:
         """Raises ConfigError where output is there that `if_exists` does not allow for. `endless`: of a stream."""
         if if_exists not in get_args(IfExists):
             raise ConfigError(f"if_exists={if_exists!r}: takes {', '.join(get_args(IfExists))}")
+        self._check_apart()
         if if_exists != "refuse":
             return
         if found := self.existing("completions") + self.existing("dead_letters"):
@@ -126,9 +146,34 @@ class OutputFiles:
     def _mark(self) -> str:
         return f"{self.temporary}/superseded.json"
 
+    def _check_apart(self) -> None:
+        """Raises ConfigError where a new file could have the name of another output's."""
+        for kind in get_args(Kind):
+            ours = {str(file.path) for file in self._found(kind)}
+            for path in (str(file.path) for file in self._named_alike(kind)):
+                shard = _SHARD.fullmatch(_after(path, self._stem(kind)))
+                if path not in ours and shard is not None and shard["resume"] is None:
+                    raise ConfigError(f"{path} is of another output, and could be written over: name another output")
+
     def _found(self, kind: Kind) -> list[FileMetadata]:
+        """Finished shards of a kind, but for another output's, such as `a-resume1` is one beside `a`."""
+        alike = self._named_alike(kind)
+        names = self._outputs_beside() if alike else []
+        return [file for file in alike if _owner(str(file.path), names) in (self._name, None)]
+
+    def _named_alike(self, kind: Kind) -> list[FileMetadata]:
         stem = self._stem(kind)
         return [file for file in match(f"{stem}-*") if _SHARD.fullmatch(_after(str(file.path), stem))]
+
+    def _outputs_beside(self) -> list[str]:
+        """The names of the folder's outputs, the longest first, as far as settings tell."""
+        noted = match(f"{self.settings.rpartition('/')[0]}/*{_SETTINGS}")
+        names = [str(file.path).rpartition("/")[2].removesuffix(_SETTINGS) for file in noted]
+        return sorted(names, key=len, reverse=True)
+
+    @property
+    def _name(self) -> str:
+        return self.prefix.rpartition("/")[2]
 
     def _stem(self, kind: Kind) -> str:
         return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
@@ -184,6 +229,15 @@ def _pane_label(pane: Any) -> str:
 
 def _fingerprint(file: FileMetadata) -> tuple[str, int, float]:
     return str(file.path), file.size_in_bytes, file.last_updated_in_seconds
+
+
+def _owner(path: str, names: list[str]) -> str | None:
+    """The first of the outputs that has files of such a name; None where it is not known."""
+    of_kinds = ((name, stem) for name in names for stem in (name, f"{name}.dead_letters"))
+    file = path.rpartition("/")[2]
+    return next(
+        (name for name, stem in of_kinds if file.startswith(stem) and _SHARD.fullmatch(file[len(stem) :])), None
+    )
 
 
 def _after(path: str, stem: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import apache_beam as beam
 import msgspec
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import FinishReason
 
 from ..elements.completions import Prompt
@@ -138,24 +140,35 @@ def _number(prompt_hash: str | None) -> int:
 
 
 def completed_ids(path: str) -> Iterator[str]:
-    """The ids of the completions that a finished shard holds."""
+    """The ids of the completions that a finished shard holds; raises ConfigError for a file that is not whole."""
     return (row.id for row in completed_rows(path))
 
 
 def completed_rows(path: str) -> Iterator[_Row]:
-    """The completions that a finished shard holds."""
-    with open_file(path) as stream:
-        if path.endswith(".parquet"):
-            file = pq.ParquetFile(stream, page_checksum_verification=True)
-            names = [name for name in _Row.__struct_fields__ if name in file.schema_arrow.names]
-            for batch in file.iter_batches(columns=names):
-                yield from (row for row in (_Row(**each) for each in batch.to_pylist()) if row.completed)
-        elif path.endswith(".csv"):
-            rows = (msgspec.convert(each, _Row) for each in read_csv(stream))
-            yield from (row for row in rows if row.completed)
-        else:
-            rows = (msgspec.json.decode(line, type=_Row) for line in stream)
-            yield from (row for row in rows if row.completed)
+    """The completions that a finished shard holds; raises ConfigError for a file that is not whole."""
+    try:
+        with open_file(path) as stream:
+            yield from (row for row in _rows(path, stream) if row.completed)
+    except (msgspec.MsgspecError, UnicodeError, csv.Error, pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's, and not what Arrow finds in a file
+            raise
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{path}: cut off or damaged, so --resume does not know what it holds ({reason}): put back a copy that is "
+            "whole, or remove the file, and its prompts are asked again"
+        ) from None
+
+
+def _rows(path: str, stream: BinaryIO) -> Iterator[_Row]:
+    if path.endswith(".parquet"):
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
+        names = [name for name in _Row.__struct_fields__ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=names):
+            yield from (msgspec.convert(row, _Row) for row in batch.to_pylist())
+    elif path.endswith(".csv"):
+        yield from (msgspec.convert(row, _Row) for row in read_csv(stream))
+    else:
+        yield from (msgspec.json.decode(line, type=_Row) for line in stream)
 
 
 def count_completed(output: str) -> int:
