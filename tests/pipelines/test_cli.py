@@ -1,6 +1,7 @@
 """The command as a user starts it: help, statuses, what is told, and what an interrupt leaves."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -155,3 +156,58 @@ def test_what_is_wrong_at_first_sight_is_told_without_loading_beam(arguments: st
     status, *modules = ended.stdout.split()
     assert status == "2"
     assert not {"apache_beam", "pyarrow"} & set(modules)
+
+
+def in_shell(script: str) -> subprocess.CompletedProcess[str]:
+    """`$M` is the command."""
+    environment = os.environ | {"M": f"{sys.executable} -m millrace"}
+    environment.pop("PYTHONUNBUFFERED", None)
+    return subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.usefixtures("runtime")
+def test_a_closed_stream_is_as_dev_null(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    flags = f"--input {tmp_path}/a.txt --output {tmp_path}/out/c --backend fake --linger 0.1"
+    ended = in_shell(f"$M run {flags} {closed}")
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(list(tmp_path.glob("out/c-*"))) == 1
+    assert in_shell(f"$M --version {closed}").returncode == 0
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_job_whose_summary_cannot_be_printed_is_done(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    ended = in_shell(
+        f"$M run --input {tmp_path}/a.txt --output {tmp_path}/out/c --backend fake --linger 0.1 > /dev/full"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "the job is done, and its summary is lost: stdout cannot be written: No space" in ended.stderr
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_command_that_cannot_print_what_it_shows_says_so() -> None:
+    ended = in_shell("$M ps > /dev/full")
+    assert ended.returncode == 1
+    assert ended.stderr == "millrace: stdout cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("module", ["millrace.pipelines.cli", "millrace.pipelines.commands.tasks", "apache_beam"])
+def test_an_interrupt_during_any_import_ends_quietly(module: str) -> None:
+    program = f"""
+import builtins, os, signal, sys
+from millrace.__main__ import main
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["millrace", "run", "--help"]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -149,7 +150,7 @@ def completed_rows(path: str) -> Iterator[_Row]:
     try:
         with open_file(path) as stream:
             yield from (row for row in _rows(path, stream) if row.completed)
-    except (msgspec.MsgspecError, UnicodeError, csv.Error, pa.ArrowInvalid, OSError) as error:
+    except (msgspec.MsgspecError, UnicodeError, csv.Error, EOFError, pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, and not what Arrow finds in a file
             raise
         reason = " ".join(str(error).split())
@@ -166,9 +167,19 @@ def _rows(path: str, stream: BinaryIO) -> Iterator[_Row]:
         for batch in file.iter_batches(columns=names):
             yield from (msgspec.convert(row, _Row) for row in batch.to_pylist())
     elif path.endswith(".csv"):
+        _check_last_row(stream)
         yield from (msgspec.convert(row, _Row) for row in read_csv(stream))
     else:
         yield from (msgspec.json.decode(line, type=_Row) for line in stream)
+
+
+def _check_last_row(stream: BinaryIO) -> None:
+    """A row of CSV that was cut off may read as one that is whole."""
+    if stream.seek(0, os.SEEK_END):
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            raise EOFError("the last row does not end in a newline")
+    stream.seek(0)
 
 
 def count_completed(output: str) -> int:

@@ -13,7 +13,8 @@ import pytest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import generate as main
 from millrace.pipelines.flags.options import JobOptions, parse
-from millrace.pipelines.places.endpoints import check, clear_temporary, files_of, reader, writer
+from millrace.pipelines.places.endpoints import are_same_files, check, clear_temporary, files_of, reader, writer
+from millrace.transforms.addresses import Files
 from millrace.transforms.elements.completions import DeadLetter
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.streams.kafka import ReadKafka, WriteKafka
@@ -312,3 +313,35 @@ def test_a_folder_that_is_read_only_is_refused_before_the_job(flag: str, tmp_pat
         )
         with any_user(), pytest.raises(ConfigError, match=f"^{flag} {folder}/new/c: the folder {folder} is read-only"):
             check(asked)
+
+
+@pytest.mark.parametrize("link", ["folder", "file"])
+def test_an_output_is_no_input_by_a_link_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused, link: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/c-00000-of-00001.jsonl").write_text('{"id": "a", "prompt": "one"}\n')
+    if link == "folder":
+        (tmp_path / "in").symlink_to("out")
+    else:
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in/a.jsonl").symlink_to("../out/c-00000-of-00001.jsonl")
+    told = refused.run("--input", "in/*.jsonl", "--output", "out/c", "--overwrite", "--backend", "fake")
+    assert "--input in/*.jsonl matches out/c-00000-of-00001.jsonl, which --output out/c names too" in told
+    assert (tmp_path / "out/c-00000-of-00001.jsonl").exists()
+
+
+@pytest.mark.parametrize("output", ["/dev/null", "/dev/x", "fifo"])
+def test_a_device_is_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused, output: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one\n")
+    os.mkfifo(tmp_path / "fifo")
+    told = refused.run("--input", "a.txt", "--output", output, "--backend", "fake")
+    assert told.startswith(f"millrace: --output {output}: ")
+
+
+def test_dead_letters_may_be_named_as_they_are_by_default(tmp_path: Path) -> None:
+    output = Files(f"{tmp_path}/c")
+    assert are_same_files(output, Files(f"{tmp_path}/c.dead_letters"))
+    assert not are_same_files(output, Files(f"{tmp_path}/d"))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.wire.errors import ConfigError, ModelError
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import extract
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flags.tasks import TaskName
 from millrace.pipelines.places.endpoints import check, files_of
-from millrace.pipelines.places.provenance import note_settings, unnoted_if_refused
+from millrace.pipelines.places.provenance import note_settings
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer", "description": "in EUR"}}}
 
@@ -164,37 +164,6 @@ def test_a_model_in_a_folder_is_the_same_by_any_path(folder: Path) -> None:
     (folder / "models/m").mkdir(parents=True)
     began("generate", "--model", "models/m")
     resumed("generate", "--model", str(folder / "models/m"))
-
-
-def ended_by(error: Exception, task: TaskName, *flags: str) -> None:
-    """A job that ends when it has noted its settings."""
-    options = parse(["--input", "a.txt", "--output", "out/r", *flags], task)
-    files = files_of(options)
-    assert files is not None
-    with unnoted_if_refused(files, options):
-        note_settings(files, options)
-        raise error
-
-
-@pytest.mark.parametrize("refusal", [ConfigError("no Prism"), ModelError("no such model")])
-def test_a_job_that_is_refused_while_it_starts_leaves_nothing(folder: Path, refusal: Exception) -> None:
-    with pytest.raises(type(refusal)):
-        ended_by(refusal, "extract", *EXTRACT)
-    assert not (folder / "out").exists()
-
-
-def test_an_overwriting_job_that_is_refused_leaves_what_was_noted(folder: Path) -> None:
-    began("extract", *EXTRACT)
-    before = (folder / "out/.millrace/r.settings.json").read_bytes()
-    with pytest.raises(ConfigError):
-        ended_by(ConfigError("no Prism"), "classify", "--overwrite", *CLASSIFY)
-    assert (folder / "out/.millrace/r.settings.json").read_bytes() == before
-
-
-def test_a_job_that_fails_while_it_runs_leaves_what_it_noted(folder: Path) -> None:
-    with pytest.raises(RuntimeError):
-        ended_by(RuntimeError("the disk is full"), "extract", *EXTRACT)
-    assert (folder / "out/.millrace/r.settings.json").exists()
 
 
 def test_a_stream_without_its_runner_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

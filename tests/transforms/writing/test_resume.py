@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.wire.errors import EngineLost
+from millrace.model_manager.wire.errors import ConfigError, EngineLost
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.generate import Generate
 from millrace.transforms.writing.output_files import OutputFiles
@@ -182,3 +182,14 @@ def test_skipping_is_part_of_a_graph(tmp_path: Path) -> None:
         left = p | beam.Create([Prompt(id="a", text="a")]) | SkipCompleted(str(tmp_path / "out"))
         assert left.element_type == Prompt
         check(left, lambda rows: len(rows) == 1)
+
+
+@pytest.mark.parametrize("output_format", ["jsonl", "csv", "parquet"])
+def test_an_output_that_was_cut_off_is_named(tmp_path: Path, output_format: str) -> None:
+    leave(tmp_path, "run", line("a") + line("b"))
+    salvage(OutputFiles(str(tmp_path / "out")), output_format)  # type: ignore[arg-type]
+    (path,) = tmp_path.glob("out-*")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"stop")])
+    with pytest.raises(ConfigError, match=f"{path.name}: cut off or damaged.*put back a copy"):
+        list(completed_ids(str(path)))
