@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,11 +16,14 @@ class Claimant(msgspec.Struct, frozen=True):
     pid: int
     host: str
     since: str
+    token: str = ""
+    """Tells two claims of one process apart."""
 
     @staticmethod
     def this_process() -> Claimant:
         """From now on."""
-        return Claimant(os.getpid(), socket.gethostname(), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+        now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return Claimant(os.getpid(), socket.gethostname(), now, uuid.uuid4().hex)
 
     def encoded(self) -> bytes:
         """As a claim holds it."""

@@ -86,13 +86,16 @@ def _claimed_on_disk(path: Path, flag: str, output: str) -> Iterator[None]:
 
 
 def _locked(path: Path, flag: str, output: str) -> BinaryIO:
-    for _ in range(_ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):
+    for left in reversed(range(_ATTEMPTS)):
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a+b")
             if _lock(file, path, flag, output):
                 return file
             file.close()
+        except FileNotFoundError:  # another job removed the folder, or none can be made
+            if not left:
+                raise
     raise ConfigError(f"{flag} {output}: other jobs begin and end there all the time; try again")
 
 
