@@ -243,7 +243,7 @@ def error_classes() -> Iterator[str]:
     """Every class of error, and what it means."""
     found = [MillraceError]
     for each in found:
-        found += each.__subclasses__()
+        found += [kind for kind in each.__subclasses__() if kind.__module__ == MillraceError.__module__]
     rows = ((f"`{each.__name__}`", " ".join((each.__doc__ or "").split())) for each in found)
     yield from _table(("class", "when"), rows)
 
