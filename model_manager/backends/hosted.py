@@ -22,6 +22,7 @@ from ..engine.scheduling.deadlines import Deadlines
 from ..engine.scheduling.readings import EmbedReading, ScoreReading, Scores
 from ..engine.scheduling.sequence import Sequence, SequenceStatus
 from ..engine.scheduling.stopping import Ending, StopRules
+from ..grammars.compiling import check
 from ..wire.errors import ConstraintNotMet, RequestError
 from ..wire.logprobs import Logprobs
 from ..wire.messages import FinishReason, Request
@@ -96,6 +97,8 @@ class HostedEngine:
         """Queue a request; raises InvalidRequest or PromptTooLong, as ours does, and what the library refuses."""
         self._arrivals += 1
         params = request.params
+        if params.constraint is not None:
+            check(params.constraint)  # a library may end the process over one that it cannot compile
         free = msgspec.structs.replace(request, params=msgspec.structs.replace(params, constraint=None))
         sequence = admitted(
             free,

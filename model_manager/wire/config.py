@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from .backends import BACKENDS, backend_names
-from .conversion import converted, nearest, unknown
+from .conversion import check_types, converted, nearest, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -121,6 +121,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The Python that runs another engine; by default that of the environment which `millrace engines install` made."""
 
     def __post_init__(self) -> None:
+        check_types(self, ConfigError)
         _check("model", self.model, bool(self.model.strip()), "a hub name, a folder or gs://bucket/folder")
         _check("max_model_len", self.max_model_len, self.max_model_len is None or self.max_model_len >= 2, "2 or more")
         _check("max_num_seqs", self.max_num_seqs, 1 <= self.max_num_seqs <= 4096, "1 to 4096")
@@ -225,6 +226,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Requests granted beyond what an engine can run at once, as a fraction of it."""
 
     def __post_init__(self) -> None:
+        check_types(self, ConfigError)
         for name in ("linger", "idle_timeout", "orphan_grace", "results_kept", "results_kept_mib", "lookahead"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):

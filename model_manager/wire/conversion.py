@@ -51,6 +51,19 @@ def converted(
         raise error(_misfit(fields, settings)) from None
 
 
+def check_types(settings: msgspec.Struct, error: type[MillraceError]) -> None:
+    """Raises `error`, which names the field, for a value of another type: constructors of structs check none."""
+    fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    hints = _hints(type(settings))
+    if not all(_fits(value, hints[name]) for name, value in fields.items()):
+        raise error(_misfit(fields, type(settings)))
+
+
+@cache
+def _hints(settings: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(settings)
+
+
 @cache
 def _required(settings: type[msgspec.Struct]) -> dict[str, Any]:
     """The fields without a default, and their types; finding them takes longer than all the rest of reading a row."""
@@ -87,7 +100,7 @@ def unknown(
 
 
 def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str:
-    hints = get_type_hints(settings)
+    hints = _hints(settings)
     name = next(name for name, value in fields.items() if not _fits(value, hints[name]))
     return f"{name}={_shown(fields[name])}: takes {_described(types.type_info(hints[name]))}"
 

@@ -18,8 +18,8 @@ from .prompt_rows import RowShape, check_depth, document_wanted, given_id, parse
 
 
 def split_key(element: Any) -> tuple[tuple[Any, ...], Any]:
-    """((key,), prompt) of keyed input, which is any pair; else ((), prompt)."""
-    if isinstance(element, tuple) and len(element) == 2:
+    """((key,), prompt) of keyed input, which is any pair without names for its two; else ((), prompt)."""
+    if isinstance(element, tuple) and len(element) == 2 and not hasattr(element, "_fields"):
         return (element[0],), element[1]
     return (), element
 

@@ -160,6 +160,7 @@ def test_a_constraint_is_the_librarys_and_an_output_that_it_leaves_unfinished_is
         (Request("a", [], SamplingParams()), InvalidRequest),
         (Request("a", [10**6], SamplingParams()), InvalidRequest),
         (Request("a", [1] * 5000, SamplingParams()), PromptTooLong),
+        (Request("a", [1], SamplingParams.parse({"constraint": {"json_schema": {"type": "nothing"}}})), InvalidRequest),
     ],
 )
 def test_what_can_never_run_is_refused_before_the_library_sees_it(request_: Request, error: type[RequestError]) -> None:

@@ -28,7 +28,7 @@ def test_a_value_that_an_engine_would_ignore_is_refused(backend: str, setting: s
 
 
 def test_adapters_are_refused_by_an_engine_that_has_none() -> None:
-    with pytest.raises(ConfigError, match=r"^max_loras=2: the back end openvino does not take it; .* do: torch, fake,"):
+    with pytest.raises(ConfigError, match=r"^max_loras=2: the back end openvino does not take it; .* do: torch, vllm,"):
         ModelConfig.parse({"backend": "openvino", "max_loras": 2})
 
 

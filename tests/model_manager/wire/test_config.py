@@ -69,8 +69,9 @@ def test_an_impossible_setting_of_a_model_is_refused_by_name(name: str, value: A
 
 @pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
 def test_a_setting_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^{name}=.*: takes "):
-        ModelConfig.parse({name: value})
+    for make in (ModelConfig.parse, lambda fields: ModelConfig(**fields)):
+        with pytest.raises(ConfigError, match=rf"^{name}=.*: takes "):
+            make({name: value})
 
 
 def test_a_divided_model_takes_no_adapters() -> None:
