@@ -187,7 +187,7 @@ def test_an_empty_document_goes_to_the_error_output() -> None:
         ({"error_handling": {"outptu": "x"}}, "error_handling={'outptu': 'x'}: takes {output: NAME}"),
         ({"sampling": 3}, "sampling=3: takes an object with strings as names and values as values"),
         ({"row_params": "maybe"}, "row_params='maybe'"),
-        ({"template": "Sum {question"}, "expected '}'"),
+        ({"template": "Sum {question"}, "a { stands without its pair"),
         ({"system": "Be brief.", "chat": False}, "needs the model's chat template"),
     ],
 )
