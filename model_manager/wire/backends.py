@@ -96,7 +96,7 @@ class Backend:
         if not self.cuda_packages:
             can = ", ".join(name for name, each in BACKENDS.items() if each.cuda_packages)
             raise ConfigError(
-                f"--device cuda: there is no build of {self.name} for NVIDIA GPUs to install, there is of {can}; leave"
+                f"--device cuda: there is no build of {self.name} for NVIDIA GPUs to install, {can} has one; leave"
                 " it out, or name a Python of your own with --backend_python"
             )
         return Pins(self.cuda_packages)

@@ -119,7 +119,7 @@ def test_an_environment_is_for_gpus_where_their_driver_is(
 
 def test_a_build_that_there_is_not_is_refused(backend: Backend, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["engines", "install", backend.name, "--device", "cuda"]) == 2
-    assert "--device cuda: there is no build of small for NVIDIA GPUs to install, there is of vllm;" in (
+    assert "--device cuda: there is no build of small for NVIDIA GPUs to install, vllm has one;" in (
         capsys.readouterr().err
     )
 
