@@ -196,7 +196,7 @@ def test_a_job_is_submitted_with_its_package_its_options_and_hints_on_the_models
 
 
 def test_what_was_submitted_runs_with_nothing_but_what_was_staged(submit: Submit, bucket: Any, tmp_path: Path) -> None:
-    ended = submit("--gpu=l4", "--backend=fake", "--linger=0.5", "--max_tokens=3", "--quiet")
+    ended = submit("--backend=fake", "--linger=0.5", "--max_tokens=3", "--quiet")
     assert ended.returncode == 0, ended.stderr
     files = staged(bucket)
     for name in ("pipeline.pb", "workflow.tar.gz"):
