@@ -134,7 +134,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console, be
         result.wait_until_finish()
     outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
     outcome = replace(outcome, startup=outcome.startup and outcome.startup + before)
-    print_summary(outcome, quiet=options.quiet)
+    print_summary(outcome, quiet=options.quiet, stderr=console.file)
     return outcome.status
 
 
@@ -161,7 +161,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
         outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
         if not options.quiet:
             print("as its runner counted:")
-        print_summary(outcome, quiet=options.quiet)
+        print_summary(outcome, quiet=options.quiet, stderr=console.file)
         return outcome.status
     return 1 if state in (PipelineState.FAILED, PipelineState.CANCELLED) else 0
 

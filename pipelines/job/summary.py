@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -149,13 +149,16 @@ def _value(metric: Any) -> Any:
     return metric.committed if metric.committed is not None else metric.attempted
 
 
-def print_summary(outcome: Outcome, *, quiet: bool = False) -> None:
-    """Print the summary on stdout. `quiet`: print only, in one line on stderr, that every row failed, if so."""
+def print_summary(outcome: Outcome, *, quiet: bool = False, stderr: IO[str] | None = None) -> None:
+    """Print the summary on stdout. `quiet`: print only, in one line on stderr, that every row failed, if so.
+
+    `stderr` is the launcher's own while a job keeps libraries from writing there.
+    """
     if not quiet:
         print_at_the_end("\n".join(summary_lines(outcome)))
     elif outcome.status:
         message = f"every row failed; dead letters: {_dead_letters(outcome)}"
-        print(f"millrace: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"millrace: {' '.join(message.split())}", file=stderr or sys.stderr, flush=True)
 
 
 def model_lines(model: ModelConfig) -> list[str]:

@@ -190,6 +190,15 @@ def test_a_job_whose_summary_cannot_be_printed_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
+def test_a_quiet_job_whose_rows_all_failed_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "x", "max_tokens": -1}\n')
+    flags = f"--input {tmp_path}/a.jsonl --output {tmp_path}/out/c --backend fake --linger 0.1 --quiet"
+    ended = in_shell(f"$M run {flags}")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("millrace: every row failed; dead letters: 1 row in ")
+
+
+@pytest.mark.usefixtures("runtime")
 def test_a_command_that_cannot_print_what_it_shows_says_so() -> None:
     ended = in_shell("$M ps > /dev/full")
     assert ended.returncode == 1
