@@ -107,7 +107,8 @@ def nothing_at_all_is_left(runtime: Path) -> None:
     nothing_is_left(runtime)
     scratch = Path(os.environ["TMPDIR"])
     assert [path for path in scratch.rglob("*") if not path.is_dir()] == []
-    assert list((cache_folder() / "conversions").glob("*.unfinished")) == []
+    conversions = cache_folder() / "conversions"  # where an engine of another test process may convert a model now
+    eventually(lambda: not [*conversions.glob("*.unfinished")], "the end of conversions")
 
 
 def other_engine(runtime: Path, former: int) -> int:
