@@ -59,6 +59,7 @@ class ManagedModelHandler(ModelHandler):
         self._params = params or SamplingParams()
         self._options = ClientOptions(self._model, manager=manager or ManagerConfig(), job=uuid.uuid4().hex, chat=chat)
         self._open_client = open_client
+        self._seeds = takes_seeds(self._model)
         self._near_misses = NearMisses()
 
     def load_model(self) -> HeldClient:
@@ -92,7 +93,7 @@ class ManagedModelHandler(ModelHandler):
             if isinstance(element, dict):
                 self._near_misses.look(prompt.columns)
             params = params.updated(prompt.params)
-            params = seeded(params, prompt) if takes_seeds(self._model) else params
+            params = seeded(params, prompt) if self._seeds else params
             future = client.submit(prompt.content, params, request_id=request_id)
         except RequestError as error:
             return prompt, error

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ..wire.constraint import Constraint
@@ -40,12 +41,22 @@ def check(constraint: Constraint) -> None:
     """Raises InvalidRequest as `compile` would. Needs no model: tokens are single bytes here, and tokens that a grammar
     names are not checked.
     """
+    if reason := _fault(constraint.key()):
+        raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
+
+
+@functools.lru_cache(maxsize=256)
+def _fault(key: bytes) -> str:
+    """What is wrong with the constraint of that key, or nothing: rows by the thousand have the same one.
+
+    Raises InvalidRequest, which is not kept, for one that takes too long to compile.
+    """
+    constraint = msgspec.msgpack.decode(key, type=Constraint)
     source = _source(constraint)
     reason = Compilations(LONGEST).result(
-        constraint.key(), lambda: _failure(_matcher(LLTokenizer("byte"), source), constraint) or ""
+        key, lambda: _failure(_matcher(LLTokenizer("byte"), source), constraint) or ""
     )
-    if isinstance(reason, str) and reason and not refusals.OF_A_MODEL.search(reason):
-        raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
+    return reason if isinstance(reason, str) and not refusals.OF_A_MODEL.search(reason) else ""
 
 
 def allowed(constraint: Constraint, text: str) -> int:
