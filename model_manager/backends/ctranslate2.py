@@ -2,8 +2,7 @@
 
 It has no continuous batching: a batch takes no request until it ends, but each request leaves it with its own last
 token, and the batch shrinks. A folder of CTranslate2's own format (model.bin) is loaded as it is; another model is
-converted at its first load, and kept. Options of `backend_options` are
-arguments of its Generator.
+converted at its first load, and kept. Options of `backend_options` are arguments of its Generator.
 """
 
 from __future__ import annotations
@@ -275,10 +274,8 @@ class _CTranslate2:
             try:
                 if batch:
                     self._answer(batch)
-            except (
-                Exception
-            ) as error:  # the engine's fault: `poll` raises it, and the requests go on in another process
-                self.events.put(error)
+            except Exception as error:
+                self.events.put(error)  # `poll` raises it, and the requests go on in another process
                 return
 
     def _gather(self) -> None:
@@ -288,7 +285,7 @@ class _CTranslate2:
             pass
 
     def _next_batch(self) -> list[_Generation]:
-        """Of the requests that have the parameters of the one that waits longest, it and those of about its length.
+        """The request that waits longest, and requests of about its length that have the same parameters.
 
         CTranslate2 takes the prompts of a batch together as far as the shortest one goes, and then token by token: 8
         prompts of 16 to 130 tokens cost ten times as much as 8 of 60.

@@ -6,7 +6,6 @@ A row that cannot be read is its own dead letter. What a whole file cannot be is
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -19,9 +18,11 @@ from ..elements.prompt_rows import CONSTRAINTS, NESTED_PARAMS, SAMPLING_NAMES, R
 from ..files.formats import delimiter
 from .file_ranges import FileRange
 from .row_letters import (
+    BOM,
     SHOWN,
     UnreadableFile,
     UnreadableRow,
+    check_column_names,
     letter,
     prompt_or_letter,
     without_prefix,
@@ -29,7 +30,6 @@ from .row_letters import (
 from .row_places import ROW_MARK
 
 _CHUNK = 1 << 20
-_BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """How a file in UTF-16, or UTF-32, begins."""
 _TEXT = ("adapter", "cache_salt")
@@ -58,9 +58,7 @@ def _header(records: _Records) -> list[str]:
         raise UnreadableFile(f"the header cannot be read: {found}; all rows are missing")
     unnamed = found.count("") > 1
     names = [name or (f"column_{number}" if unnamed else name) for number, name in enumerate(found, 1)]
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise UnreadableFile(f"two columns are called `{twice}`: give each a name of its own; all rows are missing")
+    check_column_names(names)
     return names
 
 
@@ -129,7 +127,7 @@ def _open_quote(line: bytes, opened: int, number: int) -> int:
 
 def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:
     """Lines with their ends as they are: in a quoted field they are content."""
-    held = stream.read(len(_BOM)).removeprefix(_BOM)
+    held = stream.read(len(BOM)).removeprefix(BOM)
     if held.startswith(_UTF16) or b"\0" in held:
         raise UnreadableFile(
             "the file is in UTF-16 or UTF-32, and CSV is read as UTF-8: convert it; all rows are missing"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -17,7 +16,7 @@ from ..elements.prompt_rows import CONSTRAINTS, RowShape, check_types, given_id
 from ..files.input_files import is_damage
 from .arrow_plain import Unconvertible, encoded, plain_rows
 from .file_ranges import FileRange
-from .row_letters import SHOWN, UnreadableFile, UnreadableRow, file_letter, letter, prompt_or_letter
+from .row_letters import SHOWN, UnreadableRow, check_column_names, file_letter, letter, prompt_or_letter
 from .row_places import ROW_MARK
 
 _BATCH = 256
@@ -26,18 +25,12 @@ _BATCH = 256
 def read_parquet(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     """All rows of the range's row groups. Raises UnreadableFile where two columns have one name."""
     file = pq.ParquetFile(stream)
-    _check_names(file.schema_arrow.names)
+    check_column_names(file.schema_arrow.names)
     first = part.first_row + 1
     for group in range(file.metadata.num_row_groups)[part.start : part.stop]:
         last = first + file.metadata.row_group(group).num_rows - 1
         yield from _read_group(file, group, range(first, last + 1), part.path, shape, limit)
         first = last + 1
-
-
-def _check_names(names: list[str]) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise UnreadableFile(f"two columns are called `{twice}`: give each a name of its own; all rows are missing")
 
 
 def _read_group(

@@ -2,8 +2,8 @@
 
 Rows are known by their positions (positions.py): `<path as matched>@<first byte>` of a line of the (uncompressed) file,
 `<path>#<number>` of a row of CSV and Parquet, from 1; a file that is read whole, by its path. Lines that are blank are
-skipped. An error of the file system is
-raised; a file whose content is damaged ends in one dead letter for all that could not be read of it.
+skipped. An error of the file system is raised; a file whose content is damaged ends in one dead letter for all that
+could not be read of it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .file_ranges import FileRange
 from .read_csv import read_csv
 from .read_parquet import read_parquet
 from .row_letters import (
+    BOM,
     SHOWN,
     UnreadableFile,
     UnreadableRow,
@@ -39,7 +40,6 @@ from .row_places import LINE_MARK
 MAX_ROW_BYTES = 16 * 2**20
 _Parse = Callable[[str, RowShape, str], Prompt | DeadLetter]
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_BOM = b"\xef\xbb\xbf"
 
 
 def read_range(part: FileRange, shape: RowShape, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Prompt | DeadLetter]:
@@ -71,7 +71,7 @@ def _damage(error: Exception) -> str:
 def _read_lines(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     parse = _ROW_OF[part.format]
     for line in read_lines(stream, part.start, part.stop, limit=limit):
-        data = line.data.removeprefix(_BOM) if line.offset == 0 else line.data
+        data = line.data.removeprefix(BOM) if line.offset == 0 else line.data
         if data.strip():
             position = f"{part.path}{LINE_MARK}{line.offset}"
             yield _row_or_letter(line._replace(data=data), shape, position, limit, parse)
@@ -81,7 +81,7 @@ def _read_whole(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) 
     data = b""
     while len(data) <= limit and (chunk := stream.read(limit + 1 - len(data))):  # a decompressor may give less
         data += chunk
-    data = data.removeprefix(_BOM)
+    data = data.removeprefix(BOM)
     if not data.strip():
         yield letter(UnreadableRow("the file is empty"), part.path, "")
         return

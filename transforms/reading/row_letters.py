@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ from millrace.model_manager.wire.errors import RequestError
 from ..elements.completions import DeadLetter, Prompt
 from ..elements.prompt_rows import RowShape, batch_endpoint, given_id, parse_row, too_deep
 
+BOM = b"\xef\xbb\xbf"
+"""What text in UTF-8 may begin with."""
 SHOWN = 2000
 """Bytes that a dead letter has of a row that is no object."""
 
@@ -21,6 +25,13 @@ class UnreadableRow(RequestError):
 
 class UnreadableFile(RequestError):
     """A file, or a part of it, cannot be read."""
+
+
+def check_column_names(names: Iterable[str]) -> None:
+    """Raises UnreadableFile where two columns have one name: a row would lose one of the two values."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UnreadableFile(f"two columns are called `{twice}`: give each a name of its own; all rows are missing")
 
 
 def prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | None = None) -> Prompt | DeadLetter:

@@ -86,9 +86,8 @@ class SkipCompleted(beam.PTransform):
             | "Their ids" >> beam.Map(lambda path: b"".join(map(_entry, completed_rows(path))))
             | "All ids" >> beam.CombineGlobally(_joined)
         )
-        return prompts | "Skip" >> beam.ParDo(_Skip(self._ids_alone), beam.pvalue.AsSingleton(done)).with_output_types(
-            Prompt
-        )
+        skip = beam.ParDo(_Skip(self._ids_alone), beam.pvalue.AsSingleton(done))
+        return prompts | "Skip" >> skip.with_output_types(Prompt)
 
 
 class _Skip(beam.DoFn):
