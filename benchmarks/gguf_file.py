@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_PARTS = {
+PARTS = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.down_proj": "ffn_down",
@@ -19,6 +19,7 @@ _PARTS = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }
+"""llama.cpp's names of a layer's parts, by those of a checkpoint."""
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
 _TYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
 
@@ -89,7 +90,7 @@ def _renamed(name: str) -> str:
     if module in _WHOLE:
         return f"{_WHOLE[module]}.{kind}"
     _, _, layer, part = module.split(".", 3)
-    return f"blk.{layer}.{_PARTS[part]}.{kind}"
+    return f"blk.{layer}.{PARTS[part]}.{kind}"
 
 
 def main() -> None:

@@ -50,20 +50,22 @@ def dispatch(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
-    if len(arguments) == 1 and arguments[0] in _JOBS:
-        return _without_input()
     module, _, name = COMMANDS[arguments[0]].partition(":")
+    if len(arguments) == 1 and module == _TASKS:
+        return _without_input()
     with ended_by_interrupt():
         command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
     return command(arguments[1:])
 
 
+_TASKS = "commands.tasks"
+"""The module of the commands that run a job."""
 COMMANDS = {
-    "run": "commands.tasks:generate",
-    "score": "commands.tasks:score",
-    "embed": "commands.tasks:embed",
-    "extract": "commands.tasks:extract",
-    "classify": "commands.tasks:classify",
+    "run": f"{_TASKS}:generate",
+    "score": f"{_TASKS}:score",
+    "embed": f"{_TASKS}:embed",
+    "extract": f"{_TASKS}:extract",
+    "classify": f"{_TASKS}:classify",
     "plan": "plan.command:main",
     "yaml": "commands.yaml_job:main",
     "expansion": "commands.expansion:main",
@@ -74,7 +76,6 @@ COMMANDS = {
     "worker-pool": "runners.worker_pool:main",
 }
 """The function that runs each command, by its module."""
-_JOBS = ("run", "score", "embed", "extract", "classify")
 
 
 def _without_input() -> int:

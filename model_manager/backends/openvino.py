@@ -126,7 +126,7 @@ def _set(scheduler: Any, name: str, value: Option) -> None:
 
 
 def _properties(config: ModelConfig, dtype: str, as_it_is: bool) -> dict[str, Any]:
-    """Of the device. Whether activations are rounded for weights of few bits, OpenVINO decides for a model as it is."""
+    """Properties of the device. For a model in its own format OpenVINO decides whether activations are rounded."""
     precision = _PRECISIONS[dtype]
     properties: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": precision,

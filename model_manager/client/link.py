@@ -47,7 +47,7 @@ class Link:
     def await_welcome(self) -> ManagerConfig:
         """The settings that the manager runs with.
 
-        Raises ConfigError if the manager is of another version, ConnectionLost if it is ending.
+        Raises ConfigError if the manager has another version, ConnectionLost if the manager is ending.
         """
         answer = self.receive()
         if isinstance(answer, Refused):

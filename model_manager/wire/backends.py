@@ -81,7 +81,7 @@ class Backend:
     settings: frozenset[str] = frozenset()
     """Fields of ModelConfig that it obeys, beside COMMON_SETTINGS."""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of settings that it obeys in part: the values that it takes."""
+    """The values that it takes, for each setting that it obeys in part."""
     whole: frozenset[str] = frozenset()
     """Settings of which it takes whole numbers alone."""
     options: tuple[str, ...] | None = None

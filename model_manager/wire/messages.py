@@ -243,7 +243,7 @@ class Welcome(Message, frozen=True):
     protocol: int
     pid: int
     settings: ManagerConfig = ManagerConfig()
-    """Those in force, which its first client decided."""
+    """The settings in force: the manager's first client decided them."""
 
 
 class ModelReady(Message, frozen=True):

@@ -80,7 +80,7 @@ def _row(backend: Backend, found: EngineState) -> tuple[str, str, str, str]:
 
 
 def _version(backend: Backend) -> str:
-    """Of its first package; millrace's own for what comes with it."""
+    """The version of its first package; millrace's own version for an engine without packages."""
     return backend.packages[0].partition("==")[2] if backend.packages else millrace.__version__
 
 

@@ -105,12 +105,12 @@ class AnsweredIds:
 
 
 def repeated_ids(counts: Mapping[str, int]) -> RepeatedIds | None:
-    """Of the job's own rows, from the counters of a finished job."""
+    """Rows of the job that share an id, from the counters of a finished job."""
     return _found(counts, _REPEATED)
 
 
 def answered_ids(counts: Mapping[str, int]) -> RepeatedIds | None:
-    """Of its rows and earlier ones."""
+    """Rows of the job that share an id with rows of an earlier job, from the same counters."""
     return _found(counts, _ANSWERED)
 
 

@@ -35,7 +35,7 @@ class Reply:
     headers: Mapping[str, str]
     body: bytes
     name: str = ""
-    """Of the status, where it is not HTTP's."""
+    """The name of a gRPC status; empty over HTTP."""
 
 
 class TryFailed(Exception):

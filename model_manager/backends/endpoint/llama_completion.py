@@ -40,7 +40,7 @@ class LlamaCompletion:
     max_model_len = 0
 
     def learn(self, route: str, body: bytes) -> None:
-        """That it answers is enough."""
+        """Nothing is read of the answer: the server lives, because it answers."""
 
     def base(self, url: str) -> str:
         """The URL as it was given."""

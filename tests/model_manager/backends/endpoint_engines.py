@@ -58,7 +58,7 @@ def ended(result: StepResult) -> list[Output | Failure]:
 
 
 def text(answer: Output | Failure) -> str:
-    """Of an answer that is no failure."""
+    """The text of an answer that is no failure."""
     assert isinstance(answer, Output), answer
     return answer.text
 

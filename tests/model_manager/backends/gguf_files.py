@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.gguf_file import PARTS
 from tests.model_manager.store.checkpoints import EMBEDDED
 
 Format = Literal["f32", "q8_0", "q4_0"]
@@ -23,17 +24,6 @@ _TYPES = {"f32": (0, 0), "q4_0": (2, 2), "q8_0": (8, 7)}
 """By format: the type of its tensors, and of a file that has most of them."""
 _UINT, _FLOAT, _BOOL, _STRING, _ARRAY, _INT = 4, 6, 7, 8, 9, 5
 _CONTROL, _NORMAL = 3, 1
-_PARTS = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-}
 
 
 def write_gguf(path: Path, kind: Format = "f32", fields: Mapping[str, Any] | None = None) -> Path:
@@ -104,7 +94,7 @@ def _renamed(name: str) -> str:
     if name in whole:
         return whole[name]
     _, _, layer, part = name.split(".", 3)
-    return f"blk.{layer}.{_PARTS[part]}"
+    return f"blk.{layer}.{PARTS[part]}"
 
 
 def _encoded(values: Values, format_: str) -> bytes:

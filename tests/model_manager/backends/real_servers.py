@@ -11,7 +11,7 @@ import signal
 import sysconfig
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,9 @@ import psutil
 import pytest
 
 from millrace.model_manager.backends.endpoint.engine import EndpointEngine
+from millrace.model_manager.client import EngineClient
 from millrace.model_manager.wire.errors import ModelLoadFailed
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import drained
 from tests.model_manager.backends.environments import made, named
 from tests.servers.processes import serving
@@ -124,6 +126,28 @@ def expect_the_job_to_fail(engine: EndpointEngine) -> None:
 def kill(pid: int) -> None:
     """End one process."""
     os.kill(pid, signal.SIGKILL)
+
+
+def expect_answers_over_a_death(
+    client: EngineClient,
+    prompts: Mapping[str, int],
+    held: Callable[[], object],
+    server: Callable[[], int],
+    release: Path,
+) -> None:
+    """Every prompt is answered with as many of its words, though the server is killed while it holds requests back.
+
+    `held`: it does; `server`: its process id; `release`: the file at whose sight servers hold nothing back.
+    """
+    futures = {
+        prompt: client.submit(prompt, SamplingParams(max_tokens=words), request_id=prompt)
+        for prompt, words in prompts.items()
+    }
+    eventually(held, "requests that are held")
+    kill(server())
+    release.touch()
+    found = {prompt: future.result(PATIENCE).text for prompt, future in futures.items()}
+    assert found == {prompt: counted(prompt, words) for prompt, words in prompts.items()}
 
 
 ROWS = {f"{number} is a row of eight words é": 1 + number % 7 for number in range(50)}

@@ -13,14 +13,13 @@ import pytest
 
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, refusal, text
 from tests.model_manager.backends.real_servers import (
-    PATIENCE,
     PROGRAMS,
     Family,
     counted,
     environment_of,
+    expect_answers_over_a_death,
     expect_the_job_to_fail,
     family,
     kill,
@@ -118,15 +117,13 @@ def test_a_cluster_of_ours_that_is_killed_in_mid_job_is_started_again_and_ends_w
     options |= {"command": f"{serve} run {{model}}"}
     settings: dict[str, Any] = {"model": config, "max_num_seqs": len(HELD), "backend_options": options}
     client = machine.open(command=MANAGER_COMMAND, backend="server", **settings)
-    futures = {
-        prompt: client.submit(prompt, SamplingParams(max_tokens=words), request_id=prompt)
-        for prompt, words in HELD.items()
-    }
-    eventually(lambda: sum(replicas(tmp_path).values()) >= 30, "rows that are held")
-    kill(main_process(family, config))
-    (tmp_path / "release").touch()
-    found = {prompt: future.result(PATIENCE).text for prompt, future in futures.items()}
-    assert found == {prompt: counted(prompt, words) for prompt, words in HELD.items()}
+    expect_answers_over_a_death(
+        client,
+        HELD,
+        held=lambda: sum(replicas(tmp_path).values()) >= 30,
+        server=lambda: main_process(family, config),
+        release=tmp_path / "release",
+    )
     assert machine.model_status().restarts == 1
     client.close()
     eventually(lambda: not family.left(), "the end of Ray and all its processes")

@@ -13,7 +13,6 @@ import pytest
 
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import InvalidRequest, ModelError
-from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, refusal, text
 from tests.model_manager.backends.real_servers import (
     PATIENCE,
@@ -21,9 +20,9 @@ from tests.model_manager.backends.real_servers import (
     ROWS,
     Family,
     counted,
+    expect_answers_over_a_death,
     expect_the_job_to_fail,
     family,
-    kill,
     main_process,
     python_of,
     remote,
@@ -134,15 +133,13 @@ def test_a_triton_of_ours_that_is_killed_in_mid_job_is_started_again(
     options = {"preset": "triton", "served_model": "m", "command": command, "health": READY, "dialect": dialect}
     client = machine.open(command=MANAGER_COMMAND, model="m", backend="server", backend_options=options)
     prompts = ROWS | {f"held {number} of them": 2 for number in range(8)}
-    futures = {
-        prompt: client.submit(prompt, SamplingParams(max_tokens=words), request_id=prompt)
-        for prompt, words in prompts.items()
-    }
-    eventually((tmp_path / "held").exists, "a request that is held")
-    kill(main_process(family, program))
-    (tmp_path / "release").touch()
-    found = {prompt: future.result(PATIENCE).text for prompt, future in futures.items()}
-    assert found == {prompt: counted(prompt, words) for prompt, words in prompts.items()}
+    expect_answers_over_a_death(
+        client,
+        prompts,
+        held=(tmp_path / "held").exists,
+        server=lambda: main_process(family, program),
+        release=tmp_path / "release",
+    )
     assert machine.model_status().restarts == 1
     client.close()
     eventually(lambda: not family.left(), "the end of Triton and all its processes")

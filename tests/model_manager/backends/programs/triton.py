@@ -49,7 +49,7 @@ def main(http_port: int, grpc_port: int, folder: Path) -> None:
 
 
 def answer(request: Any, folder: Path) -> str:
-    """Of one request."""
+    """What the model answers to one request."""
     values = {name: array.flatten()[0] for name, array in request.items()}
     prompt = values["text_input"].decode()
     if prompt.startswith("held"):
