@@ -309,7 +309,7 @@ class Sequence:
 
     def _all_logprobs(self) -> Logprobs | None:
         """One entry for each output token, if the request wants them."""
-        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).first(len(self.output_token_ids))
+        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).part(0, len(self.output_token_ids))
 
     def _since_receipt(self, event: float | None, now: float) -> float:
         return self._waited + (now if event is None else event) - self.added_at
