@@ -13,10 +13,10 @@ import msgspec
 
 from ..wire.errors import EngineError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import NewTokens, Output
+from ..wire.messages import NewTokens, Output, Request
 from ..wire.sampling import SamplingParams
 from .generation import Decoder, with_texts
-from .text_pieces import REPLACEMENT, TextPieces
+from .text_pieces import REPLACEMENT
 
 _log = logging.getLogger(__name__)
 
@@ -61,16 +61,19 @@ class Deltas:
     Text is held back
       while a later token may change it (text_pieces.py)
       while its end may be the beginning of a stop string
-      until the answer is there, where a later token may change any text: a constrained output that `max_tokens` cuts
-      may end in other tokens than the model's (`Output.num_own_tokens`), and some tokenizers clean a text as a whole
+      until the answer is there, from the second half of `max_tokens` on, where `max_tokens` may cut a constrained
+      output: other tokens than the model's may end it (`Output.num_own_tokens`, `Request.num_lasting`)
+      until the answer is there, where the tokenizer cleans texts as a whole
     """
 
-    def __init__(self, on_delta: OnDelta, params: SamplingParams, decoder: Decoder | None) -> None:
+    def __init__(self, on_delta: OnDelta, request: Request, decoder: Decoder | None) -> None:
         """No decoder where the engine gives text: it comes in one delta."""
+        params = request.params
         self._on_delta = on_delta
         self._stops = () if params.include_stop_str_in_output else params.stop
         self._decoder = decoder
-        self._pieces = None if decoder is None else _pieces(params, decoder)
+        self._pieces = None if decoder is None else decoder.pieces(joined=params.constraint is not None)
+        self._num_lasting = request.num_lasting if _may_be_closed(params) else None
         self._given: list[str] = []
         self._held = ""
         self._num_read = self._num_settled = self._num_given = 0  # tokens: read; with their text settled; in deltas
@@ -79,7 +82,7 @@ class Deltas:
         """Give what the tokens since the last call add."""
         if self._pieces is None:
             return
-        for token_id in generated.token_ids[self._num_read :]:
+        for token_id in generated.token_ids[self._num_read : self._num_lasting]:
             self._num_read += 1
             if piece := self._pieces.push(token_id):
                 self._held += piece
@@ -138,9 +141,6 @@ def _ignore(_delta: Delta) -> None:
     """Takes the deltas of a caller whose own function failed."""
 
 
-def _pieces(params: SamplingParams, decoder: Decoder) -> TextPieces | None:
-    """The text of the answer as it comes; None where any of it may still change."""
-    if params.constraint is None:
-        return decoder.pieces(joined=False)
-    may_be_closed = params.logprobs is None and not params.stop
-    return None if may_be_closed else decoder.pieces(joined=True)
+def _may_be_closed(params: SamplingParams) -> bool:
+    """True if an ending may replace the last tokens of the output, once `max_tokens` has cut it."""
+    return params.constraint is not None and params.logprobs is None and not params.stop

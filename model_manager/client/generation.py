@@ -1,4 +1,4 @@
-"""Adds the text to an output, and to each token with log-probabilities. Of the tokenizer it knows how ids become text."""
+"""Adds the text to an output, and to each token with log-probabilities. Of the tokenizer it knows only `Decoder`."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Session:
         """
         self._check_caller()
         _check_message(Submit(self._config.key, [request]))
-        deltas = None if on_delta is None else Deltas(on_delta, request.params, self._decoder)
+        deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
         waiter = Waiter(time.monotonic(), deltas)
         link = self._register(request, waiter)
         if link is not None:

@@ -55,7 +55,9 @@ class TextPieces:
 
     def _has_long_been_broken(self) -> bool:
         """True if many tokens wait and the last ones end in no whole character: then not all are decoded again."""
-        return len(self._ids) - self._num_context > _LONGEST and self._decode(self._ids[-_LONGEST:]).endswith(REPLACEMENT)
+        if len(self._ids) - self._num_context <= _LONGEST:
+            return False
+        return self._decode(self._ids[-_LONGEST:]).endswith(REPLACEMENT)
 
     def _settle(self) -> None:
         """Keep the new tokens as the next ones' context; more tokens while these alone have no text. A decoder may

@@ -49,11 +49,12 @@ class Entry:
 
     def attach(self, client: int, request: Request) -> None:
         """One more client waits, with the same request. It may bring more tokens than are known here, from a manager
-        that died: while no engine has the request, these count.
+        that died: while no engine has the request, these count. Tokens that an ending may replace are not streamed: the
+        engine would have to know (`Request.num_lasting`).
         """
         self.receivers.append(client)
         self.orphaned = None
-        if request.stream:
+        if request.stream and (self.request.stream or request.params.constraint is None):
             self.streams[client] = len(request.output_token_ids)
         if self.engine is None and len(request.output_token_ids) > len(self.tokens):
             self.tokens = list(request.output_token_ids)

@@ -99,6 +99,13 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     stream: bool = False
     """Its sender wants the tokens as they are generated, in Progress messages."""
 
+    @property
+    def num_lasting(self) -> int:
+        """How many of its first tokens a stream may show although it has a constraint: an ending that replaces tokens of
+        a streamed output (see `Output.num_own_tokens`) replaces later ones.
+        """
+        return self.params.max_tokens // 2
+
     def work(self) -> Self:
         """All that the answer depends on: equal for two tries of the same, however far the first one got."""
         return msgspec.structs.replace(
