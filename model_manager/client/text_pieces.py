@@ -19,8 +19,8 @@ class TextPieces:
 
     A piece waits
       while the text ends in replacement characters: further bytes may make a character of them
-      while the last token is one of `byte_ids`: a byte that follows may turn all bytes before it, back to the last token
-      of text, into replacement characters
+      while the last token is one of `byte_ids`: a byte that follows may turn all bytes before it, back to the last
+      token of text, into replacement characters
     """
 
     def __init__(

@@ -43,8 +43,8 @@ _HIDDEN_SIZE = 8
 
 class FakeEngine:
     """An Engine (interface.py): each step gives one token to each of the first `max_num_seqs` requests, by priority,
-    then in order of arrival. Tokens are never end-of-sequence tokens, so max_tokens, a stop token, a stop string or an abort ends a
-    request; under a constraint they are any that it allows.
+    then in order of arrival. Tokens are never end-of-sequence tokens, so max_tokens, a stop token, a stop string or an
+    abort ends a request; under a constraint they are any that it allows.
     """
 
     def __init__(

@@ -51,8 +51,8 @@ class Grammar:
         return self._build()
 
     def closed(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int, least_kept: int = 0) -> Closed | None:
-        """How to end an output within `max_tokens`, its first `least_kept` tokens kept (closing.py); None if that is not
-        found. Skips the search if even the shortest output is longer.
+        """How to end an output within `max_tokens`, its first `least_kept` tokens kept (closing.py); None if that is
+        not found. Skips the search if even the shortest output is longer.
         """
         if self._shortest is not None and self._shortest > max_tokens:
             return None

@@ -101,8 +101,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def num_lasting(self) -> int:
-        """How many of its first tokens a stream may show although it has a constraint: an ending that replaces tokens of
-        a streamed output (see `Output.num_own_tokens`) replaces later ones.
+        """How many of its first tokens a stream may show although it has a constraint: an ending (see
+        `Output.num_own_tokens`) replaces later ones of a streamed output.
         """
         return self.params.max_tokens // 2
 

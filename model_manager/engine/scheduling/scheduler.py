@@ -33,9 +33,8 @@ class Scheduler:
     adapter. All of these let others pass, but at most MOST_OVERTAKES times. A running sequence that lacks a block takes
     it from the sequence with the highest rank, which goes back to its place in line.
 
-    A waiting sequence is urgent while one of a higher priority number runs. It starts before anything else is handed
-    out. If it lacks a row or blocks, the sequence with the highest rank makes way: at most one for each urgent sequence,
-    so a stream of urgent ones costs no more than one recomputation each.
+    A waiting sequence is urgent while one of a higher priority number runs. It starts before tokens are handed out. If
+    it lacks a row or blocks, the running sequence with the highest rank makes way, but at most one for each urgent one.
 
     docs/explanation/scheduling.md says the same for users.
     """
@@ -65,7 +64,7 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def schedule(self) -> list[Scheduled]:
-        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if there are no sequences,
+        """The next batch: decoding sequences, then prompts begun or urgent, then new ones. Empty only if there are no sequences,
         or only sequences that end with a pending token.
         """
         preemptions = self.num_preemptions

@@ -56,9 +56,10 @@ class Sequence:
     `pending_row` of its step's samples.
 
     `rank` is its place in the queue, smaller first. `overtaken` counts the sequences behind it that began to run before
-    it. `has_preempted`: True once a running sequence has made way for it. A sequence with a constraint has a `guide` before it runs. `given` are output tokens of the request that were
-    not replayed yet. `adapter_slot` is the slot of its adapter, -1 without an adapter or while it is not loaded.
-    Sequences with the same `cache_key` share blocks; an empty key shares with none.
+    it. `has_preempted`: True once a running sequence has made way for it. A sequence with a constraint has a `guide`
+    before it runs. `given` are output tokens of the request that were not replayed yet. `adapter_slot` is the slot of
+    its adapter, -1 without an adapter or while it is not loaded. Sequences with the same `cache_key` share blocks; an
+    empty key shares with none.
     """
 
     def __init__(
@@ -311,7 +312,9 @@ class Sequence:
 
     def _all_logprobs(self) -> Logprobs | None:
         """One entry for each output token, if the request wants them."""
-        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).part(0, len(self.output_token_ids))
+        if self.params.logprobs is None:
+            return None
+        return Logprobs.join(self.logprobs).part(0, len(self.output_token_ids))
 
     def _since_receipt(self, event: float | None, now: float) -> float:
         return self._waited + (now if event is None else event) - self.added_at

@@ -35,7 +35,9 @@ def output(token_ids: list[int], ending: Ending, **fields: Any) -> Output:
     return Output("a", token_ids, ending.reason, Timings(0, 0, 0), 1, stop_reason=ending.matched, **fields)
 
 
-def stream(params: SamplingParams, token_ids: list[int], ending: Ending, chunks: Sequence[int]) -> tuple[list[Delta], Output]:
+def stream(
+    params: SamplingParams, token_ids: list[int], ending: Ending, chunks: Sequence[int]
+) -> tuple[list[Delta], Output]:
     """The deltas of an answer whose tokens came so many at a time, the last ones with the answer; and the answer."""
     request = Request("a", [1], params, stream=True)
     given: list[Delta] = []
@@ -119,8 +121,8 @@ def test_what_may_become_a_stop_string_waits() -> None:
 
 def test_what_a_message_brings_twice_counts_once_and_what_is_behind_a_gap_waits_for_the_answer() -> None:
     generated = Generated()
-    for tokens in (NewTokens("a", 0, [1, 2]), NewTokens("a", 1, [2, 3]), NewTokens("a", 5, [9]), NewTokens("a", 0, [1])):
-        generated.add(tokens)
+    for offset, token_ids in ((0, [1, 2]), (1, [2, 3]), (5, [9]), (0, [1])):
+        generated.add(NewTokens("a", offset, token_ids))
     assert generated.token_ids == [1, 2, 3]
 
 

@@ -31,7 +31,9 @@ def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 class Stream:
     """The deltas of one request, and its future."""
 
-    def __init__(self, client: EngineClient, prompt: list[int], params: SamplingParams = PARAMS, name: str = "a") -> None:
+    def __init__(
+        self, client: EngineClient, prompt: list[int], params: SamplingParams = PARAMS, name: str = "a"
+    ) -> None:
         self.deltas: dict[int, list[Delta]] = defaultdict(list)
         self.late = False
         self.future: Future[Output] = client.submit(prompt, params, request_id=name, on_delta=self._take)

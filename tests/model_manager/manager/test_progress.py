@@ -1,4 +1,4 @@
-"""A client that asks for it gets each token of its requests once, in order, whoever dies or attaches; others get none."""
+"""A client that asks for it gets each token of its requests once, in order, whoever dies or attaches."""
 
 from __future__ import annotations
 
