@@ -64,8 +64,8 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def schedule(self) -> list[Scheduled]:
-        """The next batch: decoding sequences, then prompts begun or urgent, then new ones. Empty only if there are no sequences,
-        or only sequences that end with a pending token.
+        """The next batch: decoding sequences, then prompts begun or urgent, then new ones. Empty only if there are no
+        sequences, or only sequences that end with a pending token.
         """
         preemptions = self.num_preemptions
         self._start_urgent()

@@ -73,7 +73,7 @@ def test_several_answers_come_side_by_side_with_their_log_probabilities(machine:
 
 
 def test_a_constrained_answer_that_its_budget_cuts_is_what_was_streamed_of_it(machine: Machine) -> None:
-    schema = {"type": "array", "items": {"type": "string"}}
+    schema = {"properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
     params = SamplingParams.parse({"max_tokens": TOKENS, "constraint": {"json_schema": schema}})
     result = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params).expect_whole()
     assert result.num_own_tokens is not None

@@ -302,7 +302,7 @@ def test_status_counts_each_request_once_for_its_job() -> None:
 
 def test_a_full_engine_gets_what_is_more_urgent_at_once() -> None:
     made = world(1, 2)
-    made.submit(1, *(request(f"row {index}") for index in range(made.limits[1])))
+    made.submit(1, *(request(f"row {index}") for index in range(50)))
     held = made.held(0)
     made.submit(2, request("as urgent as rows"), request("urgent", priority=-1))
     assert made.held(0) == held | {"urgent"}
