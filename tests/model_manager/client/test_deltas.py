@@ -32,7 +32,9 @@ def logprobs(token_ids: Sequence[int]) -> Logprobs:
 
 
 def output(token_ids: list[int], ending: Ending, **fields: Any) -> Output:
-    return Output("a", token_ids, ending.reason, Timings(0, 0, 0), 1, stop_reason=ending.matched, **fields)
+    return Output(
+        "a", token_ids, ending.reason, Timings(0, 0, 0), 1, stop_reason=ending.matched, complete=ending.complete, **fields
+    )
 
 
 def stream(

@@ -192,7 +192,8 @@ def test_an_urgent_request_of_a_new_client_is_answered_before_any_row_of_a_full_
     filling.start()
     eventually(lambda: job._session._waits, "all credits in use")
     client = machine.open(command=MANAGER_COMMAND, max_num_seqs=4)
-    streams = [Stream(client, [7, index], SamplingParams(max_tokens=5, priority=-1), str(index)) for index in range(6)]
+    urgent = SamplingParams(max_tokens=5, priority=-1)
+    streams = [Stream(client, [7, index], urgent, f"urgent {index}") for index in range(6)]
     for stream in streams:
         stream.expect_whole()
     assert not any(row.done() for row in rows)
