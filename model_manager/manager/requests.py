@@ -47,7 +47,7 @@ class Requests:
         self._suspects: dict[str, Entry] = {}
         """Requests suspected of killing engines, running or not."""
         self._progressed: dict[str, Entry] = {}
-        """Requests with tokens that a stream has not been sent yet."""
+        """Requests that may have tokens that a stream has not been sent yet."""
         self._key = key
         self._engines = engines
         self._settings = settings
@@ -72,7 +72,7 @@ class Requests:
             self._answer(client, Failure(request.request_id, error.info()), now)
         elif entry is not None:
             entry.attach(client, request)
-            self._note_progress(entry)
+            self._progressed[request.request_id] = entry
         elif kept is not None:
             self._answer(client, kept, now)
         else:
@@ -146,17 +146,14 @@ class Requests:
         for request_id, tokens in report.progress.items():
             if (entry := slot.entries.get(request_id)) is not None:
                 entry.progress(tokens, report.logprobs.get(request_id))
-                self._note_progress(entry)
+                if entry.streams:
+                    self._progressed[request_id] = entry
         for output in report.outputs:
             if (entry := slot.entries.get(output.request_id)) is not None:
                 self._finished(entry, output, now)
         for failure in report.failures:
             if (entry := slot.entries.get(failure.request_id)) is not None:
                 self._fail(entry, failure, now)
-
-    def _note_progress(self, entry: Entry) -> None:
-        if entry.streams:
-            self._progressed[entry.request.request_id] = entry
 
     def send_progress(self) -> None:
         """Send the tokens since the last call to the clients that want them as they are generated."""
