@@ -1,6 +1,6 @@
 """Tokens a second of a Beam pipeline over each engine, against the same engine by itself, as its own users call it.
 
-    python -m benchmarks.engines --engines vllm,openvino --shape opt-125m --workload skewed --rounds 3
+    python -m benchmarks.engines --engines vllm,openvino --shape opt-125m --workload skewed-x4 --rounds 3
     python -m benchmarks.engines --against beam --engines vllm    # against Beam's own handler for vLLM
 
 Each engine must be installed (`millrace engines install NAME`). A pipeline and its engine take turns, in processes of
@@ -16,6 +16,7 @@ from benchmarks.command_line import command_line
 from benchmarks.contest import parse_arguments, run
 from benchmarks.duels import BEAM, DUELS, shares
 from benchmarks.results import Row, as_json, keep_duel
+from benchmarks.workload import LONG
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
         "--against", choices=("itself", "beam"), default="itself", help="who takes turns with Generate"
     )
     parser = command_line("engines", __doc__, [against])
-    arguments = parse_arguments(parser, tuple(DUELS), "all", dtype="bfloat16,int8")
+    arguments = parse_arguments(parser, tuple(DUELS), "all", workload=",".join(LONG), dtype="bfloat16,int8")
     duels = BEAM if arguments.against == "beam" else DUELS
     rows, failures = _one_after_the_other(arguments, {name: duels[name] for name in arguments.engines if name in duels})
     print(*shares(rows), sep="\n")

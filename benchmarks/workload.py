@@ -30,7 +30,10 @@ GPU_SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
 """Too large for a benchmark on a CPU."""
 SMALL_SHAPES = ("qwen3-small", "llama-small")
 """Their architectures, small, to rehearse the benchmark for GPUs; figures of them show nothing of an engine."""
-BY_NAME_ONLY = (TINY, NANO_VLLM, NANO_VLLM_SMALL, *GPU_SHAPES, *SMALL_SHAPES)
+TIMES = 4
+LONG = {f"{name}-x{TIMES}": name for name in ("skewed", "uniform")}
+"""Workloads that are another one, several times over with other prompts and lengths: the start counts less."""
+BY_NAME_ONLY = (TINY, NANO_VLLM, NANO_VLLM_SMALL, *LONG, *GPU_SHAPES, *SMALL_SHAPES)
 """What `all` does not stand for."""
 LONGEST = 768
 """Positions that no request of `skewed` and `uniform` goes beyond, prompt and output together."""
@@ -42,7 +45,7 @@ VOCAB = {
     TINY: 512,
 } | dict.fromkeys(SMALL_SHAPES, 10240)
 SHAPES = tuple(VOCAB)
-WORKLOADS = ("skewed", "uniform", NANO_VLLM, NANO_VLLM_SMALL, TINY)
+WORKLOADS = ("skewed", "uniform", *LONG, NANO_VLLM, NANO_VLLM_SMALL, TINY)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
     if name in (NANO_VLLM, NANO_VLLM_SMALL):
         return _nano_vllm(16 if name == NANO_VLLM_SMALL else 1)
+    if name in LONG:
+        return [item for time in range(TIMES) for item in make(LONG[name], vocab_size, seed + time)]
     rnd = random.Random(seed)
     lengths = {
         "skewed": _skewed_lengths,

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.sides.beam import MillracePipeline
 from benchmarks.sides.millrace import settings
+from benchmarks.sides.openvino import MAX_NUM_BATCHED_TOKENS
 from benchmarks.sides.vllm_server import VllmServer
 from benchmarks.texts import words_of
 from benchmarks.workload import LONGEST
@@ -62,7 +63,8 @@ def _vllm(folder: Path, dtype: str) -> dict[str, Any]:
 
 def _openvino(folder: Path, dtype: str) -> dict[str, Any]:
     weights = _INT8 | {"dtype": "bfloat16"} if dtype == "int8" else {"dtype": dtype}
-    return {"model": str(folder), "prefix_caching": False, "kv_cache_gib": 1, "kv_cache_dtype": "int8", **weights}
+    ours = {"prefix_caching": False, "kv_cache_gib": 1, "kv_cache_dtype": "int8"}
+    return {"model": str(folder), "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS, **ours, **weights}
 
 
 def _ctranslate2(folder: Path, dtype: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,7 +169,9 @@ def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:
 
 
 class _OpenVino:
-    """Its pipeline as a Library."""
+    """Its pipeline as a Library. A thread of its own steps, so that a step's tokens are read while the next one runs:
+    handles may be read and cancelled, and requests added, by other threads than the one that steps.
+    """
 
     def __init__(self, pipeline: Any, max_num_seqs: int) -> None:
         import openvino_genai
@@ -180,6 +183,11 @@ class _OpenVino:
         self._max_num_seqs = max_num_seqs
         self._handles: dict[str, Any] = {}
         self._arrivals = 0
+        self._added = threading.Event()
+        self._stepped = threading.Event()
+        self._failure: Exception | None = None
+        """What a step raised."""
+        threading.Thread(target=self._run, name="openvino", daemon=True).start()
 
     def submit(self, sequence: Sequence, params: SamplingParams) -> None:
         self._arrivals += 1
@@ -189,14 +197,18 @@ class _OpenVino:
         except RuntimeError as error:
             raise InvalidRequest(f"OpenVINO: {one_line(error)}") from None
         self._handles[sequence.request_id] = handle
+        self._added.set()
 
     def cancel(self, request_id: str) -> None:
         if (handle := self._handles.pop(request_id, None)) is not None:
             handle.cancel()
 
     def poll(self) -> list[Event]:
-        if self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
+        """Waits without limit for a step to end, so that the manager sees one that hangs."""
+        self._stepped.wait()
+        self._stepped.clear()
+        if self._failure is not None:
+            raise self._failure
         events = [event for name in list(self._handles) for event in self._read(name)]
         for event in events:
             if event.finished or event.error is not None:
@@ -205,6 +217,19 @@ class _OpenVino:
 
     def num_running(self) -> int:
         return min(len(self._handles), self._max_num_seqs)
+
+    def _run(self) -> None:
+        while True:
+            self._added.wait()
+            self._added.clear()
+            try:
+                while self._pipeline.has_non_finished_requests():
+                    self._pipeline.step()
+                    self._stepped.set()
+            except Exception as error:
+                self._failure = error
+                self._stepped.set()
+                return
 
     def _read(self, name: str) -> Iterator[Event]:
         handle, status = self._handles[name], self._genai.GenerationStatus

@@ -26,6 +26,8 @@ class Server:
     """Tokens that they may come to, of prompts and outputs."""
     paused_until: float = -math.inf
     """The server asked for a pause until then."""
+    warned_at: float = -math.inf
+    """When the log last said that it failed."""
 
     def ready_at(self) -> float:
         """When it may get a request."""

@@ -7,6 +7,7 @@ Source: OpenAI API reference; vLLM's documentation for the names of extra parame
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -50,6 +51,9 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
+_NO_USAGE = msgspec.Raw(b"null")
+
+
 class _Message(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
@@ -64,7 +68,7 @@ class _Choice(msgspec.Struct):
 
 class _Completion(msgspec.Struct):
     choices: list[_Choice]
-    usage: _Usage | None = None
+    usage: msgspec.Raw = _NO_USAGE
 
 
 class _Vector(msgspec.Struct):
@@ -73,7 +77,7 @@ class _Vector(msgspec.Struct):
 
 class _Embeddings(msgspec.Struct):
     data: list[_Vector]
-    usage: _Usage | None = None
+    usage: msgspec.Raw = _NO_USAGE
 
 
 class _Card(msgspec.Struct):
@@ -164,11 +168,18 @@ class OpenAI:
             found = parsed(body, _Embeddings)
             if not found.data or not found.data[0].embedding:
                 raise Garbled("its answer has no vector")
-            return Answer(prompt_tokens=(found.usage or _Usage()).prompt_tokens, embedding=found.data[0].embedding)
+            return Answer(prompt_tokens=_counted(found.usage).prompt_tokens, embedding=found.data[0].embedding)
         completion = parsed(body, _Completion)
         if not completion.choices:
             raise Garbled("its answer has no choices")
-        return _answer(completion.choices[0], completion.usage or _Usage())
+        return _answer(completion.choices[0], _counted(completion.usage))
+
+
+def _counted(usage: msgspec.Raw) -> _Usage:
+    """The counts of an answer; zeros where they are missing or garbled: the answer itself is paid for and whole."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(usage, type=_Usage | None) or _Usage()
+    return _Usage()
 
 
 def _answer(choice: _Choice, usage: _Usage) -> Answer:

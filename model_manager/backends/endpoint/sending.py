@@ -24,6 +24,8 @@ from .retrying import backoff
 log = logging.getLogger(__name__)
 
 _CHARACTERS_PER_TOKEN = 4
+_WARN_EVERY = 60.0
+"""Seconds, at least, between two warnings about one server's failed tries."""
 
 
 class Sender:
@@ -112,7 +114,12 @@ class Sender:
         if failure.is_busy:
             server.circuit.forgotten(was_test=place.is_test)
         elif server.circuit.failed(now, was_test=place.is_test):
+            server.warned_at = now
             log.warning("%s gets no requests for a while: %s", server.url, failure)
+        if now - server.warned_at >= _WARN_EVERY:
+            server.warned_at = now
+            asked = "" if failure.pause is None else f" after {failure.pause:g} s, as the server asks"
+            log.warning("a request is sent again%s: %s", asked, failure)
 
     def _check_hope(self, began: float, failure: TryFailed) -> None:
         """Raises ModelLoadFailed if a try that began so long after the last good sign failed too."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ...engine.counters import EngineCounters
 from ...engine.interface import StepResult
+from ...engine.sampling.token_rules import check_token_ids
 from ...wire.errors import DeadlineExceeded, InvalidRequest, RequestError
 from ...wire.messages import Failure, FinishReason, Output, Request, Timings
 from ...wire.status import EngineStats, ModelInfo
@@ -58,11 +59,14 @@ class LlamaCppEngine:
             threading.Thread(target=self._serve, name=f"slot-{number}", daemon=True).start()
 
     def add(self, request: Request) -> None:
-        """Queue a request; raises InvalidRequest for one without text. What only the server knows fails it later."""
+        """Queue a request; raises InvalidRequest for one without text, or with a `logit_bias` of no token of the model.
+        What only the server knows fails it later.
+        """
         if not request.text and not request.messages:
             raise InvalidRequest("prompt: the back end llama_cpp takes text or messages")
         if request.request_id in self._works:
             raise InvalidRequest(f"request_id={request.request_id!r}: is running already")
+        check_token_ids(request.params, self.info.vocab_size)
         self._arrivals += 1
         work = _Work((request.params.priority, self._arrivals), request, self._clock())
         self._works[request.request_id] = work

@@ -47,9 +47,7 @@ def token_rules(
     Raises InvalidRequest for token ids that the model does not have, and for bad words without a tokenizer.
     """
     endings = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)} if params.min_tokens else set()
-    for name, ids in (("logit_bias", params.logit_bias), ("allowed_token_ids", params.allowed_token_ids or ())):
-        if ids and max(ids) >= vocab_size:
-            raise InvalidRequest(f"{name}: has token id {max(ids)}; the model's are 0 to {vocab_size - 1}")
+    check_token_ids(params, vocab_size)
     words = bad_word_tokens(params.bad_words, tokenizer) if params.bad_words else ()
     if not (params.logit_bias or params.allowed_token_ids or endings or words):
         return None
@@ -61,6 +59,13 @@ def token_rules(
         min_tokens=params.min_tokens,
         bad_words=tuple(word for word in words if max(word) < vocab_size),
     )
+
+
+def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Raises InvalidRequest for parameters that name token ids that the model does not have."""
+    for name, ids in (("logit_bias", params.logit_bias), ("allowed_token_ids", params.allowed_token_ids or ())):
+        if ids and max(ids) >= vocab_size:
+            raise InvalidRequest(f"{name}: has token id {max(ids)}; the model's are 0 to {vocab_size - 1}")
 
 
 def bad_word_tokens(words: Collection[str], tokenizer: Any) -> tuple[tuple[int, ...], ...]:

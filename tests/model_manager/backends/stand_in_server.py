@@ -98,8 +98,11 @@ class StandIn:
             self.in_flight -= 1
 
     async def _behave(self, request: web.Request, fields: Any, prompt: str, what: Any) -> web.StreamResponse:
-        body = json.dumps(answer(request.path, fields, prompt)).encode()
+        reply = answer(request.path, fields, prompt)
+        body = json.dumps(reply).encode()
         match what:
+            case dict() as changed:
+                return web.json_response({**reply, **changed})
             case None:
                 return web.Response(body=body, content_type="application/json", headers={"x-prompt-tokens": "3"})
             case "wait":

@@ -16,7 +16,9 @@ from tests.waiting import eventually
 
 
 class Generator:
-    """Gives each prompt the token 7 until its callback says that it is over; waits for `goes_on` before each batch."""
+    """Gives all prompts of a batch the token 7, step by step, until the callback says that they are over; waits for
+    `goes_on` before each batch.
+    """
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -25,9 +27,10 @@ class Generator:
     def generate_batch(self, prompts: list[list[str]], *, callback: Any, **_: Any) -> None:
         self.batches.append([len(prompt) for prompt in prompts])
         self.goes_on.wait()
-        for place in range(len(prompts)):
-            while not callback(SimpleNamespace(batch_id=place, token_id=7)):
-                pass
+        places, step = [*range(len(prompts))], 0
+        while places:
+            places = [at for at in places if not callback(SimpleNamespace(batch_id=at, token_id=7, step=step))]
+            step += 1
 
 
 def _submit(library: _CTranslate2, length: int, **params: Any) -> None:
@@ -71,6 +74,18 @@ def test_a_batch_has_one_set_of_parameters_and_each_request_its_own_tokens() -> 
     assert sorted(told) == sorted((f"of {length}", over) for length in (2, 3, 4, 5) for over in (False, True))
 
 
+def test_the_tokens_of_a_step_of_a_batch_are_told_together() -> None:
+    generator = Generator()
+    library = _CTranslate2(generator, ["a", "b"], batch_size=8, eos=[])
+    for length in (3, 4, 5):
+        _submit(library, length)
+    eventually(lambda: generator.batches)
+    generator.goes_on.set()
+    eventually(lambda: library.events.qsize() == 2)
+    told = [library.events.get(), library.events.get()]
+    assert [[event.finished for _, event in cast(list[Any], each)] for each in told] == [[False] * 3, [True] * 3]
+
+
 class Refusing(Generator):
     """Fails each batch that holds a prompt of `length` tokens, after it has told so many tokens of the first one."""
 
@@ -83,7 +98,7 @@ class Refusing(Generator):
         if self.length in map(len, prompts):
             self.batches.append([len(prompt) for prompt in prompts])
             for _each in range(self.told):
-                callback(SimpleNamespace(batch_id=0, token_id=7))
+                callback(SimpleNamespace(batch_id=0, token_id=7, step=0))
             raise self.error
         super().generate_batch(prompts, callback=callback)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,15 @@ def test_usage_and_the_reason_of_the_end_come_from_the_server(servers: Servers) 
         assert 0 <= output.timings.queued <= output.timings.first_token <= output.timings.finished
         assert (engine.stats().prompt_tokens, engine.stats().generated_tokens) == (3, 5)
         assert (engine.info.max_model_len, engine.info.device) == (2048, "remote")
+
+
+@pytest.mark.parametrize("usage", [None, "none", {"prompt_tokens": "3"}, {"completion_tokens": -1.5}, 7])
+def test_an_answer_with_a_garbled_usage_is_an_answer_and_is_not_paid_for_again(servers: Servers, usage: Any) -> None:
+    server = servers.start(lambda _prompt, _tries: {"usage": usage})
+    with engine_for(server.url) as engine:
+        (output,) = answers(engine, ["a"]).values()
+    assert isinstance(output, Output)
+    assert (output.text, output.prompt_tokens, output.num_tokens, server.tries) == ("<a>", 0, 0, {"a": 1})
 
 
 def test_an_embedding_is_scaled_to_length_1_unless_the_request_says_otherwise(servers: Servers) -> None:
@@ -156,6 +167,26 @@ def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) 
     with engine_for(server.url, retries=1) as engine:
         assert text(answers(engine, ["a"])["a"]) == "<a>"
     assert server.tries == {"a": 21}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            (429, {"Retry-After": "0.2"}),
+            r"^a request is sent again after 0.2 s, as the server asks: \S+ answered 429: no a",
+        ),
+        (500, r"^a request is sent again: \S+ answered 500: no a"),
+    ],
+)
+def test_the_log_says_once_that_requests_are_sent_again_and_why(
+    servers: Servers, caplog: pytest.LogCaptureFixture, fault: Any, said: str
+) -> None:
+    server = servers.start(lambda _prompt, tries: fault if tries <= 3 else None)
+    with engine_for(server.url, retries=3) as engine, caplog.at_level(logging.WARNING):
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+    (message,) = caplog.messages
+    assert re.match(said, message)
 
 
 def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,11 @@ class TestLlamaCpp(Scenarios):
         )
         assert lone < kinds
 
+    def test_a_bias_of_a_token_that_there_is_not_is_refused(self, running: Running) -> None:
+        """llama.cpp would take it, and do nothing."""
+        with pytest.raises(InvalidRequest, match=r"^logit_bias: has token id 9999999; the model's are 0 to \d+"):
+            running.answer(CAPITALS[0], max_tokens=1, logit_bias={9999999: 5})
+
     def test_several_answers_to_a_prompt_come_together(self, running: Running) -> None:
         found = running.answer(CAPITALS[0], n=3, temperature=3.0, seed=1, max_tokens=12, ignore_eos=True)
         assert len({each.text for each in found.choices}) == 3

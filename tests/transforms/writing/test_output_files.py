@@ -66,14 +66,14 @@ def test_a_resumed_runs_files_are_not_named_as_another_outputs(tmp_path: Path) -
 @pytest.mark.parametrize("other", ["run.dead_letters", "run-salvaged"])
 def test_a_job_that_could_write_over_another_output_is_refused(tmp_path: Path, other: str) -> None:
     noted(tmp_path, "run", other)
-    with pytest.raises(ConfigError, match=f"{other}-00000-of-00001.jsonl is of another output"):
+    with pytest.raises(ConfigError, match=f"{other}-00000-of-00001.jsonl belongs to another output"):
         OutputFiles(str(tmp_path / "run")).check("overwrite")
 
 
 def test_a_job_named_as_what_a_resumed_run_added_is_refused(tmp_path: Path) -> None:
     noted(tmp_path, "run")
     Path(OutputFiles(str(tmp_path / "run")).shard("completions", ["resume1"], 0, 1, "jsonl")).touch()
-    with pytest.raises(ConfigError, match="is of another output"):
+    with pytest.raises(ConfigError, match="belongs to another output"):
         OutputFiles(str(tmp_path / "run-resume1")).check("overwrite")
 
 
