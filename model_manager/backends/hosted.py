@@ -8,8 +8,9 @@ whatever the library makes of them. Knows no library.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Protocol
 
 import msgspec
@@ -218,10 +219,5 @@ class HostedEngine:
 
 def _tokens(event: Event) -> Iterator[tuple[int, Logprobs | None]]:
     """Each new token with its own log-probabilities."""
-    given = event.logprobs
-    for at, token_id in enumerate(event.token_ids):
-        if given is None:
-            yield token_id, None
-        else:
-            tops = given.top_token_ids[at : at + 1], given.top_logprobs[at : at + 1]
-            yield token_id, Logprobs(given.logprobs[at : at + 1], given.greedy[at : at + 1], *tops)
+    given: Iterable[Logprobs | None] = repeat(None) if event.logprobs is None else event.logprobs.each()
+    return zip(event.token_ids, given, strict=False)

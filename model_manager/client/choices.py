@@ -6,21 +6,43 @@ The engine shares the prompt's keys and values among them. Knows requests and fu
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from msgspec.structs import replace
 
 from ..wire.messages import Output, Request
-from .joined import Send, submit_joined
+from .deltas import Delta, OnDelta
+from .joined import submit_joined
 from .request_ids import sibling_id
 
+SendStreamed = Callable[[Request, OnDelta | None], Future[Any]]
 
-def submit_choices(send: Send, request: Request) -> Future[Output]:
+
+def submit_choices(send: SendStreamed, request: Request, on_delta: OnDelta | None = None) -> Future[Output]:
     """A future of the first answer with all `params.n` of them in `choices`; `send` may wait, and raise, as for one.
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
     """
-    return submit_joined(send, choice_requests(request), lambda answers: replace(answers[0], choices=tuple(answers)))
+    requests = choice_requests(request)
+    takers = {each.request_id: _numbered(on_delta, index) for index, each in enumerate(requests)}
+    return submit_joined(
+        lambda each: send(each, takers[each.request_id]),
+        requests,
+        lambda answers: replace(answers[0], choices=tuple(answers)),
+    )
+
+
+def _numbered(on_delta: OnDelta | None, index: int) -> OnDelta | None:
+    """What takes the deltas of answer `index`."""
+    if on_delta is None:
+        return None
+
+    def take(delta: Delta) -> None:
+        on_delta(replace(delta, index=index))
+
+    return take
 
 
 def choice_requests(request: Request) -> list[Request]:

@@ -1,4 +1,7 @@
-"""Completes futures with the answers to their requests, as results or errors. Knows no socket and no thread."""
+"""Completes futures with the answers to their requests, as results or errors, and hands over what streams before.
+
+Knows no socket and no thread.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterable
 
 from ..wire.errors import MillraceError, RequestAborted, RequestError
 from ..wire.messages import Failure, FinishReason, Output
+from .deltas import Generated
 from .generation import Decoder, answer_of, partial_text
 from .ledger import Pending, Waiter
 
@@ -17,6 +21,16 @@ def fail(waiters: Iterable[Waiter], error: BaseException) -> None:
     for waiter in waiters:
         if waiter.future.set_running_or_notify_cancel():
             waiter.future.set_exception(error)
+
+
+def advance(generated: Generated, waiters: Iterable[Waiter]) -> None:
+    """Hand over the tokens that an unfinished answer has got to those who want them."""
+    for waiter in waiters:
+        if waiter.deltas is not None and not waiter.future.done():
+            try:
+                waiter.deltas.advance(generated)
+            except Exception:  # a tokenizer's, about these tokens alone
+                waiter.deltas.hold()
 
 
 def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder | None) -> None:
@@ -41,10 +55,13 @@ def _error(failure: Failure, pending: Pending, decoder: Decoder | None) -> Millr
 
 
 def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder | None, now: float) -> None:
+    if not waiter.future.set_running_or_notify_cancel():
+        return
     try:
         result = answer_of(output, pending.request, decoder, now - waiter.since)
-    except Exception as error:  # a tokenizer's, about these tokens alone
-        fail([waiter], error)
-        return
-    if waiter.future.set_running_or_notify_cancel():
+        if waiter.deltas is not None:
+            waiter.deltas.finish(result)
+    except Exception as error:  # a tokenizer's, or of a stream, about these tokens alone
+        waiter.future.set_exception(error)
+    else:
         waiter.future.set_result(result)

@@ -27,6 +27,7 @@ from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo
 from .adapter_lookup import Adapters
 from .choices import submit_choices
+from .deltas import OnDelta
 from .election import MANAGER_COMMAND, Election
 from .encoding import Encoding, Prompt, TextPrompts
 from .joined import submit_joined
@@ -140,21 +141,33 @@ class EngineClient:
         return self._session.unmet
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str, job: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str,
+        job: str | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Future[Output]:
         """A future of the prompt's answer; waits for a credit, and returns once the request is on its way.
 
         The prompt is text, chat messages or token ids. The same id again, while it is outstanding, waits for the same
         answer. For n > 1 each answer takes a credit. Raises PromptTooLong or InvalidRequest at once; ModelError,
         EngineLost or ManagerUnavailable if the model is lost while it waits; ModelReplaced if the client is retired;
-        RequestAborted if it is closed.
+        RequestAborted if it is closed, or if another thread cancels the request.
+
+        `on_delta` is called on the client's own thread with what is new of the answer each time that there is more of
+        it, the last time before the future is completed. Joined, the texts of an answer's deltas are its text, and
+        their token ids its token ids (deltas.py says what is held back). An engine that takes text gives one delta.
         """
         self._backend.check_params(params)
         fields = self._encoding.fields(prompt, self.info, room=1)
         adapter = self._adapters.of(params.adapter)
         job = self._job if job is None else job
-        request = Request(callers_id(request_id), params=params, job=job, adapter=adapter, **fields)
-        return self._session.send(request) if params.n == 1 else submit_choices(self._session.send, request)
+        stream = on_delta is not None
+        request = Request(callers_id(request_id), params=params, job=job, adapter=adapter, stream=stream, **fields)
+        send = self._session.send
+        return send(request, on_delta) if params.n == 1 else submit_choices(send, request, on_delta)
 
     def score(
         self,
@@ -219,7 +232,9 @@ class EngineClient:
         )
 
     def cancel(self, request_id: str) -> None:
-        """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
+        """End a request: its futures fail with RequestAborted at once, and so does a call that waits for a credit for
+        it. The engine drops it before its next step. Ids that are not outstanding are ignored.
+        """
         self._session.cancel(request_id)
 
     def retire(self) -> None:

@@ -1,4 +1,4 @@
-"""Adds the text to an output, and to each token with log-probabilities. Of the tokenizer it knows `decode` alone."""
+"""Adds the text to an output, and to each token with log-probabilities. Of the tokenizer it knows only `Decoder`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..wire.common_beginning import common_beginning
 from ..wire.logprobs import Logprobs, TokenLogprob, TopLogprob
 from ..wire.messages import FinishReason, Output, Request
 from ..wire.sampling import SamplingParams
+from .text_pieces import REPLACEMENT, TextPieces
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MOST_PENDING = 64
 """Tokens that are searched back: a byte can take characters away, and the bytes that restore them follow soon."""
 
@@ -26,6 +26,11 @@ class Decoder(Protocol):
 
     def joined(self, ids: Sequence[int]) -> str:
         """The text of each token but special ones, joined, as a constraint takes an output."""
+
+    def pieces(self, *, joined: bool) -> TextPieces | None:
+        """The same text as `decode` or `joined` makes, of tokens that come one by one; None if a later token may change
+        any of it.
+        """
 
 
 def answer_of(output: Output, request: Request, decoder: Decoder | None, latency: float) -> Output:
@@ -59,13 +64,13 @@ def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
     text = decode(output.token_ids[:-1] if _ends_in_token(output, params) else output.token_ids)
     if isinstance(output.stop_reason, str):
         text = text[: _end(text, output.stop_reason, output.token_ids, params, decode)]
-    return text if params.constraint is not None else text.rstrip(_REPLACEMENT)
+    return text if params.constraint is not None else text.rstrip(REPLACEMENT)
 
 
 def partial_text(token_ids: Sequence[int], params: SamplingParams, decoder: Decoder) -> str:
     """The text of an unfinished output."""
     decode = decoder.decode if params.constraint is None else decoder.joined
-    return decode(token_ids).rstrip(_REPLACEMENT)
+    return decode(token_ids).rstrip(REPLACEMENT)
 
 
 def _closed_at(output: Output, decoder: Decoder) -> int | None:
@@ -109,8 +114,8 @@ def _shown(text: str, token_ids: Sequence[int], decode: Callable[[Sequence[int]]
     most = 0
     for count in range(len(token_ids), max(0, len(token_ids) - _MOST_PENDING), -1):
         early = decode(token_ids[:count])
-        most = max(most, common_beginning(early.rstrip(_REPLACEMENT), text))
-        if not early.endswith(_REPLACEMENT):
+        most = max(most, common_beginning(early.rstrip(REPLACEMENT), text))
+        if not early.endswith(REPLACEMENT):
             break
     return most
 

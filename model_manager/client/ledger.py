@@ -6,8 +6,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..wire.errors import InvalidRequest
-from ..wire.messages import Request
+from ..wire.logprobs import Logprobs
+from ..wire.messages import NewTokens, Request
+from .deltas import Deltas, Generated
 
 
 @dataclass(eq=False)
@@ -15,6 +19,8 @@ class Waiter:
     """Someone's future for a request's result; `since` on the clock of the client."""
 
     since: float
+    deltas: Deltas | None = None
+    """Where the answer goes as it is generated, if anywhere."""
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -26,6 +32,15 @@ class Pending:
     waiters: list[Waiter]
     cancelled: int = 0
     """Submits of this id on this connection that were cancelled; as many answers come before the one that counts."""
+    generated: Generated | None = None
+    """The tokens so far of a request that is streamed."""
+
+    def resumed(self) -> Request:
+        """The request to send again: its answer goes on after the tokens that have come, so none of them changes."""
+        if self.generated is None:
+            return self.request
+        logprobs = Logprobs.join(self.generated.logprobs) if self.generated.logprobs else None
+        return replace(self.request, output_token_ids=self.generated.token_ids.copy(), output_logprobs=logprobs)
 
 
 class Ledger:
@@ -55,6 +70,18 @@ class Ledger:
         cancelled = pending.cancelled if pending else 0
         self._pending[request.request_id] = Pending(request, [waiter], cancelled)
         self.in_use += 1
+
+    def progressed(self, tokens: NewTokens) -> tuple[Generated, list[Waiter]] | None:
+        """Tokens have come. Returns all of the request's tokens so far, with its waiters; None if they are of a submit
+        that was cancelled.
+        """
+        pending = self._pending.get(tokens.request_id)
+        if pending is None or pending.cancelled:
+            return None
+        if pending.generated is None:
+            pending.generated = Generated()
+        pending.generated.add(tokens)
+        return pending.generated, pending.waiters.copy()
 
     def answered(self, request_id: str) -> Pending | None:
         """An answer has come. Returns the request with its waiters; None if nobody waits for this answer."""
@@ -88,12 +115,12 @@ class Ledger:
     def reconnected(self) -> list[Request]:
         """The requests to send again on a new connection, on which no answer is owed yet."""
         self._pending = {
-            name: Pending(pending.request, pending.waiters)
+            name: Pending(pending.request, pending.waiters, generated=pending.generated)
             for name, pending in self._pending.items()
             if pending.waiters
         }
         self.in_use = len(self._pending)
-        return [pending.request for pending in self._pending.values()]
+        return [pending.resumed() for pending in self._pending.values()]
 
     def clear(self) -> list[Waiter]:
         """Forget all requests; returns their waiters."""

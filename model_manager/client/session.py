@@ -7,12 +7,13 @@ returned is completed. Knows token ids, not where they come from.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import cache, partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from ..wire.messages import (
     ModelReady,
     OpenModel,
     Output,
+    Progress,
     Request,
     Results,
     Submit,
@@ -45,7 +47,8 @@ from ..wire.shared_settings import UnmetSetting, sentence, unmet_settings
 from ..wire.status import ModelInfo
 from ..wire.transport import ConnectionLost, ProtocolError, encode
 from .attempts import MOST_LOST, Attempts
-from .delivery import deliver, fail
+from .delivery import advance, deliver, fail
+from .deltas import Deltas, OnDelta
 from .election import Election
 from .generation import Decoder
 from .ledger import Ledger, Waiter
@@ -84,6 +87,8 @@ class Session:
         self._changed = threading.Condition()
         """Guards everything below."""
         self._ledger = Ledger()
+        self._waits: dict[Waiter, Request] = {}
+        """Callers that wait for a credit, and that nobody has cancelled."""
         self._link: Link | None = None
         self._ready = False
         self._retired = False
@@ -116,16 +121,18 @@ class Session:
                 self._want()
                 self._changed.wait(None if abandoned is None else _ABANDONED_WITHIN)
 
-    def send(self, request: Request) -> Future[Any]:
-        """A future of the answer; waits for a credit, and returns once the request is on its way.
+    def send(self, request: Request, on_delta: OnDelta | None = None) -> Future[Any]:
+        """A future of the answer; waits for a credit, and returns once the request is on its way. `on_delta` is given
+        the answer as it is generated, if the request asks to be streamed, else in one delta.
 
         Raises InvalidRequest for what no message can hold, or an id that is outstanding for other work, and what ends
         the waiting: ModelError, EngineLost, ManagerUnavailable, ModelReplaced once it is retired, or RequestAborted if
-        the session is closed.
+        the session is closed or the request is cancelled.
         """
         self._check_caller()
         _check_message(Submit(self._config.key, [request]))
-        waiter = Waiter(since=time.monotonic())
+        deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
+        waiter = Waiter(time.monotonic(), deltas)
         link = self._register(request, waiter)
         if link is not None:
             link.flush()
@@ -133,8 +140,11 @@ class Session:
         return waiter.future
 
     def cancel(self, request_id: str) -> None:
-        """End a request: its futures fail with RequestAborted at once. Ids that are not outstanding are ignored."""
+        """End a request: its futures fail with RequestAborted at once, and so does a call of `send` that waits for a
+        credit for it. Ids that are not outstanding are ignored.
+        """
         self._check_process()
+        self._end_waits(request_id)
         self._cancel(request_id, only=None)
 
     def retire(self) -> None:
@@ -177,12 +187,14 @@ class Session:
         """Wait for a credit and queue the request on the link. Returns the link to flush; None if the same request is
         outstanding already.
         """
-        with self._changed:
+        with self._changed, self._waiting(request, waiter):
             setbacks = self._attempts.setbacks
             while True:
                 self._attempts.raise_if_over(setbacks)
                 if self._ledger.join(request, waiter):
                     return None
+                if waiter not in self._waits:
+                    raise RequestAborted("cancelled")
                 if self._retired:
                     raise ModelReplaced(f"{self._config.model} takes no more requests: another model has its place")
                 if self._link is not None and self._ready and self._ledger.in_use < self._limit:
@@ -191,6 +203,22 @@ class Session:
                     return self._link
                 self._want()
                 self._changed.wait()
+
+    @contextlib.contextmanager
+    def _waiting(self, request: Request, waiter: Waiter) -> Iterator[None]:
+        self._waits[waiter] = request
+        try:
+            yield
+        finally:
+            self._waits.pop(waiter, None)
+
+    def _end_waits(self, request_id: str) -> None:
+        """End the waits of callers for a credit: for this request, or for another one of its family."""
+        with self._changed:
+            for waiter, request in list(self._waits.items()):
+                if request_id in (request.request_id, request.family):
+                    del self._waits[waiter]
+            self._changed.notify_all()
 
     def _want(self) -> None:
         if not self._attempts.wanted:
@@ -259,6 +287,8 @@ class Session:
 
     def _heard(self, link: Link, message: ManagerToClient) -> None:
         match message:
+            case Progress():
+                self._progressed(message)
             case Results():
                 self._answered([*message.outputs, *message.failures])
             case Credits():
@@ -282,6 +312,12 @@ class Session:
             self._ready = True
             self._changed.notify_all()
         link.flush()
+
+    def _progressed(self, message: Progress) -> None:
+        with self._changed:
+            streamed = [self._ledger.progressed(tokens) for tokens in message.tokens]
+        for progress in filter(None, streamed):
+            advance(*progress)
 
     def _answered(self, answers: list[Output | Failure]) -> None:
         with self._changed:

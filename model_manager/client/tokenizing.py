@@ -19,6 +19,7 @@ from ..store.plain_decoder import plain_decoder
 from ..wire.errors import InvalidRequest, ModelCorrupt, ModelNotFound, ModelUnsupported
 from .chat_template import ChatTemplate, find_template
 from .text_cuts import TextCuts
+from .text_pieces import TextPieces
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LONG_TEXT = 4096
@@ -42,6 +43,7 @@ class Tokenizer:
         self._cuts = TextCuts(encoder)
         self._plain_decoder = _plain_decoder(encoder)
         self._special_ids = {token for token, added in encoder.get_added_tokens_decoder().items() if added.special}
+        self._byte_ids = _byte_ids(encoder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -119,6 +121,17 @@ class Tokenizer:
         text: str = "".join(known) if self._plain_decoder is None else self._plain_decoder.decode(known)
         return text
 
+    def pieces(self, *, joined: bool) -> TextPieces | None:
+        """The text that `decode` or `joined` makes, of tokens that come one by one; None where texts are cleaned, since
+        a later token may then change any of it.
+        """
+        if self._clean and not joined:
+            return None
+        return TextPieces(self.joined if joined else self.decode, self._has_text, self._byte_ids)
+
+    def _has_text(self, token_id: int) -> bool:
+        return token_id not in self._special_ids and self._encoder.id_to_token(token_id) is not None
+
 
 def _read_json(path: Path) -> dict[str, Any]:
     """A file of settings; empty where there is none."""
@@ -143,6 +156,14 @@ def _read_encoder(path: Path) -> Encoder:
     encoder.no_truncation()
     encoder.no_padding()
     return encoder
+
+
+def _byte_ids(encoder: Encoder) -> frozenset[int]:
+    """Tokens that are decoded as bytes of UTF-8, together with all such tokens beside them (byte fallback)."""
+    if encoder.decoder is None or b'"ByteFallback"' not in encoder.decoder.__getstate__():
+        return frozenset()
+    named = (encoder.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(token for token in named if token is not None)
 
 
 def _plain_decoder(encoder: Encoder) -> Decoder | None:

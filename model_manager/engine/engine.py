@@ -267,7 +267,7 @@ class LLMEngine:
         return (
             bool(self._launched)
             and not any(sequence.samples_by_history for sequence in self._launched[-1].sequences)
-            and self._scheduler.decodes_without_preempting()
+            and self._scheduler.schedules_without_preempting()
         )
 
     def _may_run_ahead(self, batch: List[Scheduled]) -> bool:

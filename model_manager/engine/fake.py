@@ -15,6 +15,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,9 +42,9 @@ _HIDDEN_SIZE = 8
 
 
 class FakeEngine:
-    """An Engine (interface.py): each step gives one token to each of the first `max_num_seqs` requests, in order of
-    arrival. Tokens are never end-of-sequence tokens, so max_tokens, a stop token, a stop string or an abort ends a
-    request; under a constraint they are any that it allows.
+    """An Engine (interface.py): each step gives one token to each of the first `max_num_seqs` requests, by priority,
+    then in order of arrival. Tokens are never end-of-sequence tokens, so max_tokens, a stop token, a stop string or an
+    abort ends a request; under a constraint they are any that it allows.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class FakeEngine:
         self._ended.append(sequence)
 
     def _running(self) -> list[Sequence]:
-        return [sequence for sequence, _ in zip(self._sequences.values(), range(self.info.max_num_seqs), strict=False)]
+        return nsmallest(self.info.max_num_seqs, self._sequences.values(), key=lambda sequence: sequence.rank)
 
     def _advance(self, sequence: Sequence, started: float, now: float, result: StepResult) -> None:
         if sequence.scheduled_at is None:

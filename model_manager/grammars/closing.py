@@ -150,16 +150,16 @@ class Closing:
         """The same for a grammar that takes these endings and contains these literals."""
         return Closing(self._tokenizer, endings, self._pieces, literals)
 
-    def close(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int) -> Closed | None:
+    def close(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int, least_kept: int = 0) -> Closed | None:
         """The latest place found at which to cut an output, and an ending from there, within `max_tokens` in all; None
-        if no ending is found.
+        if no ending is found. The first `least_kept` tokens are kept.
 
         `matcher` has consumed the output's `tokens`; it does not move.
         """
         if not self._endings.may_accept(_Place(self, matcher, b"")):
             return None
         work, refused = _Work(_MOST_STATES), len(tokens)
-        for kept in _places(len(tokens)):
+        for kept in _places(len(tokens), least_kept):
             way = self._ending(matcher, tokens, kept, max_tokens, work)
             if way is not None:
                 return self._later(matcher, tokens, max_tokens, Closed(kept, way), refused, work)
@@ -322,10 +322,11 @@ def _one_of_each(found: Iterable[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _places(num_tokens: int) -> Iterator[int]:
-    """How many tokens to keep: all but one, all but two, and so on in growing strides; none at last."""
+def _places(num_tokens: int, least: int) -> Iterator[int]:
+    """How many tokens to keep: all but one, all but two, and so on in growing strides; at last the least."""
     back = 1
-    while back < num_tokens:
+    while back < num_tokens - least:
         yield num_tokens - back
         back += max(1, back // _SMALL_STEP)
-    yield 0
+    if least <= num_tokens:
+        yield least

@@ -50,13 +50,13 @@ class Grammar:
         """A matcher at the start whose lexer is not shared."""
         return self._build()
 
-    def closed(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int) -> Closed | None:
-        """How to end an output within `max_tokens` (closing.py); None if that is not found. Skips the search if even
-        the shortest output is longer.
+    def closed(self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int, least_kept: int = 0) -> Closed | None:
+        """How to end an output within `max_tokens`, its first `least_kept` tokens kept (closing.py); None if that is
+        not found. Skips the search if even the shortest output is longer.
         """
         if self._shortest is not None and self._shortest > max_tokens:
             return None
-        return self._closing.close(matcher, tokens, max_tokens)
+        return self._closing.close(matcher, tokens, max_tokens, least_kept)
 
     @cached_property
     def _shortest(self) -> int | None:

@@ -87,11 +87,11 @@ class Guide:
         """Consume a token that was taken before, in this engine or another; raises as `take` does."""
         self._lasting(lambda: self._take_again(token_id))
 
-    def closed(self, max_tokens: int) -> Closed | None:
-        """How to end the output within `max_tokens` in all, dropping some of the last; None if that is not found.
-        Changes nothing.
+    def closed(self, max_tokens: int, least_kept: int = 0) -> Closed | None:
+        """How to end the output within `max_tokens` in all, dropping some of the last, but none of the first
+        `least_kept`; None if that is not found. Changes nothing.
         """
-        return self._grammar.closed(self.matcher, self._tokens, max_tokens)
+        return self._grammar.closed(self.matcher, self._tokens, max_tokens, least_kept)
 
     def choose(self, number: int) -> int:
         """The token that `number`, 0 or more, picks among those that may come next; raises ConstraintNotMet if there is

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 ACTIVE_FOR = 1.0
 """Seconds for which a client without a request still counts as one that has work: it is between two requests."""
 IDLE_LIMIT = 2
-"""Credits of a client without work; its first request makes it a client with work."""
+"""Credits of a client without work; its first request makes it a client with work. When it uses both, credits are
+divided again at once.
+"""
 
 
 def max_min_shares(capacity: int, demands: list[float]) -> list[int]:
@@ -74,6 +76,7 @@ class CreditAccounts:
         account = self._accounts[client]
         self.due = self.due or not self._is_active(account, now)
         account.outstanding += 1
+        self.due = self.due or account.outstanding == account.limit <= IDLE_LIMIT
         account.peak = max(account.peak, account.outstanding)
         account.last_used = now
 

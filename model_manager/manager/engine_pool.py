@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -49,6 +50,8 @@ class EngineSlot:
     stats: EngineStats = field(default_factory=EngineStats)
     entries: dict[str, Entry] = field(default_factory=dict)
     """Requests that were sent to the engine and are not finished, by id."""
+    priorities: Counter[int] = field(default_factory=Counter)
+    """How many of them there are of each priority."""
     work: int = 0
     """Most tokens that the engine may compute for them, prompts and outputs."""
     deaths_in_row: int = 0
@@ -68,20 +71,32 @@ class EngineSlot:
         entry.engine = self.index
         entry.work = len(entry.request.prompt_token_ids) - num_computed + entry.request.params.max_tokens
         self.entries[entry.request.request_id] = entry
+        self.priorities[entry.request.params.priority] += 1
         self.work += entry.work
 
     def remove(self, entry: Entry) -> None:
         """Note that the engine no longer has the request."""
         del self.entries[entry.request.request_id]
+        self.priorities[entry.request.params.priority] -= 1
         self.work -= entry.work
 
     def clear(self) -> None:
         """Note that the engine has no requests any more."""
-        self.entries, self.work = {}, 0
+        self.entries, self.priorities, self.work = {}, Counter(), 0
+
+    @property
+    def least_urgent(self) -> float:
+        """The highest priority number of its requests. After a death none counts: the engine gets no more requests than
+        it can run.
+        """
+        if self.deaths_in_row:
+            return -math.inf
+        return max((priority for priority, count in self.priorities.items() if count), default=-math.inf)
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the account is wrong (tests)."""
         assert self.work == sum(entry.work for entry in self.entries.values())
+        assert +self.priorities == Counter(entry.request.params.priority for entry in self.entries.values())
         assert not self.entries or self.state is State.READY, "an engine that is not ready has requests"
 
 
@@ -156,7 +171,8 @@ class EnginePool:
 
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
         """Assign queued requests to engines that have room: the most urgent first, each to the engine with the least
-        work. Gives the slots with their new requests.
+        work. Gives the slots with their new requests. An engine always has room for a request that is more urgent than
+        another one that it has: it preempts that one.
 
         A request that shares its prompt with others goes to an engine that has the prompt, unless that engine has too
         much more work than another (`_slot_for`). `suspects` are requests suspected of killing engines (requests.py).
@@ -173,10 +189,15 @@ class EnginePool:
                 self._put(entry, kept)
                 given[kept.index] = [entry]
         rooms = {slot.index: self._room(slot) for slot in ready}
-        others = (entry for name, entry in unsent.items() if name not in suspects)
-        for entry in nsmallest(sum(rooms.values()), others, key=lambda entry: entry.request.params.priority):
-            slot = self._slot_for(entry, [slot for slot in ready if rooms[slot.index]])
-            rooms[slot.index] -= 1
+        limits = {slot.index: slot.least_urgent for slot in ready}
+        others = [entry for name, entry in unsent.items() if name not in suspects]
+        for entry in _first_in_line(others, sum(rooms.values()), max(limits.values(), default=-math.inf)):
+            priority = entry.request.params.priority
+            able = [slot for slot in ready if rooms[slot.index] or priority < limits[slot.index]]
+            if not able:
+                break
+            slot = self._slot_for(entry, able)
+            rooms[slot.index] = max(0, rooms[slot.index] - 1)
             self._put(entry, slot)
             given.setdefault(slot.index, []).append(entry)
         return ((self.slots[index], entries) for index, entries in given.items())
@@ -210,3 +231,9 @@ class EnginePool:
 
     def _most(self, slot: EngineSlot) -> int:
         return math.ceil(slot.max_num_seqs * (1 + self._lookahead))
+
+
+def _first_in_line(entries: Sequence[Entry], room: int, least_urgent: float) -> list[Entry]:
+    """The `room` most urgent requests, and all further ones whose priority number is below `least_urgent`."""
+    urgent = sum(entry.request.params.priority < least_urgent for entry in entries)
+    return nsmallest(max(room, urgent), entries, key=lambda entry: entry.request.params.priority)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import msgspec
 
 from ..wire.errors import RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import Failure, FinishReason, Output, Request, Timings
+from ..wire.messages import Failure, FinishReason, NewTokens, Output, Request, Timings
 
 
 @dataclass
@@ -23,7 +24,9 @@ class Entry:
     tokens: list[int] = field(default_factory=list)
     """Generated so far, by any engine."""
     logprobs: list[Logprobs] = field(default_factory=list)
-    """Log-probabilities of `tokens`, if the request asks for them."""
+    """Log-probabilities of `tokens`, one for each, if the request asks for them."""
+    streams: dict[int, int] = field(default_factory=dict)
+    """Receivers that want the tokens as they are generated, each with how many it has been sent."""
     engine: int | None = None
     """Index of the engine that has it; None if no engine has it."""
     work: int = 0
@@ -37,12 +40,51 @@ class Entry:
     orphaned: float | None = None
     """When its last receiver died."""
 
+    @classmethod
+    def of(cls, request: Request, client: int, now: float) -> Self:
+        """The entry of a client's request."""
+        entry = cls(request, arrived=now)
+        entry.attach(client, request)
+        return entry
+
+    def attach(self, client: int, request: Request) -> None:
+        """One more client waits, with the same request. It may bring more tokens than are known here, from a manager
+        that died: while no engine has the request, these count. Tokens that an ending may replace are not streamed: the
+        engine would have to know (`Request.num_lasting`).
+        """
+        self.receivers.append(client)
+        self.orphaned = None
+        if request.stream and (self.request.stream or request.params.constraint is None):
+            self.streams[client] = len(request.output_token_ids)
+        if self.engine is None and len(request.output_token_ids) > len(self.tokens):
+            self.tokens = list(request.output_token_ids)
+            self.logprobs = [] if request.output_logprobs is None else request.output_logprobs.each()
+
+    def detach(self, client: int) -> None:
+        """A client no longer waits for one of its submits."""
+        self.receivers.remove(client)
+        if client not in self.receivers:
+            self.streams.pop(client, None)
+
+    def forsake(self, client: int) -> None:
+        """A client is gone."""
+        self.receivers = [receiver for receiver in self.receivers if receiver != client]
+        self.streams.pop(client, None)
+
+    def unsent_tokens(self) -> Iterator[tuple[int, NewTokens]]:
+        """The tokens that each stream has not been sent, by client; they count as sent."""
+        for client, known in self.streams.items():
+            if known < len(self.tokens):
+                logprobs = Logprobs.join(self.logprobs[known:]) if self.logprobs else None
+                yield client, NewTokens(self.request.request_id, known, self.tokens[known:], logprobs)
+                self.streams[client] = len(self.tokens)
+
     def progress(self, tokens: Sequence[int], logprobs: Logprobs | None) -> None:
         """Its engine has generated more tokens for it."""
         self.tokens.extend(tokens)
         self.progressed = True
         if logprobs is not None:
-            self.logprobs.append(logprobs)
+            self.logprobs += logprobs.each()
 
     def take_back(self) -> None:
         """Note that no engine has the request any more."""

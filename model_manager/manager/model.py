@@ -195,10 +195,11 @@ class Model:
         return bool(self.users or self._requests.entries) or self.state in RUNNING
 
     def pump(self, now: float) -> None:
-        """Send the engines as many requests as they have room for; send clients new limits if those are due."""
+        """Send the engines as many requests as they have room for; send clients new tokens, and new limits if due."""
         if self._requests.credits.due and self.state is State.READY:
             self._requests.share_credits(now)
         self._requests.hand_over(now)
+        self._requests.send_progress()
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -50,7 +50,10 @@ Effect = ToClient | ToEngine | Start | Stop
 
 
 class Outbox:
-    """Effects in order. Answers come first; they are gathered, so that a client gets few Results messages a model."""
+    """Effects in order. Answers come first; they are gathered, so that a client gets few Results messages a model.
+
+    A client that cancels an id and submits it again thus gets the first one's answer before tokens of the second.
+    """
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []

@@ -11,10 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..wire.batching import request_batches
+from ..wire.batching import progress_batches, request_batches
 from ..wire.config import ManagerConfig
 from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
-from ..wire.messages import Cancel, Credits, Failure, FinishReason, Output, Request, StepReport, Submit
+from ..wire.messages import (
+    Cancel,
+    Credits,
+    Failure,
+    FinishReason,
+    NewTokens,
+    Output,
+    Progress,
+    Request,
+    StepReport,
+    Submit,
+)
 from .credits import CreditAccounts
 from .engine_pool import EnginePool, EngineSlot
 from .entry import Entry
@@ -35,6 +46,8 @@ class Requests:
         """Requests that no engine has, in the order in which engines get them (see `EnginePool.assign`)."""
         self._suspects: dict[str, Entry] = {}
         """Requests suspected of killing engines, running or not."""
+        self._progressed: dict[str, Entry] = {}
+        """Requests that may have tokens that a stream has not been sent yet."""
         self._key = key
         self._engines = engines
         self._settings = settings
@@ -58,18 +71,15 @@ class Requests:
             error = InvalidRequest(f"request_id {request.request_id!r} is taken by another prompt or parameters")
             self._answer(client, Failure(request.request_id, error.info()), now)
         elif entry is not None:
-            entry.receivers.append(client)
-            entry.orphaned = None
+            entry.attach(client, request)
+            self._progressed[request.request_id] = entry
         elif kept is not None:
             self._answer(client, kept, now)
         else:
             self._accept(client, request, now)
 
     def _accept(self, client: int, request: Request, now: float) -> None:
-        entry = Entry(request, arrived=now, receivers=[client], tokens=list(request.output_token_ids))
-        if request.output_logprobs is not None:
-            entry.logprobs.append(request.output_logprobs)
-        self.entries[request.request_id] = self._unsent[request.request_id] = entry
+        self.entries[request.request_id] = self._unsent[request.request_id] = Entry.of(request, client, now)
 
     def cancel(self, client: int, request_id: str, now: float) -> None:
         """A client cancels a request: it is answered at once. Other clients that wait for the same request still get
@@ -78,7 +88,7 @@ class Requests:
         entry = self.entries.get(request_id)
         if entry is None or client not in entry.receivers:
             return  # answered already, and the answer is on its way
-        entry.receivers.remove(client)
+        entry.detach(client)
         self._answer(client, entry.cut_short(FinishReason.ABORT, now), now)
         if not entry.receivers:
             self._abandon(entry)
@@ -87,7 +97,7 @@ class Requests:
         """A client is gone. Requests that only this client waited for become orphans if it died; else they end."""
         self.credits.leave(client)
         for entry in [entry for entry in self.entries.values() if client in entry.receivers]:
-            entry.receivers = [receiver for receiver in entry.receivers if receiver != client]
+            entry.forsake(client)
             if not entry.receivers and died:
                 entry.orphaned = now
             elif not entry.receivers:
@@ -109,6 +119,7 @@ class Requests:
         del self.entries[request_id]
         self._unsent.pop(request_id, None)
         self._suspects.pop(request_id, None)
+        self._progressed.pop(request_id, None)
         self._leave_engine(entry)
 
     def _leave_engine(self, entry: Entry) -> None:
@@ -135,12 +146,25 @@ class Requests:
         for request_id, tokens in report.progress.items():
             if (entry := slot.entries.get(request_id)) is not None:
                 entry.progress(tokens, report.logprobs.get(request_id))
+                if entry.streams:
+                    self._progressed[request_id] = entry
         for output in report.outputs:
             if (entry := slot.entries.get(output.request_id)) is not None:
                 self._finished(entry, output, now)
         for failure in report.failures:
             if (entry := slot.entries.get(failure.request_id)) is not None:
                 self._fail(entry, failure, now)
+
+    def send_progress(self) -> None:
+        """Send the tokens since the last call to the clients that want them as they are generated."""
+        fresh: dict[int, list[NewTokens]] = {}
+        for entry in self._progressed.values():
+            for client, tokens in entry.unsent_tokens():
+                fresh.setdefault(client, []).append(tokens)
+        self._progressed.clear()
+        for client, of_client in fresh.items():
+            for batch in progress_batches(of_client):
+                self._outbox.to_client(client, Progress(self._key, batch))
 
     def _finished(self, entry: Entry, output: Output, now: float) -> None:
         if output.finish_reason is FinishReason.ABORT and entry.receivers:
@@ -191,7 +215,7 @@ class Requests:
 
     def drop_all(self) -> None:
         """Forget all requests: the model is given up, and clients learn that from ModelFailed."""
-        self.entries, self._unsent, self._suspects = {}, {}, {}
+        self.entries, self._unsent, self._suspects, self._progressed = {}, {}, {}, {}
         self.credits = CreditAccounts()
         for slot in self._engines.slots:
             slot.clear()
@@ -239,4 +263,5 @@ class Requests:
             assert self.credits.outstanding(client) == owed, "a client's credit is not what it waits for"
         for entry in self.entries.values():
             assert set(entry.receivers) <= set(users), "a receiver is gone"
+            assert set(entry.streams) <= set(entry.receivers), "a stream has no receiver"
             assert entry.receivers or entry.cancelled or entry.orphaned is not None, "nobody waits, nobody ends it"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from .logprobs import Logprobs
-from .messages import Failure, Output, Request
+from .messages import Failure, NewTokens, Output, Request
 
 MOST_TOKENS = 2**20
 """In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
@@ -31,6 +31,11 @@ def output_batches(outputs: Iterable[Output]) -> Iterator[list[Output]]:
 def failure_batches(failures: Iterable[Failure]) -> Iterator[list[Failure]]:
     """Failures in order, as many at a time as one message takes."""
     return _batches(failures, _failure_size)
+
+
+def progress_batches(tokens: Iterable[NewTokens]) -> Iterator[list[NewTokens]]:
+    """New tokens in order, as many at a time as one message takes; more of a single request come alone."""
+    return _batches(tokens, lambda each: len(each.token_ids) + _tokens_worth(each.logprobs))
 
 
 def fits_alone(output: Output) -> bool:

@@ -38,11 +38,15 @@ class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
             top_logprobs=[each for part in found for each in part.top_logprobs],
         )
 
-    def first(self, count: int) -> Logprobs:
-        """Those of the first tokens."""
-        return Logprobs(
-            self.logprobs[:count], self.greedy[:count], self.top_token_ids[:count], self.top_logprobs[:count]
-        )
+    def part(self, start: int, stop: int | None = None) -> Logprobs:
+        """Those of the tokens from `start` to before `stop`, or to the last one."""
+        part = slice(start, stop)
+        tops = self.top_token_ids[part], self.top_logprobs[part]
+        return Logprobs(self.logprobs[part], self.greedy[part], *tops, self.token_ids[part], self.tokens[part])
+
+    def each(self) -> list[Logprobs]:
+        """One for each token."""
+        return [self] if len(self) == 1 else [self.part(at, at + 1) for at in range(len(self))]
 
     def __len__(self) -> int:
         return len(self.logprobs)

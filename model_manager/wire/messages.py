@@ -1,7 +1,7 @@
 """Every message that crosses processes. Token ids only: no text, no tensors, no Python objects.
 
     client ──Hello, OpenModel, Submit, Cancel, Ping, GetStatus, StopModels──► manager
-    client ◄──Welcome, ModelReady, ModelFailed, Credits, Results, Pong, Status── manager
+    client ◄──Welcome, ModelReady, ModelFailed, Credits, Progress, Results, Pong, Status── manager
     manager ──StartEngine, Submit, Cancel, Shutdown──► engine
     manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
 
@@ -24,7 +24,7 @@ from .sampling import SamplingParams
 from .shared_settings import UnmetSetting
 from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
-PROTOCOL = 5
+PROTOCOL = 6
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
@@ -96,10 +96,21 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prompt of an engine that takes text; `prompt_token_ids` is empty then."""
     messages: list[dict[str, Any]] = []
     """The same of a conversation, in the place of `text`."""
+    stream: bool = False
+    """Its sender wants the tokens as they are generated, in Progress messages."""
+
+    @property
+    def num_lasting(self) -> int:
+        """How many of its first tokens a stream may show although it has a constraint: an ending (see
+        `Output.num_own_tokens`) replaces later ones of a streamed output.
+        """
+        return self.params.max_tokens // 2
 
     def work(self) -> Self:
         """All that the answer depends on: equal for two tries of the same, however far the first one got."""
-        return msgspec.structs.replace(self, job="", output_token_ids=[], output_logprobs=None, waited=0.0)
+        return msgspec.structs.replace(
+            self, job="", output_token_ids=[], output_logprobs=None, waited=0.0, stream=False
+        )
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -175,6 +186,17 @@ class Failure(msgspec.Struct, frozen=True):
     error: ErrorInfo
     token_ids: list[int] = []
     """Generated before it ended."""
+
+
+class NewTokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens that were generated for a request that goes on."""
+
+    request_id: str
+    offset: int
+    """How many tokens of the output come before them."""
+    token_ids: list[int]
+    logprobs: Logprobs | None = None
+    """One entry for each of them, if the request asked."""
 
 
 # ── client → manager ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,6 +291,13 @@ class Credits(Message, frozen=True):
     limit: int
 
 
+class Progress(Message, frozen=True):
+    """New tokens of requests that asked to be streamed. The last tokens of a request come with its result instead."""
+
+    key: str
+    tokens: list[NewTokens]
+
+
 class Results(Message, frozen=True, omit_defaults=True):
     """Answers to requests."""
 
@@ -353,6 +382,6 @@ class Heartbeat(Message, frozen=True):
 
 
 ClientMessage = Hello | OpenModel | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
-ManagerToClient = Welcome | ModelReady | ModelFailed | Credits | Results | Pong | Status | Refused
+ManagerToClient = Welcome | ModelReady | ModelFailed | Credits | Progress | Results | Pong | Status | Refused
 ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
 EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat

@@ -59,18 +59,28 @@ class BlockManager:
         assert not sequence.block_table
         assert sequence.num_computed_tokens == 0
         cached = self._cache.match(sequence)
-        fresh = -(-sequence.num_tokens // self.block_size) - len(cached)
-        revived = sum(self._references[block] == 0 for block in cached)
-        if fresh + revived + keep_free > self.num_free:
+        if self._taken_by(sequence, cached) + keep_free > self.num_free:
             return False
         for block in cached:
             self._hold(block)
-        sequence.block_table = cached + [self._take() for _ in range(fresh)]
+        sequence.block_table = cached + [self._take() for _ in range(self._num_blocks(sequence) - len(cached))]
         sequence.num_computed_tokens = len(cached) * self.block_size
         sequence.num_committed_blocks = len(cached)
         self._cache.announce(sequence)
         self._regret(sequence)
         return True
+
+    def fits(self, sequence: Sequence, keep_free: int) -> bool:
+        """Whether `allocate` would give a waiting sequence its blocks."""
+        return self._taken_by(sequence, self._cache.match(sequence)) + keep_free <= self.num_free
+
+    def _taken_by(self, sequence: Sequence, cached: list[int]) -> int:
+        """How many free blocks a sequence with these cached blocks takes."""
+        revived = sum(self._references[block] == 0 for block in cached)
+        return self._num_blocks(sequence) - len(cached) + revived
+
+    def _num_blocks(self, sequence: Sequence) -> int:
+        return -(-sequence.num_tokens // self.block_size)
 
     def outlook(self, sequence: Sequence) -> int:
         """Cached blocks of a waiting sequence, or BEING_COMPUTED: see PrefixCache.outlook."""

@@ -8,7 +8,7 @@ model.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from .batch_table import BatchTable, Scheduled
@@ -32,6 +32,9 @@ class Scheduler:
     block a running one is about to compute waits for that block, and one whose adapter is not loaded waits for the
     adapter. All of these let others pass, but at most MOST_OVERTAKES times. A running sequence that lacks a block takes
     it from the sequence with the highest rank, which goes back to its place in line.
+
+    A waiting sequence is urgent while one of a higher priority number runs. It starts before tokens are handed out. If
+    it lacks a row or blocks, the running sequence with the highest rank makes way, but at most one for each urgent one.
 
     docs/explanation/scheduling.md says the same for users.
     """
@@ -61,10 +64,11 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def schedule(self) -> list[Scheduled]:
-        """The next batch: decoding sequences, then prompts begun, then new ones. Empty only if there are no sequences,
-        or only sequences that end with a pending token.
+        """The next batch: decoding sequences, then prompts begun or urgent, then new ones. Empty only if there are no
+        sequences, or only sequences that end with a pending token.
         """
         preemptions = self.num_preemptions
+        self._start_urgent()
         batch = self._decodes()
         budget = self.max_num_batched_tokens - len(batch)
         budget -= self._prefills(batch, budget)
@@ -74,8 +78,12 @@ class Scheduler:
         assert batch or self.running or not self.waiting
         return batch
 
-    def decodes_without_preempting(self) -> bool:
-        """True if there are blocks for the next token of each sequence that decodes."""
+    def schedules_without_preempting(self) -> bool:
+        """True if there are blocks for the next token of each sequence that decodes, and no running sequence is to make
+        way for an urgent one.
+        """
+        if any(self._needs_way(sequence) for sequence in self._urgent()):
+            return False
         free, running = self._blocks.num_free, self.running.values()
         return free >= len(running) or free >= sum(self._blocks.needs_block(s) for s in running if _decodes(s))
 
@@ -141,6 +149,45 @@ class Scheduler:
         self._blocks.check_integrity(self.running.values())
         self._table.check_integrity(list(self.running.values()))
 
+    def _urgent(self) -> Iterator[Sequence]:
+        """Waiting sequences that may start, with a lower priority number than the last running one, in line."""
+        for sequence in self.waiting.window.copy():
+            if not self.running or sequence.rank[0] >= self._last().rank[0]:
+                break
+            if self._may_start(sequence):
+                yield sequence
+
+    def _last(self) -> Sequence:
+        """The running sequence with the highest rank."""
+        return next(reversed(self.running.values()))
+
+    def _needs_way(self, sequence: Sequence) -> bool:
+        """True if an urgent sequence lacks a row or blocks, and none was preempted for it."""
+        if sequence.has_preempted:
+            return False
+        no_row = len(self.running) == self._max_num_seqs
+        return no_row or not self._blocks.fits(sequence, keep_free=len(self.running))
+
+    def _start_urgent(self) -> None:
+        """Start urgent sequences; `_prefills` gives them their tokens first, since they are first in rank."""
+        for sequence in self._urgent():
+            if self._needs_way(sequence) and not self._last().num_pending_tokens:
+                sequence.has_preempted = True
+                self._preempt_last()
+            if len(self.running) == self._max_num_seqs:
+                break
+            if not self._blocks.allocate(sequence, keep_free=len(self.running)):
+                break
+            self._start(sequence)
+
+    def _may_start(self, sequence: Sequence) -> bool:
+        """False while a sequence waits for its adapter, for a block that a running one is about to compute, or for one
+        before it that may not be overtaken any more.
+        """
+        if sequence.lacks_adapter or self._blocks.outlook(sequence) == BEING_COMPUTED:
+            return False
+        return not any(each.overtaken >= MOST_OVERTAKES for each in self.waiting.ahead_of(sequence))
+
     def _decodes(self) -> list[Scheduled]:
         """One token for each sequence that decodes.
 
@@ -182,9 +229,7 @@ class Scheduler:
         if not self.waiting or budget <= 0 or len(self.running) == self._max_num_seqs:
             return
         for sequence in self._by_preference():
-            if sequence.lacks_adapter or self._blocks.outlook(sequence) == BEING_COMPUTED:
-                continue
-            if any(each.overtaken >= MOST_OVERTAKES for each in self.waiting.ahead_of(sequence)):
+            if not self._may_start(sequence):
                 continue
             if not self._blocks.allocate(sequence, keep_free=len(self.running)):
                 break
@@ -217,9 +262,9 @@ class Scheduler:
         self._table.enter(sequence)
 
     def _run_by_rank(self, sequence: Sequence) -> None:
-        last = next(reversed(self.running.values()), None)
+        is_last = not self.running or self._last().rank < sequence.rank
         self.running[sequence.request_id] = sequence
-        if last is not None and last.rank > sequence.rank:
+        if not is_last:
             self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
 
     def _preempt_last(self) -> None:

@@ -56,9 +56,10 @@ class Sequence:
     `pending_row` of its step's samples.
 
     `rank` is its place in the queue, smaller first. `overtaken` counts the sequences behind it that began to run before
-    it. A sequence with a constraint has a `guide` before it runs. `given` are output tokens of the request that were
-    not replayed yet. `adapter_slot` is the slot of its adapter, -1 without an adapter or while it is not loaded.
-    Sequences with the same `cache_key` share blocks; an empty key shares with none.
+    it. `has_preempted`: True once a running sequence has made way for it. A sequence with a constraint has a `guide`
+    before it runs. `given` are output tokens of the request that were not replayed yet. `adapter_slot` is the slot of
+    its adapter, -1 without an adapter or while it is not loaded. Sequences with the same `cache_key` share blocks; an
+    empty key shares with none.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Sequence:
         self.rules = rules
         self.rank = (request.params.priority, order)
         self.overtaken = 0
+        self.has_preempted = False
         self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
@@ -111,6 +113,7 @@ class Sequence:
         self.scheduled_at: float | None = None
         self.first_token_at: float | None = None
         self._waited = request.waited
+        self._num_lasting = request.num_lasting if request.stream else 0
         self.guide: Guide | None = None
         self.given = list(request.output_token_ids)
         if self.params.constraint is None:
@@ -234,12 +237,12 @@ class Sequence:
         """How to close an output that the budget has cut; None if that is not needed or not possible.
 
         The tokens that close an output are not the model's. They have no log-probabilities and may be forbidden or stop
-        tokens, so a request with such parameters is not closed.
+        tokens, so a request with such parameters is not closed. What a stream may have shown is not replaced.
         """
         says_more = self.params.logprobs is not None or self.rules is not None or self.params.stop
         if guide is None or ending is None or not ending.is_cut or says_more:
             return None
-        return guide.closed(self.conditions.max_tokens)
+        return guide.closed(self.conditions.max_tokens, self._num_lasting)
 
     def append(self, token_id: int, logprobs: Logprobs | None = None) -> Ending | None:
         """Add a generated token, with its log-probabilities if they are wanted; returns (and keeps) the ending that it
@@ -309,7 +312,9 @@ class Sequence:
 
     def _all_logprobs(self) -> Logprobs | None:
         """One entry for each output token, if the request wants them."""
-        return None if self.params.logprobs is None else Logprobs.join(self.logprobs).first(len(self.output_token_ids))
+        if self.params.logprobs is None:
+            return None
+        return Logprobs.join(self.logprobs).part(0, len(self.output_token_ids))
 
     def _since_receipt(self, event: float | None, now: float) -> float:
         return self._waited + (now if event is None else event) - self.added_at

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from millrace.model_manager.client.choices import choice_requests, choice_seed, submit_choices
+from millrace.model_manager.client.deltas import Delta, OnDelta
 from millrace.model_manager.client.request_ids import sibling_id
 from millrace.model_manager.wire.errors import NonFiniteLogits
 from millrace.model_manager.wire.messages import FinishReason, Output, Request, Timings
@@ -28,7 +29,9 @@ class Sender:
         self.futures: dict[str, Future[Output]] = {}
         self._fails_at = fails_at
 
-    def __call__(self, request: Request) -> Future[Output]:
+    def __call__(self, request: Request, on_delta: OnDelta | None = None) -> Future[Output]:
+        if on_delta is not None:
+            on_delta(Delta(0, request.request_id, []))
         if len(self.futures) == self._fails_at:
             raise NonFiniteLogits("NaN")
         future = self.futures[request.request_id] = Future()
@@ -84,6 +87,12 @@ def test_when_one_fails_all_fail_and_the_others_are_cancelled(ended: list[str]) 
     assert send.cancelled() == [name for name in ("a", _SECOND) if name not in ended]
 
 
+def test_the_deltas_of_each_answer_have_its_number() -> None:
+    given: list[Delta] = []
+    submit_choices(Sender(), request(), given.append)
+    assert [(delta.index, delta.text) for delta in given] == [(0, "a"), (1, _SECOND), (2, _THIRD)]
+
+
 def test_two_that_fail_are_one_failure() -> None:
     send = Sender()
     joined = submit_choices(send, request(n=2))
@@ -110,8 +119,8 @@ def test_one_that_cannot_be_sent_takes_those_back_that_were() -> None:
 
 def test_nothing_more_is_sent_once_one_has_failed() -> None:
     class Failing(Sender):
-        def __call__(self, request: Request) -> Future[Output]:
-            future = super().__call__(request)
+        def __call__(self, request: Request, on_delta: OnDelta | None = None) -> Future[Output]:
+            future = super().__call__(request, on_delta)
             future.set_exception(NonFiniteLogits("at once"))
             return future
 

@@ -28,6 +28,9 @@ class Bytes:
     def joined(self, ids: Sequence[int]) -> str:
         return self.decode(ids)
 
+    def pieces(self, *, joined: bool) -> None:
+        raise NotImplementedError
+
 
 def output(text: bytes, reason: FinishReason, stop: str | int | None = None) -> Output:
     return Output("a", list(text), reason, Timings(0, 0, 0), prompt_tokens=1, stop_reason=stop)

@@ -117,6 +117,28 @@ def test_a_preempted_sequence_gets_the_same_tokens(prefix_caching: bool) -> None
     assert under_test.engine.stats().preemptions > 0
 
 
+@pytest.mark.parametrize("runs_ahead", [True, False])
+def test_an_urgent_request_has_its_token_two_steps_later_and_the_row_that_made_way_the_same_tokens(
+    runs_ahead: bool,
+) -> None:
+    under_test = EngineUnderTest(HistoryRunner(num_blocks=64, runs_ahead=runs_ahead), max_num_batched_tokens=32)
+    rows = [request(f"row {n}", [n + 1] * 4, max_tokens=40, temperature=0.7) for n in range(10)]
+    asked = request("urgent", [9] * 5, max_tokens=3, priority=-1)
+    for row in rows:
+        under_test.engine.add(row)
+    for _ in range(6):
+        under_test.step()
+    under_test.engine.add(asked)
+    for _ in range(1 + runs_ahead):
+        assert "urgent" not in under_test.progress
+        under_test.step()
+    assert len(under_test.progress["urgent"]) == 1
+    outputs = under_test.finish()
+    for each in (*rows, asked):
+        assert outputs[each.request_id].token_ids == reference_tokens(each, 256)
+    assert under_test.engine.stats().preemptions == 1
+
+
 def test_a_request_that_brings_output_goes_on_after_it() -> None:
     whole = request(max_tokens=12, temperature=0.9, seed=7)
     expected = reference_tokens(whole, 256)

@@ -164,3 +164,16 @@ def test_scores_and_embeddings_depend_on_the_prompt_alone(engine: FakeEngine) ->
     assert outputs["g"].prompt_logprobs is not None
     assert [len(ids) for ids in outputs["g"].prompt_logprobs.top_token_ids] == [2, 2]
     assert len(outputs["g"].token_ids) == 2
+
+
+def test_the_lowest_number_runs_first_and_a_row_that_made_way_goes_on(engine: FakeEngine) -> None:
+    alone = outputs_of(engine, [request("b", max_tokens=9)])["b"]
+    for name in ("a", "b"):
+        engine.add(request(name, max_tokens=9))
+    engine.step()
+    engine.add(request("urgent", max_tokens=2, priority=-1))
+    first = engine.step()
+    assert set(first.new_token_ids) == {"urgent", "a"}
+    assert [output.request_id for output in engine.step().outputs] == ["urgent"]
+    rest = outputs_of(engine, [])
+    assert rest["b"].token_ids == alone.token_ids

@@ -68,3 +68,18 @@ def test_limits_are_told_when_they_change_only() -> None:
     assert accounts.divide(1.0) == {}
     accounts.join(1)
     assert accounts.divide(2.0) == {1: 8}
+
+
+def test_a_client_that_uses_its_first_credits_gets_its_share_before_the_next_tick() -> None:
+    accounts = CreditAccounts()
+    accounts.set_capacity(20)
+    for client in (1, 2):
+        accounts.join(client)
+    for _ in range(20):
+        accounts.take(1, now=0.0)
+    accounts.divide(0.0)
+    for _ in range(IDLE_LIMIT):
+        assert not accounts.divide(0.1).get(2)
+        accounts.take(2, now=0.1)
+    assert accounts.due
+    assert accounts.divide(0.1)[2] == 10

@@ -142,3 +142,43 @@ def test_lone_requests_go_to_the_engine_with_the_least_to_do(
         lone = entry(f"r{index}", prompt, tokens)
         give(engines, [lone])
         assert engines.slots[lone.engine or 0].work == least + prompt + tokens
+
+
+def urgent(name: str, priority: int = -1) -> Entry:
+    return Entry(Request(name, [0], SamplingParams(priority=priority)), arrived=0.0)
+
+
+def test_a_full_engine_has_room_for_what_is_more_urgent_than_a_request_that_it_has() -> None:
+    engines = pool(1, max_num_seqs=2)
+    (slot,) = engines.slots
+    give(engines, [entry(f"row {index}", 5, 5) for index in range(4)])
+    rest = {each.request.request_id: each for each in (entry("row", 5, 5), urgent("a"), urgent("b", -2))}
+    (given,) = engines.assign(rest, {})
+    assert [each.request.request_id for each in given[1]] == ["b", "a"]
+    slot.check_integrity()
+    assert not [*engines.assign({"late": rest["row"]}, {})]
+
+
+def test_a_full_engine_has_no_room_for_what_is_as_urgent_as_all_that_it_has() -> None:
+    engines = pool(1, max_num_seqs=2)
+    give(engines, [urgent(f"{index}") for index in range(4)])
+    assert not [*engines.assign({"a": urgent("a")}, {})]
+
+
+def test_of_several_full_engines_only_one_with_a_less_urgent_request_has_room() -> None:
+    engines = pool(2, max_num_seqs=1)
+    give(engines, [urgent(f"urgent {index}", priority=-5) for index in range(4)])
+    second = engines.slots[1]
+    for each in list(second.entries.values()):
+        second.remove(each)
+    give(engines, [entry("row 1", 5, 5), entry("row 2", 5, 5)])
+    asked = urgent("a", priority=-3)
+    give(engines, [asked])
+    assert asked.engine == 1
+
+
+def test_after_a_death_an_engine_gets_no_more_than_it_can_run_however_urgent() -> None:
+    engines = pool(1, max_num_seqs=2)
+    engines.slots[0].deaths_in_row = 1
+    give(engines, [entry(f"row {index}", 5, 5) for index in range(2)])
+    assert not [*engines.assign({"a": urgent("a")}, {})]

@@ -298,3 +298,11 @@ def test_status_counts_each_request_once_for_its_job() -> None:
     made.finish("a")
     (job,) = made.router.jobs()
     assert (job.job, job.finished, job.generated_tokens) == ("job", 1, 1)
+
+
+def test_a_full_engine_gets_what_is_more_urgent_at_once() -> None:
+    made = world(1, 2)
+    made.submit(1, *(request(f"row {index}") for index in range(50)))
+    held = made.held(0)
+    made.submit(2, request("as urgent as rows"), request("urgent", priority=-1))
+    assert made.held(0) == held | {"urgent"}

@@ -109,7 +109,7 @@ def test_a_request_that_is_resumed_goes_on_where_it_was(shared: LLMEngine) -> No
                 asked.prompt_token_ids,
                 asked.params,
                 output_token_ids=whole.token_ids[:count],
-                output_logprobs=whole.logprobs.first(count) if whole.logprobs else None,
+                output_logprobs=whole.logprobs.part(0, count) if whole.logprobs else None,
             )
             resumed = Run(shared, given).outputs[kind]
             assert (resumed.token_ids, resumed.forced) == (whole.token_ids, whole.forced)

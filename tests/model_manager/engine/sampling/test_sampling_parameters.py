@@ -277,7 +277,7 @@ def test_penalties_and_log_probabilities_survive_preemption_and_another_engine()
         asked[0].prompt_token_ids,
         asked[0].params,
         output_token_ids=before.token_ids[:7],
-        output_logprobs=before.logprobs.first(7),
+        output_logprobs=before.logprobs.part(0, 7),
     )
     (after,) = EngineUnderTest().run(resumed)
     assert (after.token_ids, after.logprobs) == (before.token_ids, before.logprobs)
@@ -293,7 +293,7 @@ def test_progress_carries_log_probabilities_for_a_successor() -> None:
     (output,) = result.outputs
     assert output.finish_reason is FinishReason.LENGTH
     assert output.logprobs is not None
-    assert Logprobs.join(parts) == output.logprobs.first(2)
+    assert Logprobs.join(parts) == output.logprobs.part(0, 2)
 
 
 def test_tokens_without_the_log_probabilities_that_are_asked_for_are_refused() -> None:

@@ -165,3 +165,77 @@ def test_whose_beginning_is_cached_goes_first_the_longest_of_all() -> None:
         driver.add(name, 2, max_tokens=1, prefix=prefix)
     order = [next(iter(driver.step())) for _ in range(4)]
     assert order == ["whole", "whole too", "half", "none"]
+
+
+def test_an_urgent_request_runs_in_the_next_step_though_all_rows_are_taken() -> None:
+    driver = Driver(max_num_seqs=2)
+    rows = [driver.add(name, 2) for name in "ab"]
+    driver.step()
+    driver.add("urgent", 3, max_tokens=2, priority=-1)
+    assert driver.step() == {"a": 1, "urgent": 3}
+    assert driver.step() == {"a": 1, "urgent": 1}
+    assert [row.status for row in rows] == [SequenceStatus.RUNNING, SequenceStatus.WAITING]
+    assert driver.step() == {"a": 1, "b": 3}  # its block was not full, so it is computed again
+    assert driver.scheduler.num_preemptions == 1
+
+
+def test_an_urgent_prompt_comes_before_prompts_that_are_partly_computed() -> None:
+    driver = Driver(max_num_seqs=2, max_num_batched_tokens=8)
+    driver.add("a", 40)
+    driver.add("b", 40)
+    driver.step()
+    driver.add("urgent", 5, priority=-1)
+    assert driver.step() == {"urgent": 5, "a": 3}
+
+
+def test_each_urgent_request_takes_the_place_of_one_row_at_most() -> None:
+    driver = Driver(num_blocks=32, max_num_seqs=4, max_num_batched_tokens=64)
+    for name in "abcd":
+        driver.add(name, 20)
+    driver.step()
+    driver.add("large", 100, max_tokens=2, priority=-1)
+    for _ in range(5):
+        assert "large" not in driver.step()
+        assert driver.scheduler.num_preemptions == 1
+    for name in "abc":
+        driver.scheduler.finish(driver.scheduler.running[name])
+    assert "large" in driver.step()
+
+
+def test_urgent_requests_take_the_rows_of_the_highest_number_and_the_latest_first() -> None:
+    driver = Driver(max_num_seqs=4, max_num_batched_tokens=32)
+    for name, priority in (("a", 1), ("b", 0), ("c", 1), ("d", 0)):
+        driver.add(name, 2, priority=priority)
+    driver.step()
+    for index in range(3):
+        driver.add(f"urgent {index}", 2, priority=-1)
+    driver.step()
+    assert list(driver.scheduler.running) == ["urgent 0", "urgent 1", "urgent 2", "b"]
+    assert driver.scheduler.num_preemptions == 3
+
+
+def test_no_row_makes_way_for_a_request_of_its_own_number_or_where_a_row_is_free() -> None:
+    driver = Driver(max_num_seqs=2)
+    driver.add("a", 2)
+    driver.step()
+    driver.add("urgent", 2, priority=-1)
+    driver.add("urgent too", 2, priority=-1)
+    driver.step()
+    assert driver.scheduler.num_preemptions == 1
+    driver.add("as urgent", 2, priority=-1)
+    driver.step()
+    assert list(driver.scheduler.running) == ["urgent", "urgent too"]
+    assert driver.scheduler.num_preemptions == 1
+
+
+def test_under_a_stream_of_urgent_requests_rows_lose_no_token_and_go_on_between_them() -> None:
+    driver = Driver(num_blocks=64, max_num_seqs=3, max_num_batched_tokens=32)
+    rows = [driver.add(f"row {index}", 3, max_tokens=20) for index in range(6)]
+    for index in range(40):
+        if index % 4 == 0:
+            driver.add(f"urgent {index}", 3, max_tokens=2, priority=-1)
+        driver.step()
+    while driver.scheduler.running or driver.scheduler.waiting:
+        driver.step()
+    assert all(row.num_output_tokens == 20 for row in rows)
+    assert driver.scheduler.num_preemptions <= 10

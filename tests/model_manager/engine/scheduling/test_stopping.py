@@ -226,6 +226,9 @@ class _Decoder:
     def joined(self, ids: Sequence[int]) -> str:
         return self.decode(ids)
 
+    def pieces(self, *, joined: bool) -> None:
+        raise NotImplementedError
+
 
 @given(outputs())
 @settings(max_examples=1500)

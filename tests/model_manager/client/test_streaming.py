@@ -1,0 +1,201 @@
+"""Answers that are streamed, with real managers and engines: whoever dies, each token comes once, and all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from concurrent.futures import Future
+
+import pytest
+
+from millrace.model_manager.client import EngineClient
+from millrace.model_manager.client.deltas import Delta
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.errors import RequestAborted
+from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import PATIENCE, Machine, kill
+from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+from tests.waiting import eventually
+
+TOKENS = 40
+PARAMS = SamplingParams(max_tokens=TOKENS)
+LONG = SamplingParams(max_tokens=1500)
+
+
+@pytest.fixture(autouse=True)
+def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+
+
+class Stream:
+    """The deltas of one request, and its future."""
+
+    def __init__(
+        self, client: EngineClient, prompt: list[int], params: SamplingParams = PARAMS, name: str = "a"
+    ) -> None:
+        self.deltas: dict[int, list[Delta]] = defaultdict(list)
+        self.late = False
+        self.future: Future[Output] = client.submit(prompt, params, request_id=name, on_delta=self._take)
+
+    def _take(self, delta: Delta) -> None:
+        self.deltas[delta.index].append(delta)
+        self.late = self.late or self.future.done()
+
+    def until_under_way(self) -> None:
+        eventually(lambda: len(self.deltas[0]) >= 3, "the first deltas")
+        assert not self.future.done()
+
+    def expect_whole(self) -> Output:
+        result = self.future.result(PATIENCE)
+        assert not self.late
+        for index, choice in enumerate(result.choices or (result,)):
+            assert "".join(delta.text for delta in self.deltas[index]) == choice.text
+            assert [token for delta in self.deltas[index] for token in delta.token_ids] == choice.token_ids
+        return result
+
+
+def test_an_answer_comes_as_it_is_generated(machine: Machine) -> None:
+    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3])
+    stream.until_under_way()
+    assert len(stream.expect_whole().token_ids) == TOKENS
+
+
+def test_several_answers_come_side_by_side_with_their_log_probabilities(machine: Machine) -> None:
+    params = SamplingParams(max_tokens=TOKENS, n=2, logprobs=1)
+    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params)
+    result = stream.expect_whole()
+    assert set(stream.deltas) == {0, 1}
+    for index, choice in enumerate(result.choices):
+        parts = [delta.logprobs for delta in stream.deltas[index] if delta.logprobs is not None]
+        assert choice.logprobs is not None
+        assert [token for part in parts for token in part.tokens] == choice.logprobs.tokens
+
+
+def test_a_constrained_answer_that_its_budget_cuts_is_what_was_streamed_of_it(machine: Machine) -> None:
+    schema = {"properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
+    params = SamplingParams.parse({"max_tokens": TOKENS, "constraint": {"json_schema": schema}})
+    result = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params).expect_whole()
+    assert result.num_own_tokens is not None
+    assert result.num_own_tokens >= TOKENS // 2
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_engine_that_is_killed_in_mid_stream_costs_no_token(machine: Machine, n: int) -> None:
+    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], SamplingParams(max_tokens=TOKENS, n=n))
+    stream.until_under_way()
+    kill(machine.engine_pid())
+    stream.expect_whole()
+    assert machine.model_status().restarts == 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_manager_that_is_killed_in_mid_stream_costs_no_token(machine: Machine, n: int) -> None:
+    params = SamplingParams(max_tokens=TOKENS, n=n, logprobs=0)
+    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params)
+    stream.until_under_way()
+    manager = machine.status().pid
+    kill(manager)
+    stream.expect_whole()
+    assert machine.status().pid != manager
+
+
+def test_a_client_that_attaches_in_mid_stream_gets_all_from_the_start(machine: Machine) -> None:
+    first = Stream(machine.open(), [ANSWER, TOKENS])
+    first.until_under_way()
+    second = Stream(machine.open(), [ANSWER, TOKENS])
+    for stream in (first, second):
+        assert stream.expect_whole().token_ids == answer([ANSWER, TOKENS], TOKENS)
+    assert len(second.deltas[0]) > 1
+
+
+def test_who_joins_a_stream_of_the_same_client_gets_all_and_who_joins_a_quiet_request_gets_it_at_once(
+    machine: Machine,
+) -> None:
+    client = machine.open()
+    first = Stream(client, [ANSWER, TOKENS])
+    quiet = client.submit([ANSWER, TOKENS, 1], PARAMS, request_id="b")
+    first.until_under_way()
+    second, third = Stream(client, [ANSWER, TOKENS]), Stream(client, [ANSWER, TOKENS, 1], name="b")
+    for stream in (first, second, third):
+        stream.expect_whole()
+    assert len(second.deltas[0]) > 1
+    assert len(third.deltas[0]) == 1
+    assert quiet.done()
+
+
+def test_a_callers_function_that_fails_harms_nobody(machine: Machine) -> None:
+    client = machine.open()
+
+    def fail(_: Delta) -> None:
+        raise ValueError
+
+    broken = client.submit([ANSWER, TOKENS], PARAMS, request_id="broken", on_delta=fail)
+    Stream(client, [ANSWER, TOKENS]).expect_whole()
+    assert broken.result(PATIENCE).token_ids == answer([ANSWER, TOKENS], TOKENS)
+
+
+@pytest.mark.parametrize("by", ["future", "id"])
+def test_a_cancelled_stream_gives_back_its_row_and_its_credit(machine: Machine, by: str) -> None:
+    client = machine.open(command=MANAGER_COMMAND)
+    stream = Stream(client, [1, 2, 3], LONG)
+    stream.until_under_way()
+    if by == "future":
+        assert stream.future.cancel()
+    else:
+        client.cancel("a")
+        assert isinstance(stream.future.exception(0), RequestAborted)
+    eventually(lambda: machine.model_status().outstanding == 0, "the end of the request")
+    eventually(lambda: client._session._ledger.in_use == 0, "its credit")
+    assert not stream.late
+    eventually(lambda: machine.model_status().stats.running == 0, "its row")
+
+
+def test_a_wait_for_a_credit_ends_when_its_request_is_cancelled(machine: Machine) -> None:
+    client = machine.open(max_num_seqs=1)
+    rows = [client.submit([ANSWER, 3000, index], LONG, request_id=str(index)) for index in range(2)]
+    raised: dict[str, BaseException] = {}
+
+    def wait(name: str, params: SamplingParams) -> None:
+        try:
+            client.submit([ANSWER, 5], params, request_id=name)
+        except RequestAborted as error:
+            raised[name] = error
+
+    waits = [
+        threading.Thread(target=wait, args=(name, SamplingParams(n=n))) for name, n in (("one", 1), ("several", 2))
+    ]
+    for thread in waits:
+        thread.start()
+    eventually(lambda: len(client._session._waits) == 2, "both waits")
+    client.cancel("one")
+    eventually(lambda: set(raised) == {"one"}, "the end of the first wait")
+    client.cancel("several")
+    for thread in waits:
+        thread.join(PATIENCE)
+    assert set(raised) == {"one", "several"}
+    assert not any(row.done() for row in rows)
+
+
+def test_an_urgent_request_of_a_new_client_is_answered_before_any_row_of_a_full_engine(machine: Machine) -> None:
+    job = machine.open(command=MANAGER_COMMAND, max_num_seqs=4)
+    rows: list[Future[Output]] = []
+
+    def fill() -> None:
+        try:
+            for index in range(1000):
+                rows.append(job.submit([1, 2, index % 500], LONG, request_id=str(index)))
+        except RequestAborted:
+            pass
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    eventually(lambda: job._session._waits, "all credits in use")
+    client = machine.open(command=MANAGER_COMMAND, max_num_seqs=4)
+    urgent = SamplingParams(max_tokens=5, priority=-1)
+    streams = [Stream(client, [7, index], urgent, f"urgent {index}") for index in range(6)]
+    for stream in streams:
+        stream.expect_whole()
+    assert not any(row.done() for row in rows)
+    job.close()
+    filling.join(PATIENCE)
