@@ -153,7 +153,9 @@ class OutputFiles:
             for path in (str(file.path) for file in self._named_alike(kind)):
                 shard = _SHARD.fullmatch(_after(path, self._stem(kind)))
                 if path not in ours and shard is not None and shard["resume"] is None:
-                    raise ConfigError(f"{path} belongs to another output, and could be written over: name another output")
+                    raise ConfigError(
+                        f"{path} belongs to another output, and could be overwritten: name another output"
+                    )
 
     def _found(self, kind: Kind) -> list[FileMetadata]:
         """Finished shards of a kind, but for another output's, such as `a-resume1` is one beside `a`."""
