@@ -80,6 +80,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "garbage",
     [b"\x00" * 50 + b"\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"{}\r\n\r\n"],
+    ids=["zeros", "tls", "no path", "other version", "json"],
 )
 def test_bytes_that_are_no_http_are_refused(server: Server, garbage: bytes) -> None:
     with connected(server) as sock:

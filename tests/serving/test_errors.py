@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import httpx
 import openai
 import pytest
 
-from tests.serving.servers import MODEL, Server, fake_server
+from millrace.model_manager.client.status import stop_models
+from tests.serving.servers import MODEL, Server, fake_server, running
+from tests.waiting import eventually
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -169,3 +173,19 @@ def test_keys_are_asked_for(tmp_path: Path) -> None:
         assert server.client("second").completions.create(model=MODEL, prompt="a").choices
         with pytest.raises(openai.AuthenticationError):
             server.client("other").completions.create(model=MODEL, prompt="a")
+
+
+def test_browsers_of_an_origin_that_is_named_may_ask_over_tls(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2"]
+    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *named], check=True, capture_output=True)
+    flags = ("--ssl_certfile", cert, "--ssl_keyfile", key, "--cors_origin", "https://app.example", "--backend", "fake")
+    runtime = tmp_path / "rt"
+    with running(runtime, *flags) as server, httpx.Client(verify=ssl.create_default_context(cafile=cert)) as client:
+        assert server.url.startswith("https://")
+        eventually(lambda: client.get(f"{server.url}/ready").status_code == 200)
+        for origin, allowed in (("https://app.example", "https://app.example"), ("https://other.example", None)):
+            answer = client.get(f"{server.url}/health", headers={"origin": origin})
+            assert answer.headers.get("access-control-allow-origin") == allowed
+    stop_models(runtime)
