@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire.openai_parameters import NO_EFFECT, PARAMETERS, RIDE_ALONG
-from millrace.serving.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
+from millrace.serving.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from tests.serving.servers import MODEL, Server
 
-BODIES = {
+BODIES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/completions": (CompletionBody, {"prompt": "a", "max_tokens": 2}),
     "/v1/chat/completions": (ChatBody, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}),
     "/v1/embeddings": (EmbeddingBody, {"input": "a"}),
