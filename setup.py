@@ -44,6 +44,7 @@ ENGINE = [
 # What is built from a source distribution requires the engine: Beam makes one of --setup_file, and its workers build
 # it. So a wheel for clients is built from a checkout.
 WORKER = ["beam-millrace[engine]"] if (HERE / "PKG-INFO").exists() else []
+SERVE = ["httptools>=0.6,<1", "starlette>=0.46,<2", "uvicorn>=0.34,<1", "uvloop>=0.21,<1"]
 PLOTS = ["matplotlib>=3.10,<4"]
 DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
 NOTEBOOK = ["ipykernel>=6", *PLOTS]
@@ -78,6 +79,7 @@ setup(
     extras_require={
         "engine": ENGINE,
         "bench": PLOTS,
+        "serve": SERVE,
         "s3": ["boto3>=1.34,<2"],
         "notebook": NOTEBOOK,
         "docs": DOCS,
@@ -85,13 +87,16 @@ setup(
             *ENGINE,
             *NOTEBOOK,
             *DOCS,
+            *SERVE,
             "gcp-storage-emulator",
+            "httpx",
             "hypothesis",
             "hypothesis-jsonschema",
             "import-linter",
             "mypy",
             "nbclient",
             "nbformat",
+            "openai",
             "pydantic",
             "pytest",
             "pytest-timeout",

@@ -21,6 +21,7 @@ commands:
   embed         turn the prompts of files into vectors
   extract       find in documents what a schema asks for, as rows of its types
   classify      give documents labels, and a probability to each
+  serve         answer OpenAI's API over HTTP, with the engine that jobs share
   plan          estimate workers, hours and money of a job
   yaml FILE     run a pipeline in Apache Beam's YAML that uses Generate, Score, Embed, Extract or Classify
   expansion     serve these transforms to Beam pipelines in Java and other languages
@@ -66,6 +67,7 @@ COMMANDS = {
     "embed": f"{_TASKS}:embed",
     "extract": f"{_TASKS}:extract",
     "classify": f"{_TASKS}:classify",
+    "serve": "commands.serve:main",
     "plan": "plan.command:main",
     "yaml": "commands.yaml_job:main",
     "expansion": "commands.expansion:main",

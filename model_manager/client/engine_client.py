@@ -140,6 +140,13 @@ class EngineClient:
         """
         return self._session.unmet
 
+    def encoded(self, prompt: Prompt, *, room: int = 1) -> Prompt:
+        """The prompt as token ids, so that `submit` has nothing to compute; as it is where the engine takes text.
+
+        Raises PromptTooLong, where it leaves fewer than `room` positions, or InvalidRequest.
+        """
+        return self._encoding.fields(prompt, self.info, room=room)["prompt_token_ids"] or prompt
+
     def submit(
         self,
         prompt: Prompt,

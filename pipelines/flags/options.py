@@ -25,16 +25,16 @@ from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists
 
 from ..machines import GpuRequest
-from .backend import add_backend, check_engine_flags, read_backend
+from .backend import check_engine_flags, read_backend
 from .beam import beam_options, complete
 from .constraint import HELP, METAVAR, constraint_fields, told
 from .dataflow import add_dataflow, check_dataflow
 from .from_settings import add_settings, given
+from .log_level import add_logging, log_level
+from .model import add_engine, add_manager, add_model
 from .parser import NO_INPUT, FlagParser
 from .tasks import TASKS, TaskCommand, TaskName
 
-_MODEL = ("model", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "max_model_len")
-_LOG_LEVELS = ("debug", "info", "warning", "error")
 _DATAFLOWS = "--labels"
 """A flag with two meanings: the labels of classify, and Beam's labels of a job on Dataflow."""
 _CHAT = {"auto": None, "always": True, "never": False}
@@ -155,7 +155,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         fail_fast=known.fail_fast,
         quiet=known.quiet,
         verbose=known.verbose,
-        log_level="info" if known.verbose and known.log_level == "warning" else known.log_level,
+        log_level=log_level(known),
         beam=beam,
         task=task,
         updates=WatchedFile.parse(known.model_updates, known.model_updates_every) if known.model_updates else None,
@@ -228,7 +228,7 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
     names = {"task": task.add_flags(parser.add_argument_group("task"))}
     _add_output(parser.add_argument_group("output"), task.output)
     model = parser.add_argument_group("model")
-    names["model"] = add_settings(model, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))
+    names["model"] = add_model(model)
     model.add_argument(
         "--chat",
         choices=list(_CHAT),
@@ -245,10 +245,8 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
     if "constraint" not in left_out:
         sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
         names["sampling"].append("constraint")
-    engine = parser.add_argument_group("engine")
-    backend = add_backend(engine)
-    names["model"] += add_settings(engine, ModelConfig, leave_out={*_MODEL, *backend})
-    names["manager"] = add_settings(parser.add_argument_group("manager (times in seconds)"), ManagerConfig)
+    names["model"] += add_engine(parser.add_argument_group("engine"))
+    names["manager"] = add_manager(parser.add_argument_group)
     _add_run(parser.add_argument_group("run"))
     add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs: Dataflow)"))
     return parser, names
@@ -362,7 +360,4 @@ def _add_output(group: Any, default: str) -> None:
 def _add_run(group: Any) -> None:
     group.add_argument("--fail_fast", action="store_true", help="End the job at the first bad row or failed request.")
     group.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
-    group.add_argument("--verbose", action="store_true", help="Log what happens, and show whole stack traces.")
-    group.add_argument(
-        "--log_level", choices=_LOG_LEVELS, default="warning", help="Least severe messages to log. Default: warning."
-    )
+    add_logging(group)

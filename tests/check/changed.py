@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_LAYERS = ("transforms", "pipelines", "model_manager", "millrace")
+_LAYERS = ("transforms", "serving", "pipelines", "model_manager", "millrace")
 
 
 def mirrored(changed: Iterable[str], root: Path = ROOT) -> list[str]:

@@ -24,7 +24,7 @@ def test_a_name_that_is_not_there_is_told() -> None:
         _ = millrace.Nothing
 
 
-@pytest.mark.parametrize("layer", ["transforms", "pipelines", "model_manager"])
+@pytest.mark.parametrize("layer", ["transforms", "serving", "pipelines", "model_manager"])
 def test_a_layer_by_itself_is_refused_in_a_checkout(layer: str) -> None:
     """It would be a second copy, whose classes are not those of millrace."""
     with pytest.raises(ImportError, match=f"import millrace.{layer}"):

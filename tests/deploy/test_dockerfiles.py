@@ -26,7 +26,7 @@ def values(dockerfile: Path, name: str) -> list[str]:
 def test_an_image_is_made_of_files_that_are_here_and_of_extras_that_there_are(dockerfile: Path) -> None:
     copied = {file for each in values(dockerfile, "COPY") if "--from" not in each for file in each.split()[:-1]}
     assert [file for file in copied if not (ROOT / file).exists()] == []
-    assert {"setup.py", "millrace", "pipelines", "transforms", "model_manager"} <= copied
+    assert {"setup.py", "millrace", "pipelines", "transforms", "serving", "model_manager"} <= copied
     ignored = dockerfile.with_name("Dockerfile.dockerignore").read_text().splitlines()
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
     (installed,) = (each for each in values(dockerfile, "RUN") if "pip check" in each)

@@ -267,6 +267,17 @@ CASES: dict[str, list[str]] = {
         "plan --input rows.jsonl --tokens_per_second 100 --model gpt-4o --endpoint http://host",
         "plan --input rows.jsonl --tokens_per_second 100 --backend openvino --gpu l4",
     ],
+    "serve": [
+        "serve --port 70000",
+        "serve --port http",
+        "serve --max_inflight 0",
+        "serve --request_timeout 0",
+        "serve --api_key_file absent",
+        "serve --ssl_certfile cert.pem",
+        "serve --model s3://bucket/model --port 0",
+        "serve --backend vlm",
+        "serve --input rows.jsonl",
+    ],
     "yaml, expansion, show, ps, stop, worker-pool": [
         "yaml",
         "yaml absent.yaml",

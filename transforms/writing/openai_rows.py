@@ -13,14 +13,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.openai_answers import choice, usage
 
 from ..elements.completions import Choice, Completion, DeadLetter, content_id
 from ..elements.openai_batch import CHAT_URL, OF_THE_REQUEST
-
-_REASONS = {FinishReason.DEADLINE: FinishReason.LENGTH}
-"""OpenAI's word for an answer that was cut, whatever cut it."""
 
 
 def completion_row(completion: Completion) -> dict[str, Any]:
@@ -54,7 +50,7 @@ def _hash(completion: Completion) -> str:
 
 def _body(completion: Completion) -> dict[str, Any]:
     is_chat = completion.endpoint == CHAT_URL
-    usage = completion.usage
+    used = completion.usage
     answers: Sequence[Completion | Choice] = completion.choices or [completion]
     return {
         "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{_hash(completion)}",
@@ -62,48 +58,9 @@ def _body(completion: Completion) -> dict[str, Any]:
         "created": int(time.time()),
         "model": completion.model,
         "system_fingerprint": completion.revision or None,
-        "choices": [_choice(index, answer, is_chat=is_chat) for index, answer in enumerate(answers)],
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        },
-    }
-
-
-def _choice(index: int, answer: Completion | Choice, *, is_chat: bool) -> dict[str, Any]:
-    message = {"role": "assistant", "content": answer.text, "refusal": None}
-    logprobs = None if answer.logprobs is None else (_of_chat if is_chat else _of_text)(answer.logprobs)
-    return {
-        "index": index,
-        **({"message": message} if is_chat else {"text": answer.text}),
-        "logprobs": logprobs,
-        "finish_reason": _REASONS.get(answer.finish_reason, answer.finish_reason),
-    }
-
-
-def _of_chat(logprobs: list[TokenLogprob]) -> dict[str, Any]:
-    return {
-        "content": [
-            {
-                "token": each.token,
-                "logprob": each.logprob,
-                "bytes": None,
-                "top_logprobs": [
-                    {"token": top.token, "logprob": top.logprob, "bytes": None} for top in each.top_logprobs
-                ],
-            }
-            for each in logprobs
+        "choices": [
+            choice(index, answer.text, answer.finish_reason, answer.logprobs, is_chat=is_chat)
+            for index, answer in enumerate(answers)
         ],
-        "refusal": None,
-    }
-
-
-def _of_text(logprobs: list[TokenLogprob]) -> dict[str, Any]:
-    return {
-        "tokens": [each.token for each in logprobs],
-        "token_logprobs": [each.logprob for each in logprobs],
-        "top_logprobs": [{top.token: top.logprob for top in each.top_logprobs} for each in logprobs],
-        "text_offset": None,
+        "usage": usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens),
     }

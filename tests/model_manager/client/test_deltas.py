@@ -23,7 +23,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 FOLDER = resolve(EMBEDDED_MODEL)
 TOKENIZER = Tokenizer.load(FOLDER)
-RULES = StopRules.load(FOLDER, TOKENIZER.encode(TOKENIZER.eos_token or "", add_special_tokens=False))
+RULES = StopRules.load(FOLDER, [TOKENIZER._encoder.token_to_id(TOKENIZER.eos_token)])
 
 
 def logprobs(token_ids: Sequence[int]) -> Logprobs:
@@ -32,8 +32,9 @@ def logprobs(token_ids: Sequence[int]) -> Logprobs:
 
 
 def output(token_ids: list[int], ending: Ending, **fields: Any) -> Output:
-    fields |= {"stop_reason": ending.matched, "complete": ending.complete}
-    return Output("a", token_ids, ending.reason, Timings(0, 0, 0), prompt_tokens=1, **fields)
+    return Output(
+        "a", token_ids, ending.reason, Timings(0, 0, 0), 1, stop_reason=ending.matched, complete=ending.complete, **fields
+    )
 
 
 def stream(

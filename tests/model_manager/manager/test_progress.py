@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import pytest
@@ -44,7 +43,7 @@ def listening(*clients: int) -> Listening:
     return made
 
 
-def streamed(name: str, **params: Any) -> Request:
+def streamed(name: str, **params: object) -> Request:
     return msgspec.structs.replace(request(name, **params), stream=True)
 
 

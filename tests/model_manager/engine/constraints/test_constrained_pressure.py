@@ -342,9 +342,9 @@ def test_an_output_that_is_being_closed_ends_once(
 ) -> None:
     go_on, closed = threading.Event(), Guide.closed
 
-    def held(guide: Guide, max_tokens: int, least_kept: int) -> Any:
+    def held(guide: Guide, max_tokens: int) -> Any:
         assert go_on.wait(60)
-        return closed(guide, max_tokens, least_kept)
+        return closed(guide, max_tokens)
 
     monkeypatch.setattr(Guide, "closed", held)
     under_test = EngineUnderTest(grammars=letters)

@@ -1,0 +1,77 @@
+"""Answers in the form of OpenAI's completions and chat completions.
+
+Output rows of the batch format and answers of `millrace serve` are made here. Source:
+https://platform.openai.com/docs/api-reference
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .logprobs import TokenLogprob
+from .messages import FinishReason
+
+_REASONS = {FinishReason.DEADLINE: FinishReason.LENGTH}
+"""OpenAI's word for an answer that was cut, whatever cut it."""
+
+
+def reason_word(reason: FinishReason) -> str:
+    """Why an answer ended, as OpenAI says it."""
+    return _REASONS.get(reason, reason)
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """What an answer took."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+def choice(
+    index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None, *, is_chat: bool
+) -> dict[str, Any]:
+    """One whole answer."""
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {
+        "index": index,
+        **({"message": message} if is_chat else {"text": text}),
+        "logprobs": logprobs_of(logprobs, is_chat=is_chat),
+        "finish_reason": reason_word(reason),
+    }
+
+
+def logprobs_of(logprobs: Sequence[TokenLogprob] | None, *, is_chat: bool) -> dict[str, Any] | None:
+    """The log-probabilities of an answer, or of a part of it."""
+    if logprobs is None:
+        return None
+    return _of_chat(logprobs) if is_chat else _of_text(logprobs)
+
+
+def _of_chat(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {
+        "content": [
+            {
+                "token": each.token,
+                "logprob": each.logprob,
+                "bytes": None,
+                "top_logprobs": [
+                    {"token": top.token, "logprob": top.logprob, "bytes": None} for top in each.top_logprobs
+                ],
+            }
+            for each in logprobs
+        ],
+        "refusal": None,
+    }
+
+
+def _of_text(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {
+        "tokens": [each.token for each in logprobs],
+        "token_logprobs": [each.logprob for each in logprobs],
+        "top_logprobs": [{top.token: top.logprob for top in each.top_logprobs} for each in logprobs],
+        "text_offset": None,
+    }

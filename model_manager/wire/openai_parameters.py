@@ -1,0 +1,132 @@
+"""Parameters of OpenAI's requests (completions and chat completions) as sampling parameters of ours.
+
+Rows of OpenAI's batch format and requests of `millrace serve` pass here. Sampling parameters that vLLM adds are taken
+too, its structured outputs among them, `logprobs` and `top_logprobs` of both endpoints, and `response_format`, whose
+schema is always enforced (`strict` or not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .constraint import unwrapped
+from .errors import InvalidRequest
+from .json_text import from_text
+from .sampling import SamplingParams, nearest_parameter
+
+_OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs")
+"""Parameters that OpenAI's requests have in another form, or not at all."""
+_PLAIN = tuple(name for name in SamplingParams.__struct_fields__ if name not in _OTHERWISE)
+_LENGTHS = ("max_completion_tokens", "max_tokens")
+_LOGPROBS = ("logprobs", "top_logprobs")
+_FORMAT = "response_format"
+_GUIDED = {
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+"""Kinds of constraints by vLLM's older names, each a parameter of its own."""
+_STRUCTURED = "structured_outputs"
+_KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar", "json_object": "json"}
+"""Kinds of constraints by the names that vLLM's `structured_outputs` has for them."""
+PARAMETERS = frozenset((*_PLAIN, *_LENGTHS, *_LOGPROBS, _FORMAT, *_GUIDED, _STRUCTURED))
+"""What `sampling_fields` reads of a body."""
+RIDE_ALONG = frozenset(
+    ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
+)
+"""What concerns the service alone, and changes no answer."""
+NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "stream": (False,),
+    "echo": (False,),
+    "tools": ([],),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "suffix": ("",),
+}
+"""Values of otherwise unsupported parameters that change nothing, beside null."""
+
+
+def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of SamplingParams, not yet checked. Raises InvalidRequest, which begins with the parameter's name."""
+    fields = {name: body[name] for name in _PLAIN if body.get(name) is not None}
+    return fields | _max_tokens(body) | _logprobs(body) | _constraint(body)
+
+
+def check_unsupported(name: str, value: Any) -> None:
+    """Raises InvalidRequest for a parameter that is not supported, unless it has a value that changes nothing."""
+    harmless = any(
+        value == default and (value is default or default is not False) for default in NO_EFFECT.get(name, ())
+    )
+    if value is not None and not harmless:
+        meant = nearest_parameter(name)
+        raise InvalidRequest(f"{name} is not supported" + (f": did you mean {meant}?" if meant else ""))
+
+
+def _max_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
+    values = [body[name] for name in _LENGTHS if body.get(name) is not None]
+    return {"max_tokens": values[0]} if values else {}
+
+
+def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Chat completions ask by `logprobs: true` and say how many alternatives apart; completions ask by their number."""
+    asked, most = body.get("logprobs"), body.get("top_logprobs")
+    if most is not None and asked is not True and (most != 0 or asked is not None):
+        raise InvalidRequest(f"top_logprobs={most!r}: takes a number beside logprobs=true")
+    if asked is None or asked is False:
+        return {}
+    return {"logprobs": (most or 0) if asked is True else asked}
+
+
+def _constraint(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What the answer must be, by whichever parameter says so."""
+    found = dict(filter(None, (_of_format(body), _of_structured(body), *_of_guided(body))))
+    if body.get("constraint") is not None:
+        found["constraint"] = body["constraint"]
+    if len(found) > 1:
+        one, other, *_ = found
+        raise InvalidRequest(f"{one}: takes nothing beside {other}")
+    return {"constraint": next(iter(found.values()))} if found else {}
+
+
+def _of_format(body: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """What `response_format` says: any text, any JSON object, or JSON of a schema."""
+    asked = body.get(_FORMAT)
+    if isinstance(asked, str):
+        asked = from_text(_FORMAT, asked)
+    kind = asked.get("type") if isinstance(asked, dict) else None
+    if asked is None or (kind == "text" and len(asked) == 1):
+        return None
+    if kind == "json_object" and len(asked) == 1:
+        return _FORMAT, {"json_schema": {"type": "object"}}
+    if kind == "json_schema":
+        return _FORMAT, {"json_schema": _schema(asked)}
+    raise InvalidRequest(f"{_FORMAT}={asked!r}: takes type text, json_object, or json_schema with json_schema")
+
+
+def _schema(asked: dict[str, Any]) -> Any:
+    """The schema itself, which OpenAI wraps with a name, a description and whether it is to be strict."""
+    named = asked.get("json_schema")
+    if not isinstance(named, dict) or named.get("schema") is None:
+        raise InvalidRequest(f"{_FORMAT}.json_schema: takes an object with the schema as its schema")
+    for name in named.keys() - {"name", "description", "schema", "strict"}:
+        raise InvalidRequest(f"{_FORMAT}.json_schema.{name} is not supported")
+    return unwrapped(named)
+
+
+def _of_guided(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, {kind: body[name]}) for name, kind in _GUIDED.items() if body.get(name) is not None]
+
+
+def _of_structured(body: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """What vLLM's `structured_outputs` says."""
+    asked = body.get(_STRUCTURED)
+    if asked is None:
+        return None
+    given = {name: value for name, value in asked.items() if value is not None} if isinstance(asked, dict) else {}
+    if len(given) != 1 or not given.keys() <= _KINDS.keys():
+        raise InvalidRequest(f"{_STRUCTURED}: takes an object with one of {', '.join(_KINDS)}")
+    ((name, value),) = given.items()
+    return _STRUCTURED, {_KINDS[name]: value}

@@ -1,0 +1,80 @@
+"""`millrace serve`: OpenAI's API over HTTP, answered by this machine's engine. Imports neither Beam nor torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import millrace
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.serving.extra import check_serve_extra
+from millrace.serving.settings import ServeConfig
+
+from ..edge import at_the_edge
+from ..flags.backend import check_engine_flags, read_backend
+from ..flags.from_settings import add_settings, given
+from ..flags.log_level import add_logging, log_level
+from ..flags.model import add_engine, add_manager, add_model
+from ..flags.parser import FlagParser
+from ..job.logs import logs_at, tell
+
+if TYPE_CHECKING:
+    from millrace.model_manager.client.engine_client import EngineClient
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until a signal comes; returns the exit status."""
+    return at_the_edge(lambda: _serve(arguments), verbose="--verbose" in arguments)
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    parser, names = _parser()
+    flags = parser.parse_args(list(arguments))
+    settings = ServeConfig(**given(flags, names["server"]))
+    model = ModelConfig.parse(given(flags, names["model"]) | read_backend(flags)).for_task("generate")
+    check_engine_flags(model, "generate", SamplingParams())
+    manager = ManagerConfig.parse(given(flags, names["manager"]))
+    check_serve_extra()
+    _run(flags, settings, model, manager)
+    return 0
+
+
+def _run(flags: argparse.Namespace, settings: ServeConfig, model: ModelConfig, manager: ManagerConfig) -> None:
+    from millrace.serving.observers import RequestLog
+    from millrace.serving.server import serve
+    from millrace.serving.service import Served
+
+    with logs_at(log_level(flags)) as console:
+        serve(
+            settings,
+            Served(settings.served_model_name or model.model, model.backend, millrace.__version__),
+            partial(_open, model, manager),
+            partial(tell, console),
+            observers=[RequestLog()],
+        )
+
+
+def _open(model: ModelConfig, manager: ManagerConfig, abandoned: threading.Event) -> EngineClient:
+    """A client for prompts as they are: a chat template is for conversations alone."""
+    from millrace.model_manager.client import EngineClient
+
+    return EngineClient.open(model, manager=manager, job=f"serve, pid {os.getpid()}", chat=False, abandoned=abandoned)
+
+
+def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
+    parser = FlagParser(
+        prog="millrace serve",
+        usage="%(prog)s [--model MODEL] [--port PORT] [flags]",
+        description="Serve OpenAI's API over HTTP, with the engine that jobs on this machine share.",
+        allow_abbrev=False,
+    )
+    names = {"server": add_settings(parser.add_argument_group("server (times in seconds)"), ServeConfig)}
+    names["model"] = add_model(parser.add_argument_group("model")) + add_engine(parser.add_argument_group("engine"))
+    names["manager"] = add_manager(parser.add_argument_group)
+    add_logging(parser.add_argument_group("run"))
+    return parser, names

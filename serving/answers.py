@@ -1,0 +1,113 @@
+"""The seam between routes that generate and their forms: what a body asks; its answer, whole or in parts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from millrace.model_manager.client.deltas import Delta
+from millrace.model_manager.client.encoding import Prompt
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.openai_answers import logprobs_of, usage
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .bodies import GenerationBody
+from .exchanges import End, Piece, Question
+
+
+def question(prompt: Prompt, params: SamplingParams) -> Question:
+    """A prompt to be completed."""
+
+    def ask(client: EngineClient, request_id: str, on_delta: Any) -> Any:
+        return client.submit(prompt, params, request_id=request_id, on_delta=on_delta)
+
+    return Question(ask, params.priority, params.n)
+
+
+class Answer(ABC):
+    """One request's answer, in the form of its route."""
+
+    prefix = ""
+    """How its id begins."""
+    whole_kind = ""
+    """`object` of a whole answer."""
+    part_kind = ""
+    """`object` of a part of one."""
+    is_chat = False
+
+    def __init__(self, body: GenerationBody, model: str, questions: list[Question], ignored: dict[str, str]) -> None:
+        """`ignored`: the header that names fields without effect."""
+        self.questions = questions
+        self.is_stream = body.stream
+        self.ignored = ignored
+        self._gives_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._common = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def whole(self, ends: Sequence[End]) -> dict[str, Any]:
+        """The whole answer."""
+        choices = [self.choice(end.index + at, output) for end in ends for at, output in enumerate(end.choices)]
+        return {**self._common, "object": self.whole_kind, "choices": choices, "usage": usage_of(ends)}
+
+    def parts(self, event: Piece | End) -> Iterator[dict[str, Any]]:
+        """What a stream gives for an event."""
+        if isinstance(event, Piece):
+            choices = self.of_delta(event.index, event.delta)
+        else:
+            choices = (
+                part for at, output in enumerate(event.choices) for part in self.of_end(event.index + at, output)
+            )
+        more = {"usage": None} if self._gives_usage else {}
+        return ({**self._common, "object": self.part_kind, "choices": [each], **more} for each in choices)
+
+    def last_parts(self, ends: Sequence[End]) -> list[dict[str, Any]]:
+        """What a stream ends with: the usage, if it was asked for."""
+        if not self._gives_usage:
+            return []
+        return [{**self._common, "object": self.part_kind, "choices": [], "usage": usage_of(ends)}]
+
+    def logprobs(self, delta: Delta) -> dict[str, Any] | None:
+        """The log-probabilities of a part, if they were asked for."""
+        return logprobs_of(None if delta.logprobs is None else delta.logprobs.tokens, is_chat=self.is_chat)
+
+    @abstractmethod
+    def choice(self, index: int, output: Output) -> dict[str, Any]:
+        """A whole choice."""
+
+    @abstractmethod
+    def of_delta(self, index: int, delta: Delta) -> Iterable[dict[str, Any]]:
+        """Choices of a stream for a part of choice `index`."""
+
+    @abstractmethod
+    def of_end(self, index: int, output: Output) -> Iterable[dict[str, Any]]:
+        """Choices of a stream for the end of choice `index`."""
+
+
+def usage_of(ends: Sequence[End]) -> dict[str, Any]:
+    """What all questions took: a prompt counts once, however many answers it has."""
+    generated = sum(output.num_generated for end in ends for output in end.choices)
+    return usage(
+        sum(end.output.prompt_tokens for end in ends), generated, sum(end.output.cached_tokens for end in ends)
+    )
+
+
+def prompt_logprobs(output: Output) -> dict[str, Any]:
+    """VLLM's `prompt_logprobs` of a choice; empty where they were not asked for."""
+    if output.prompt_logprobs is None:
+        return {}
+    tokens = output.prompt_logprobs.tokens
+    return {
+        "prompt_logprobs": [
+            None,
+            *(
+                {
+                    str(each.token_id): {"logprob": each.logprob, "decoded_token": each.token}
+                    for each in (*token.top_logprobs, token)
+                }
+                for token in tokens
+            ),
+        ]
+    }

@@ -1,0 +1,137 @@
+"""The routes, as one ASGI application. Each is a function or an Endpoint of its own; here they have their paths."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from millrace.model_manager.wire.errors import MillraceError
+
+from .chat import chat
+from .completions import completion
+from .embeddings import embedding
+from .endpoints import Asked, Computed
+from .errors import NOT_FOUND, HttpError, http_error, internal
+from .keys import KeyCheck, read_keys
+from .openapi import docs_page, openapi
+from .service import Service
+from .settings import ServeConfig
+from .tokens import detokenize, tokenize
+
+_ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
+_COMPUTED = {"/tokenize": tokenize, "/detokenize": detokenize}
+
+
+def make_app(service: Service) -> Starlette:
+    """The application; raises ConfigError for a file of keys that cannot be read."""
+    views = _Views(service)
+    routes = [
+        *(Route(path, Asked(service, path, prepare), methods=["POST"]) for path, prepare in _ASKED.items()),
+        *(Route(path, Computed(service, path, make), methods=["POST"]) for path, make in _COMPUTED.items()),
+        Route("/v1/models", views.models),
+        Route("/v1/models/{name:path}", views.model),
+        Route("/health", views.health),
+        Route("/ready", views.ready),
+        Route("/version", views.version),
+        Route("/openapi.json", views.openapi),
+        Route("/docs", views.docs),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=_middleware(service.settings),
+        exception_handlers={HTTPException: _of_starlette, HttpError: _of_ours, Exception: _unexpected},
+    )
+
+
+def _middleware(settings: ServeConfig) -> list[Middleware]:
+    """A browser's preflight has no key, so CORS is first."""
+    found = []
+    if settings.cors_origin:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.cors_origin),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=["x-millrace-ignored", "retry-after"],
+            )
+        )
+    if settings.api_key_file is not None:
+        found.append(Middleware(KeyCheck, keys=read_keys(settings.api_key_file)))
+    return found
+
+
+class _Views:
+    """Routes that ask the model nothing."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._since = int(time.time())
+
+    async def models(self, _request: Request) -> Response:
+        """All models: the one."""
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """A model by its name."""
+        self._service.check_model(request.path_params["name"])
+        return JSONResponse(self._model())
+
+    async def health(self, _request: Request) -> Response:
+        """The server runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, _request: Request) -> Response:
+        """The model is loaded."""
+        try:
+            key = self._service.engine.client.key
+        except MillraceError as error:
+            raise http_error(error) from None
+        return JSONResponse({"status": "ready", "model": self._service.served.model, "key": key})
+
+    async def version(self, _request: Request) -> Response:
+        """The server's version."""
+        return JSONResponse({"version": self._service.served.version})
+
+    async def openapi(self, _request: Request) -> Response:
+        """What the routes take."""
+        return JSONResponse(openapi(self._service.served.version))
+
+    async def docs(self, _request: Request) -> Response:
+        """The same for people."""
+        return HTMLResponse(docs_page(self._service.served.version))
+
+    def _model(self) -> dict[str, Any]:
+        engine = self._service.engine
+        is_loaded = engine.opened.done() and engine.opened.exception() is None
+        length = {"max_model_len": engine.client.info.max_model_len} if is_loaded else {}
+        name = self._service.served.model
+        return {"id": name, "object": "model", "created": self._since, "owned_by": "millrace", "root": name, **length}
+
+
+async def _of_starlette(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods."""
+    assert isinstance(error, HTTPException), "what this handler is registered for"
+    path = request.url.path
+    if error.status_code == 404:
+        return HttpError(404, f"{path}: no such route; /docs lists all", NOT_FOUND, code="not_found").response()
+    message = f"{path}: does not take {request.method}" if error.status_code == 405 else error.detail
+    return HttpError(error.status_code, message, code="method_not_allowed", headers=error.headers).response()
+
+
+async def _of_ours(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError), "what this handler is registered for"
+    return error.response()
+
+
+async def _unexpected(_request: Request, _error: Exception) -> Response:
+    """Starlette raises the error again after that; the log has it."""
+    return internal().response()

@@ -1,0 +1,108 @@
+"""`/v1/completions`: prompts as they are, without a chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.client.deltas import Delta
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.logprobs import TokenLogprob
+from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.openai_answers import choice, logprobs_of, reason_word
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from .answers import Answer, prompt_logprobs, question
+from .bodies import CompletionBody, ignored, read
+from .parameters import sampling
+from .prompts import prompts_of
+from .service import Service
+
+_MAX_TOKENS = 16
+"""OpenAI's default."""
+
+
+def completion(fields: Mapping[str, Any], service: Service) -> Answer:
+    """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
+    body = read(fields, CompletionBody)
+    service.check_model(body.model)
+    client = service.engine.client
+    params = sampling(fields, _MAX_TOKENS)
+    if body.best_of not in (None, params.n):
+        raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
+    given = prompts_of("prompt", body.prompt)
+    prompts = [client.encoded(prompt) for prompt in given]
+    echoed = [_text(prompt, client) for prompt in given] if body.echo else []
+    shown = params.logprobs if body.echo else None
+    if shown is not None:
+        params = msgspec.structs.replace(params, prompt_logprobs=shown)
+    return CompletionAnswer(
+        body,
+        service.served.model,
+        [question(prompt, params) for prompt in prompts],
+        ignored(fields, CompletionBody),
+        params,
+        echoed,
+    )
+
+
+def _text(prompt: str | list[int], client: EngineClient) -> str:
+    return prompt if isinstance(prompt, str) else client.tokenizer.decode(prompt)
+
+
+class CompletionAnswer(Answer):
+    """A text completion."""
+
+    prefix, whole_kind, part_kind = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, *given: Any) -> None:
+        """As Answer; last the parameters, and the prompts' texts where they are to be echoed."""
+        *common, params, echoed = given
+        super().__init__(*common)
+        self._params: SamplingParams = params
+        self._echoed: list[str] = echoed
+        self._begun: set[int] = set()
+
+    def choice(self, index: int, output: Output) -> dict[str, Any]:
+        """See Answer."""
+        tokens = None if output.logprobs is None else output.logprobs.tokens
+        made = choice(index, self._echo(index) + output.text, output.finish_reason, tokens, is_chat=False)
+        if self._echoed and tokens is not None and output.prompt_logprobs is not None:
+            made["logprobs"] = _with_prompt(output.prompt_logprobs.tokens, tokens, made["text"])
+        asked = {} if self._echoed else prompt_logprobs(output)
+        return {**made, "stop_reason": output.stop_reason, **asked}
+
+    def of_delta(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """See Answer."""
+        echo = "" if index in self._begun else self._echo(index)
+        self._begun.add(index)
+        yield _part(index, echo + delta.text, self.logprobs(delta))
+
+    def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
+        """See Answer."""
+        echo = "" if index in self._begun else self._echo(index)
+        last = _part(index, echo, None)
+        yield {**last, "finish_reason": reason_word(output.finish_reason), "stop_reason": output.stop_reason}
+
+    def _echo(self, index: int) -> str:
+        return self._echoed[index // self._params.n] if self._echoed else ""
+
+
+def _part(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+
+def _with_prompt(prompt: list[TokenLogprob], tokens: list[TokenLogprob], text: str) -> dict[str, Any]:
+    """Log-probabilities of the prompt and its answer; nothing is before the first token, so it has none."""
+    found = logprobs_of([*prompt, *tokens], is_chat=False)
+    assert found is not None, "there are tokens"
+    known = sum(map(len, found["tokens"]))
+    return {
+        "tokens": [text[: max(0, len(text) - known)], *found["tokens"]],
+        "token_logprobs": [None, *found["token_logprobs"]],
+        "top_logprobs": [None, *found["top_logprobs"]],
+        "text_offset": None,
+    }

@@ -1,0 +1,167 @@
+"""The way of a request for an answer of the model: read, prepare, ask, reply. Whatever happens, it gets one answer.
+
+body ─► prepare (on another thread) ─► Exchange.ask ─► whole answer, or parts as they come ─► Reply
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from millrace.model_manager.wire.errors import MillraceError
+
+from .bodies import decoded
+from .errors import HttpError, http_error, internal, not_in_time
+from .exchanges import End, Exchange, Piece, Question
+from .observers import Observed
+from .replies import HungUp, Reply, Stalled, read_body, unless_hung_up
+from .service import Service
+
+_log = logging.getLogger(__name__)
+_HUNG_UP = 499
+"""What the log says where a client did not wait for a status."""
+
+
+class Answers(Protocol):
+    """What a route makes of a body."""
+
+    @property
+    def questions(self) -> list[Question]:
+        """What is asked of the engine."""
+
+    @property
+    def ignored(self) -> dict[str, str]:
+        """The header that names fields without effect."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether parts are sent as they come."""
+
+    def whole(self, ends: Sequence[End]) -> dict[str, Any]:
+        """The whole answer."""
+
+
+class StreamedAnswers(Answers, Protocol):
+    """What a route makes of a body that may ask for a stream."""
+
+    def parts(self, event: Piece | End) -> Iterator[dict[str, Any]]:
+        """What is sent for an event."""
+
+    def last_parts(self, ends: Sequence[End]) -> list[dict[str, Any]]:
+        """What is sent at the end."""
+
+
+class Endpoint:
+    """A route as an ASGI application: `handle` does the work, and here its errors become answers."""
+
+    def __init__(self, service: Service, route: str) -> None:
+        self._service = service
+        self._route = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        settings = self._service.settings
+        reply, observed = Reply(scope, send, settings.stall_timeout), Observed(self._route)
+        self._service.observers.started(observed)
+        try:
+            async with asyncio.timeout(settings.request_timeout):
+                error = await self._error_of(scope, receive, reply, observed)
+        except TimeoutError:
+            error = not_in_time(settings.request_timeout)
+        observed.error = error.code or "" if error is not None else observed.error
+        try:
+            if error is not None:
+                await reply.fail(error)
+        except (HungUp, Stalled):
+            observed.error = "hung_up"
+        observed.status = reply.status or _HUNG_UP
+        self._service.observers.finished(observed)
+
+    async def _error_of(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> HttpError | None:
+        """Do the work; returns the error that is still to be told."""
+        try:
+            with self._service.slot():
+                body = await read_body(scope, receive, self._service.settings.most_bytes)
+                await unless_hung_up(receive, self.handle(body, reply, observed))
+        except HttpError as error:
+            return error
+        except MillraceError as error:
+            return http_error(error)
+        except (HungUp, Stalled) as error:
+            observed.error = type(error).__name__.lower()
+        except Exception:
+            _log.exception("a request to %s failed", self._route)
+            return internal()
+        return None
+
+    async def handle(self, body: bytes, reply: Reply, observed: Observed) -> None:
+        """Answer a request whose body is read."""
+        raise NotImplementedError
+
+
+class Computed(Endpoint):
+    """A route whose answer the server itself computes."""
+
+    def __init__(
+        self, service: Service, route: str, make: Callable[[Mapping[str, Any], Service], dict[str, Any]]
+    ) -> None:
+        super().__init__(service, route)
+        self._make = make
+
+    async def handle(self, body: bytes, reply: Reply, observed: Observed) -> None:  # noqa: ARG002
+        """See Endpoint."""
+        await reply.json(await self._service.beside(lambda: self._make(decoded(body), self._service)))
+
+
+class Asked(Endpoint):
+    """A route whose answer the model gives."""
+
+    def __init__(self, service: Service, route: str, prepare: Callable[[Mapping[str, Any], Service], Any]) -> None:
+        """`prepare` makes Answers of a body; it runs on another thread."""
+        super().__init__(service, route)
+        self._prepare = prepare
+
+    async def handle(self, body: bytes, reply: Reply, observed: Observed) -> None:
+        """See Endpoint. Whatever ends it, nothing of it is left in the engine."""
+        answer = await self._service.beside(lambda: self._prepare(decoded(body), self._service))
+        reply.headers |= answer.ignored
+        exchange = Exchange(self._service)
+        with self._service.running(exchange):
+            try:
+                exchange.ask(answer.questions, stream=answer.is_stream)
+                observed.stream = answer.is_stream
+                ends = await (self._parts if answer.is_stream else self._whole)(answer, exchange, reply, observed)
+            finally:
+                exchange.cancel()
+        observed.prompt_tokens = sum(end.output.prompt_tokens for end in ends)
+        observed.generated_tokens = sum(each.num_generated for end in ends for each in end.choices)
+
+    async def _whole(self, answer: Answers, exchange: Exchange, reply: Reply, _observed: Observed) -> list[End]:
+        ends = await _ends(exchange, None)
+        await reply.json(answer.whole(ends))
+        return ends
+
+    async def _parts(self, answer: StreamedAnswers, exchange: Exchange, reply: Reply, observed: Observed) -> list[End]:
+        async def tell(events: Sequence[Piece | End]) -> None:
+            self._service.observers.first_token(observed)
+            await reply.events(part for event in events for part in answer.parts(event))
+
+        ends = await _ends(exchange, tell)
+        await reply.events(answer.last_parts(ends))
+        await reply.end()
+        return ends
+
+
+async def _ends(exchange: Exchange, tell: Any) -> list[End]:
+    """The whole answers in the order of the questions; `tell` is given all events as they come."""
+    found: list[End] = []
+    while exchange.is_open:
+        events = await exchange.take()
+        found += (event for event in events if isinstance(event, End))
+        if tell is not None:
+            await tell(events)
+    return sorted(found, key=lambda end: end.index)

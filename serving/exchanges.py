@@ -1,0 +1,137 @@
+"""One HTTP request's questions to the engine, and what comes back of them into the event loop. Knows no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millrace.model_manager.client.deltas import Delta
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.errors import MillraceError, RequestAborted
+from millrace.model_manager.wire.messages import Output
+
+from .service import Service
+from .submitting import Submission
+
+MOST_UNREAD = 4 * 2**20
+"""Characters, with log-probabilities reckoned in, that a stream may hold while its client does not read."""
+_PER_LOGPROB = 64
+
+Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None], "Future[Output]"]
+"""Submits a question under an id; the callback, if there is one, gets its deltas."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt to be submitted; `count` answers come of it."""
+
+    ask: Asker
+    priority: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of answer `index`, counted over all questions."""
+
+    index: int
+    delta: Delta
+
+
+@dataclass(frozen=True)
+class End:
+    """A question's whole answer; `index` of its first choice, counted over all questions."""
+
+    index: int
+    output: Output
+
+    @property
+    def choices(self) -> tuple[Output, ...]:
+        """All answers to the question."""
+        return self.output.choices or (self.output,)
+
+
+class Exchange:
+    """The questions of one request. All but the callbacks runs in the event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._asked: list[tuple[Submission, str]] = []
+        self._open = 0
+        self._events: list[Piece | End] = []
+        self._unread = 0
+        self._error: BaseException | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more is to come."""
+        return bool(self._open or self._events)
+
+    def ask(self, questions: list[Question], *, stream: bool) -> None:
+        """Submit all; returns at once. Raises EngineError while no model is loaded."""
+        client, index = self._service.engine.client, 0
+        for question in questions:
+            request_id = f"serve-{uuid.uuid4().hex}"
+            on_delta = partial(self._service.crossing.call, partial(self._piece, index)) if stream else None
+            submission = self._service.submitter.put(
+                question.priority,
+                partial(question.ask, client, request_id, on_delta),
+                partial(self._sent, index),
+            )
+            self._asked.append((submission, request_id))
+            self._open += 1
+            index += question.count
+
+    async def take(self) -> list[Piece | End]:
+        """What has come, one or more, in order. Raises the error of the first question that failed."""
+        await self._news.wait()
+        if self._error is not None:
+            raise self._error
+        events, self._events = self._events, []
+        self._unread = 0
+        self._news.clear()
+        return events
+
+    def cancel(self) -> None:
+        """End what is not answered yet, wherever it is; returns at once."""
+        for submission, request_id in self._asked:
+            if submission.future is None or not submission.future.done():
+                self._service.submitter.cancel(submission, request_id)
+        self._asked.clear()
+
+    def abort(self) -> None:
+        """Have `take` raise RequestAborted, as the server ends."""
+        self._fail(RequestAborted("the server ends"))
+        self._news.set()
+
+    def _sent(self, index: int, future: Future[Any]) -> None:
+        """On the submitting thread."""
+        future.add_done_callback(partial(self._service.crossing.call, partial(self._ended, index)))
+
+    def _piece(self, index: int, delta: Delta) -> None:
+        self._events.append(Piece(index + delta.index, delta))
+        self._unread += len(delta.text) + _PER_LOGPROB * (len(delta.token_ids) if delta.logprobs is not None else 0)
+        if self._unread > MOST_UNREAD:
+            self._fail(RequestAborted("the client does not read its answer"))
+        self._news.set()
+
+    def _ended(self, index: int, future: Future[Any]) -> None:
+        self._open -= 1
+        if future.cancelled():
+            self._fail(RequestAborted("cancelled"))
+        elif (error := future.exception()) is not None:
+            self._fail(error)
+        else:
+            self._events.append(End(index, future.result()))
+        self._news.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """The first error counts; one of ours is what a client is told."""
+        if self._error is None or not isinstance(self._error, MillraceError):
+            self._error = error

@@ -1,0 +1,56 @@
+"""API keys: a file of them, and whether a request has one. Comparing takes as long for a wrong key as for a right."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from millrace.model_manager.wire.errors import ConfigError
+
+from .errors import AUTHENTICATION, HttpError
+
+OPEN = frozenset(("/health", "/ready"))
+"""Paths that need no key: whoever watches the process has none."""
+
+
+def read_keys(path: str) -> list[bytes]:
+    """The keys in a file, one a line; empty lines do not count. Raises ConfigError."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"api_key_file={path!r}: {error.strerror}") from None
+    keys = [line.strip() for line in lines if line.strip()]
+    if not keys:
+        raise ConfigError(f"api_key_file={path!r}: holds no key; takes one a line")
+    return keys
+
+
+class KeyCheck:
+    """Lets requests through that have one of the keys."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[bytes]) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers with 401 to requests without a right key."""
+        if scope["type"] == "http" and scope["path"] not in OPEN and not self._holds(scope):
+            wrong = HttpError(
+                401,
+                "the API key is missing or wrong: takes the header Authorization: Bearer KEY",
+                AUTHENTICATION,
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer", "connection": "close"},
+            )
+            await wrong.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _holds(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        kind, _, key = given.partition(b" ")
+        found = [hmac.compare_digest(key.strip(), each) for each in self._keys]
+        return kind.lower() == b"bearer" and any(found)

@@ -1,0 +1,91 @@
+"""Who is told of each request: the log, and whatever counts them. Observers run in the event loop, and never wait."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Observed:
+    """One request as far as it has come; times on the clock of `time.monotonic`."""
+
+    route: str
+    """Path of the route, such as /v1/completions."""
+    since: float = field(default_factory=time.monotonic)
+    stream: bool = False
+    first_token: float | None = None
+    """When the first token was there; None before, and for an answer that is not streamed."""
+    ended: float | None = None
+    status: int = 0
+    """HTTP status; 0 until it is decided, 499 for a client that hung up before that."""
+    error: str = ""
+    """Code of the error that ended it."""
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+
+class Observer(Protocol):
+    """Is told of requests for answers of the model."""
+
+    def started(self, request: Observed) -> None:
+        """It was taken on."""
+
+    def first_token(self, request: Observed) -> None:
+        """A stream has its first token."""
+
+    def finished(self, request: Observed) -> None:
+        """It ended, however it ended; told once for each that started."""
+
+
+class RequestLog:
+    """A line a request, at the level info."""
+
+    def started(self, request: Observed) -> None:
+        """See Observer; the line comes at the end."""
+
+    def first_token(self, request: Observed) -> None:
+        """See Observer."""
+
+    def finished(self, request: Observed) -> None:
+        """See Observer."""
+        seconds = (request.ended or request.since) - request.since
+        _log.info(
+            "%s %d %s%d+%d tokens, %.3f s",
+            request.route,
+            request.status,
+            f"{request.error}, " if request.error else "",
+            request.prompt_tokens,
+            request.generated_tokens,
+            seconds,
+        )
+
+
+class Observers:
+    """All observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def started(self, request: Observed) -> None:
+        """See Observer."""
+        for each in self._observers:
+            each.started(request)
+
+    def first_token(self, request: Observed) -> None:
+        """See Observer; again does nothing."""
+        if request.first_token is None:
+            request.first_token = time.monotonic()
+            for each in self._observers:
+                each.first_token(request)
+
+    def finished(self, request: Observed) -> None:
+        """See Observer."""
+        request.ended = time.monotonic()
+        for each in self._observers:
+            each.finished(request)

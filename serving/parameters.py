@@ -1,0 +1,34 @@
+"""A body's sampling parameters, for an answer that somebody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.openai_parameters import sampling_fields
+from millrace.model_manager.wire.sampling import SamplingParams
+
+INTERACTIVE = -1000
+"""Priority of a request; rows of jobs have 0 unless they say otherwise, and wait."""
+_MOST = 999
+"""How far a request's own priority moves it: never behind a row of priority 0."""
+_TEMPERATURE = 1.0
+"""OpenAI's default."""
+
+
+def sampling(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
+    """The parameters; `max_tokens` where the body names none. Raises InvalidRequest, which names the parameter."""
+    if "adapter" in fields:
+        raise InvalidRequest("adapter: is not taken here: an adapter's name is a place that the server reads")
+    own = {"prompt_logprobs": fields["prompt_logprobs"]} if "prompt_logprobs" in fields else {}
+    defaults = {"temperature": _TEMPERATURE, "max_tokens": max_tokens}
+    params = SamplingParams.parse(defaults | sampling_fields(fields) | own)
+    return msgspec.structs.replace(params, priority=priority_of(params.priority))
+
+
+def priority_of(own: int) -> int:
+    """The priority of a request that names this one."""
+    return INTERACTIVE + max(-_MOST, min(_MOST, own))

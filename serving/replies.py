@@ -1,0 +1,132 @@
+"""What goes back over a connection: JSON, or a stream of server-sent events; and noticing that nobody reads it.
+
+Knows ASGI's messages (https://asgi.readthedocs.io); no body's meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from .errors import HttpError
+
+ABORT = "millrace.abort"
+"""Under this name a scope has the function that cuts its connection (connections.py)."""
+_DONE = b"data: [DONE]\n\n"
+
+
+class HungUp(Exception):
+    """The client is gone."""
+
+
+class Stalled(Exception):
+    """The client does not read."""
+
+
+class Reply:
+    """The one answer to a request."""
+
+    def __init__(self, scope: Scope, send: Send, stall_timeout: float) -> None:
+        self._abort = scope.get(ABORT)
+        self._send = send
+        self._stall_timeout = stall_timeout
+        self._is_stream = False
+        self.status = 0
+        """HTTP status; 0 until it is sent."""
+        self.headers: dict[str, str] = {}
+        """Further headers, to be set before the answer begins."""
+
+    async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """A whole answer."""
+        body = msgspec.json.encode(value)
+        await self._begin(status, {**self.headers, **(headers or {}), "content-length": str(len(body))})
+        await self._write({"type": "http.response.body", "body": body})
+
+    async def events(self, values: Iterable[Any]) -> None:
+        """Events of a stream, which the first ones begin; sent together."""
+        if not self._is_stream:
+            self._is_stream = True
+            await self._begin(200, {**self.headers, "cache-control": "no-cache"}, b"text/event-stream; charset=utf-8")
+        data = b"".join(b"data: %b\n\n" % msgspec.json.encode(value) for value in values)
+        if data:
+            await self._write({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """The end of a stream."""
+        await self._write({"type": "http.response.body", "body": _DONE})
+
+    async def fail(self, error: HttpError) -> None:
+        """An error: as the whole answer, or as the last event of a stream that has begun."""
+        if not self.status:
+            await self.json(error.body(), error.status, error.headers)
+        elif self._is_stream:
+            await self.events([error.body()])
+            await self.end()
+
+    async def _begin(self, status: int, headers: Mapping[str, str], kind: bytes = b"application/json") -> None:
+        self.status = status
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._write(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *pairs]}
+        )
+
+    async def _write(self, message: dict[str, Any]) -> None:
+        """Raises Stalled, the connection cut, if the client takes nothing for too long; HungUp if it is gone."""
+        try:
+            async with asyncio.timeout(self._stall_timeout):
+                await self._send(message)
+        except TimeoutError:
+            if self._abort is not None:
+                self._abort()
+            raise Stalled from None
+        except OSError:
+            raise HungUp from None
+
+
+async def unless_hung_up(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, whose request has been read; raises HungUp, the work cancelled, once the client is gone."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HungUp
+        await working
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
+    """The request's body; raises HttpError (413), the rest unread, for a larger one than `most` bytes."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if int(declared) > most:
+        raise _too_large(most)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HungUp
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def _too_large(most: int) -> HttpError:
+    return HttpError(
+        413,
+        f"the body is larger than {most / 2**20:g} MiB (--max_body_mib)",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )

@@ -1,0 +1,158 @@
+"""From settings to a listening process, and its end: SIGTERM or Ctrl-C lets running requests finish within a limit.
+
+uvicorn owns the connections; signals and the socket are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+
+import uvicorn
+import uvloop
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.errors import ConfigError
+
+from .app import make_app
+from .connections import Connection
+from .engine import Engine, Opener
+from .observers import Observer, Observers
+from .service import Served, Service
+from .settings import ServeConfig
+
+_BACKLOG = 2048
+_KEEP_ALIVE = 75
+"""Seconds that a connection without a request stays open."""
+_AFTER_CANCEL = 5.0
+"""Seconds for cancelled requests to tell their clients so."""
+_KILLED = 130
+"""Exit status after a second signal."""
+
+Tell = Callable[[str], None]
+"""Prints a line for the user."""
+
+
+def serve(
+    settings: ServeConfig, served: Served, opener: Opener, tell: Tell, observers: Sequence[Observer] = ()
+) -> None:
+    """Serve until a signal comes. Raises ConfigError for an address that cannot be had or a bad file, and ModelError
+    where the model cannot be loaded.
+    """
+    with _listening(settings) as sock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Serving(settings, tell).run(sock, served, opener, Observers(observers)))
+
+
+@contextlib.contextmanager
+def _listening(settings: ServeConfig) -> Iterator[socket.socket]:
+    """The socket; raises ConfigError, naming the flag to change."""
+    host, port = settings.host, settings.port
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind)
+    except OSError as error:
+        raise ConfigError(f"host={host!r}: is no address of this machine: {error.strerror or error}") from None
+    with sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            reason = f"cannot be listened on at {host}: {error.strerror}"
+            raise ConfigError(f"port={port}: {reason}; name another --port, or 0 for a free one") from None
+        yield sock
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn."""
+        yield
+
+
+class _Serving:
+    """One run of the server, in its event loop."""
+
+    def __init__(self, settings: ServeConfig, tell: Tell) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._error: BaseException | None = None
+        self._is_ending = False
+
+    async def run(self, sock: socket.socket, served: Served, opener: Opener, observers: Observers) -> None:
+        """Listen, load the model meanwhile, and serve until the end."""
+        engine = Engine(opener)
+        service = Service(self._settings, served, engine, observers)
+        try:
+            server = _Uvicorn(self._config(service))
+            self._tell(f"serving {served.model} at {self._url(sock)}; the model is being loaded")
+            self._watch(server, service)
+            engine.start()
+            await server.serve(sockets=[sock])
+        finally:
+            await asyncio.to_thread(service.close)
+        if self._error is not None:
+            raise self._error
+
+    def _watch(self, server: uvicorn.Server, service: Service) -> None:
+        """Notice signals, and what becomes of the model."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, server, service)
+
+        def opened(client: Future[EngineClient]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._opened, client, server, service.served.model)
+
+        service.engine.opened.add_done_callback(opened)
+
+    def _config(self, service: Service) -> uvicorn.Config:
+        config = uvicorn.Config(
+            make_app(service),
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(self._settings.shutdown_timeout + _AFTER_CANCEL),
+            ssl_certfile=self._settings.ssl_certfile,
+            ssl_keyfile=self._settings.ssl_keyfile,
+        )
+        try:
+            config.load()
+        except OSError as error:  # of TLS too
+            raise ConfigError(f"ssl_certfile={self._settings.ssl_certfile!r}: {error.strerror or error}") from None
+        return config
+
+    def _url(self, sock: socket.socket) -> str:
+        host, port = sock.getsockname()[:2]
+        scheme = "http" if self._settings.ssl_certfile is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _opened(self, opened: Future[EngineClient], server: uvicorn.Server, model: str) -> None:
+        error = opened.exception()
+        if error is None:
+            self._tell(f"{model} is ready")
+        elif not self._is_ending:
+            self._error = error
+            server.should_exit = True
+
+    def _on_signal(self, server: uvicorn.Server, service: Service) -> None:
+        """The first signal lets requests end; the second ends the process."""
+        if self._is_ending:
+            os._exit(_KILLED)
+        self._is_ending = True
+        self._tell("ending: no new requests are taken; a second signal ends at once")
+        server.should_exit = True
+        asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, service.abort)

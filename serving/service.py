@@ -1,0 +1,100 @@
+"""What all routes share: the model, the way to it and back, and the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from .crossing import Crossing
+from .engine import Engine
+from .errors import HttpError, too_busy
+from .observers import Observers
+from .settings import ServeConfig
+from .submitting import Submitter
+
+_THREADS = 4
+"""Threads that read bodies, apply chat templates and tokenize."""
+_Made = TypeVar("_Made")
+
+
+class Abortable(Protocol):
+    """What runs for a client."""
+
+    def abort(self) -> None:
+        """End it; its client is told."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served, as answers name it."""
+
+    model: str
+    """Name of the model in requests and answers."""
+    backend: str
+    """The engine's name."""
+    version: str
+    """The server's."""
+
+
+class Service:
+    """Made in the event loop that it serves; `close` ends its threads."""
+
+    def __init__(self, settings: ServeConfig, served: Served, engine: Engine, observers: Observers) -> None:
+        self.settings = settings
+        self.served = served
+        self.engine = engine
+        self.observers = observers
+        self.crossing = Crossing(asyncio.get_running_loop())
+        self.submitter = Submitter(engine.cancel)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
+        self._inflight = 0
+        self._exchanges: set[Abortable] = set()
+
+    @contextlib.contextmanager
+    def slot(self) -> Iterator[None]:
+        """One of `max_inflight` requests; raises HttpError (429) where there are as many."""
+        if self._inflight >= self.settings.max_inflight:
+            raise too_busy(self.settings.max_inflight)
+        self._inflight += 1
+        try:
+            yield
+        finally:
+            self._inflight -= 1
+
+    async def beside(self, make: Callable[[], _Made]) -> _Made:
+        """What a function gives that computes for long, on another thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, make)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises HttpError (404) for another model than the one that is served."""
+        if name is not None and name != self.served.model:
+            raise HttpError(
+                404,
+                f"model={name!r}: is not served here; takes {self.served.model}",
+                param="model",
+                code="model_not_found",
+            )
+
+    @contextlib.contextmanager
+    def running(self, exchange: Abortable) -> Iterator[None]:
+        """Have `abort` reach what runs."""
+        self._exchanges.add(exchange)
+        try:
+            yield
+        finally:
+            self._exchanges.discard(exchange)
+
+    def abort(self) -> None:
+        """End all that runs; the clients are told."""
+        for exchange in self._exchanges:
+            exchange.abort()
+
+    def close(self) -> None:
+        """Cancel what runs and let go of the model."""
+        self.engine.close()
+        self.submitter.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,62 @@
+"""Settings of the server, parsed once at the edge. Flags are made of the fields and their docstrings."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from millrace.model_manager.wire.conversion import check_types
+from millrace.model_manager.wire.errors import ConfigError
+
+
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the server listens, who may ask, and how much; all times in seconds.
+
+    Raises ConfigError, naming the setting, for a value outside its range.
+    """
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Without --api_key_file the server has no authentication; do not expose it."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    served_model_name: str | None = None
+    """Name of the model in requests and answers. Default: the value of --model."""
+    api_key_file: str | None = None
+    """File with one API key a line; a request needs one of them as `Authorization: Bearer KEY`."""
+    max_inflight: int = 2048
+    """Requests answered at once; further ones get status 429."""
+    max_body_mib: float = 32.0
+    """Largest body of a request, in MiB; a larger one gets status 413."""
+    request_timeout: float = 600.0
+    """Time for a request, from its arrival to the end of its answer; then status 504."""
+    stall_timeout: float = 60.0
+    """Time that a client may leave an answer unread; then its request is cancelled and its connection cut."""
+    shutdown_timeout: float = 30.0
+    """Time for running requests to end after SIGTERM or Ctrl-C; then they are cancelled."""
+    ssl_certfile: str | None = None
+    """Certificate chain, a PEM file, to serve over TLS; needs --ssl_keyfile."""
+    ssl_keyfile: str | None = None
+    """Private key of the certificate, a PEM file."""
+    cors_origin: tuple[str, ...] = ()
+    """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none."""
+
+    def __post_init__(self) -> None:
+        check_types(self, ConfigError)
+        _check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
+        _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
+        for name in ("max_body_mib", "request_timeout", "stall_timeout", "shutdown_timeout"):
+            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+        for name, other in (("ssl_certfile", "ssl_keyfile"), ("ssl_keyfile", "ssl_certfile")):
+            given = getattr(self, name)
+            _check(name, given, given is None or getattr(self, other) is not None, f"--{other} beside it")
+
+    @property
+    def most_bytes(self) -> int:
+        """Largest body of a request."""
+        return int(self.max_body_mib * 2**20)
+
+
+def _check(name: str, got: object, holds: bool, takes: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name}={got!r}: takes {takes}")

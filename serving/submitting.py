@@ -1,0 +1,86 @@
+"""Gives requests to the engine's client: one thread, which may wait for a credit, and the most urgent request first.
+
+Knows neither prompts nor HTTP: a submission is a function that sends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+_log = logging.getLogger(__name__)
+_LAST = 2**62
+"""Comes after every request's priority."""
+
+
+@dataclass(order=True)
+class Submission:
+    """A request that waits for its turn. `send` may block; it raises, or returns a future of the answer."""
+
+    priority: int
+    number: int
+    send: Callable[[], Future[Any]] | None = field(compare=False)
+    sent: Callable[[Future[Any]], None] = field(compare=False)
+    """Called with the future, on the submitting thread; with a failed one where `send` raised."""
+    cancelled: bool = field(default=False, compare=False)
+    future: Future[Any] | None = field(default=None, compare=False)
+
+
+class Submitter:
+    """A queue and its thread; requests of equal priority in order of arrival."""
+
+    def __init__(self, cancel: Callable[[str], None]) -> None:
+        """`cancel` ends the request of an id, also while `send` waits for a credit."""
+        self._cancel = cancel
+        self._queue: queue.PriorityQueue[Submission] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._canceller = ThreadPoolExecutor(1, thread_name_prefix="millrace-cancel")
+        self._thread = threading.Thread(target=self._run, name="millrace-submit", daemon=True)
+        self._thread.start()
+
+    def put(self, priority: int, send: Callable[[], Future[Any]], sent: Callable[[Future[Any]], None]) -> Submission:
+        """Queue a request; returns at once."""
+        submission = Submission(priority, next(self._numbers), send, sent)
+        self._queue.put(submission)
+        return submission
+
+    def cancel(self, submission: Submission, request_id: str) -> None:
+        """End a request, wherever it is; returns at once."""
+        submission.cancelled = True  # before the client is told: `_submit` looks after it has sent
+        self._canceller.submit(self._end, submission, request_id)
+
+    def close(self) -> None:
+        """Drop what is queued. The client is closed first, which ends a wait for a credit."""
+        self._queue.put(Submission(-_LAST, 0, None, lambda _: None))
+        self._thread.join()
+        self._canceller.shutdown(wait=True)
+
+    def _end(self, submission: Submission, request_id: str) -> None:
+        try:
+            self._cancel(request_id)
+            if submission.future is not None:
+                submission.future.cancel()
+        except Exception:
+            _log.exception("a request could not be cancelled")
+
+    def _run(self) -> None:
+        while (submission := self._queue.get()).send is not None:
+            if not submission.cancelled:
+                self._submit(submission, submission.send)
+
+    def _submit(self, submission: Submission, send: Callable[[], Future[Any]]) -> None:
+        try:
+            future = send()
+        except Exception as error:  # whatever it is, it is this request's
+            future = Future()
+            future.set_exception(error)
+        submission.future = future
+        if submission.cancelled:
+            future.cancel()
+        submission.sent(future)

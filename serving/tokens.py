@@ -1,0 +1,46 @@
+"""`/tokenize` and `/detokenize`, as vLLM's server has them. Neither asks the engine anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+
+from .bodies import DetokenizeBody, TokenizeBody, read
+from .chat import check_chats
+from .chat_messages import plain_messages
+from .service import Service
+
+
+def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
+    """The token ids of a text or a conversation."""
+    body = read(fields, TokenizeBody)
+    service.check_model(body.model)
+    tokenizer = _tokenizer(service)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("prompt: takes a text, or messages in its place")
+    if body.messages is not None:
+        check_chats(service.engine.client, service)
+        tokens = tokenizer.encode(tokenizer.chat_text(plain_messages(body.messages)), add_special_tokens=False)
+    else:
+        tokens = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+    return {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.client.info.max_model_len}
+
+
+def detokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
+    """The text of token ids."""
+    body = read(fields, DetokenizeBody)
+    service.check_model(body.model)
+    size = service.engine.client.info.vocab_size
+    if not all(0 <= token < size for token in body.tokens):
+        raise InvalidRequest(f"tokens: takes ids of 0 to {size - 1}")
+    return {"prompt": _tokenizer(service).decode(body.tokens, skip_special_tokens=False)}
+
+
+def _tokenizer(service: Service) -> Tokenizer:
+    try:
+        return service.engine.client.tokenizer
+    except ConfigError as error:
+        raise InvalidRequest(str(error)) from None

@@ -1,0 +1,104 @@
+"""Connections that end early, say no HTTP, do nothing or do not read: no request outlives its client, and the server
+answers others meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving.servers import Server, fake_server
+from tests.waiting import eventually
+
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 1000, "temperature": 0}
+
+
+def request(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
+    """A request as bytes."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 60)
+
+
+def is_well(server: Server) -> bool:
+    """Whether a request is answered."""
+    return server.post("/v1/completions", {"prompt": "b", "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_hangs_up_has_its_request_cancelled(slow_server: Server, stream: bool) -> None:
+    with connected(slow_server) as sock:
+        sock.sendall(request(LONG | {"stream": stream, "n": 2}))
+        eventually(lambda: slow_server.outstanding() == 2)
+        if stream:
+            assert sock.recv(20).startswith(b"HTTP/1.1 200")
+    eventually(lambda: slow_server.outstanding() == 0)
+    assert is_well(slow_server)
+
+
+def test_a_client_that_hangs_up_while_it_waits_for_a_credit_has_its_request_cancelled(slow_server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        first = [stack.enter_context(connected(slow_server)) for _ in range(40)]
+        for sock in first:
+            sock.sendall(request(LONG))
+        eventually(lambda: slow_server.outstanding() >= 4)
+        held = slow_server.outstanding()
+        assert held < 40, "the others wait for a credit"
+    eventually(lambda: slow_server.outstanding() == 0)
+    assert is_well(slow_server)
+
+
+def test_a_half_closed_connection_counts_as_closed(slow_server: Server) -> None:
+    with connected(slow_server) as sock:
+        sock.sendall(request(LONG))
+        eventually(lambda: slow_server.outstanding() == 1)
+        sock.shutdown(socket.SHUT_WR)
+        eventually(lambda: slow_server.outstanding() == 0)
+
+
+def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    flags = ("--stall_timeout", "0.5", "--max_model_len", "200000")
+    with fake_server(tmp_path / "rt", *flags) as server, connected(server) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        many = LONG | {"max_tokens": 100_000, "stream": True, "logprobs": 5, "n": 4}
+        sock.sendall(request(many))
+        eventually(lambda: server.outstanding() > 0)
+        eventually(lambda: server.outstanding() == 0)
+        assert is_well(server)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 50 + b"\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"{}\r\n\r\n"],
+    ids=["zeros", "tls", "no path", "other version", "json"],
+)
+def test_bytes_that_are_no_http_are_refused(server: Server, garbage: bytes) -> None:
+    with connected(server) as sock:
+        sock.sendall(garbage + b"\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.makefile("rb").read().startswith(b"HTTP/1.1 400")
+    assert is_well(server)
+
+
+def test_a_request_that_is_cut_off_in_its_body_leaves_nothing(server: Server) -> None:
+    with connected(server) as sock:
+        sock.sendall(request(LONG)[:-5])
+    assert is_well(server)
+
+
+def test_five_hundred_idle_connections_are_no_hindrance(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(500):
+            stack.enter_context(connected(server)).sendall(b"GET /health HTTP/1.1\r\n")
+        assert is_well(server)
+        assert httpx.get(f"{server.url}/ready").status_code == 200

@@ -1,0 +1,102 @@
+"""Who dies while a request runs: its client is answered all the same. A job beside the server shares its engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.job_commands import job_command, started
+from tests.runtime_folders import status_of
+from tests.serving.servers import MODEL, Server, fake_server, running
+from tests.waiting import eventually
+
+ASKED: dict[str, Any] = {"model": MODEL, "prompt": "a", "max_tokens": 60, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Takes 20 ms a token."""
+    with fake_server(tmp_path_factory.mktemp("deaths") / "rt", step=0.02) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def expected(slow: Server) -> str:
+    """The undisturbed answer."""
+    text: str = slow.client().completions.create(**ASKED).choices[0].text
+    return text
+
+
+def ends_while_it_streams(server: Server, pid_of: Any) -> str:
+    """The text of an answer, in whose middle a process is killed with -9."""
+    texts: list[str] = []
+    for part in server.client().completions.create(stream=True, **ASKED):
+        texts.append(part.choices[0].text)
+        if len(texts) == 5:
+            os.kill(pid_of(), signal.SIGKILL)
+    return "".join(texts)
+
+
+def test_an_engine_that_is_killed_is_replaced_and_the_answer_goes_on(slow: Server, expected: str) -> None:
+    assert ends_while_it_streams(slow, lambda: slow.engine_pids()[0]) == expected
+
+
+def test_a_manager_that_is_killed_is_replaced_and_the_answer_goes_on(slow: Server, expected: str) -> None:
+    def manager() -> int:
+        status = status_of(slow.runtime)
+        assert status is not None
+        return status.pid
+
+    assert ends_while_it_streams(slow, manager) == expected
+
+
+def test_a_request_that_is_not_streamed_survives_the_death_of_its_engine(slow: Server, expected: str) -> None:
+    found: list[str] = []
+    asking = threading.Thread(target=lambda: found.append(slow.client().completions.create(**ASKED).choices[0].text))
+    asking.start()
+    eventually(lambda: slow.outstanding() == 1)
+    os.kill(slow.engine_pids()[0], signal.SIGKILL)
+    asking.join(60)
+    assert found == [expected]
+
+
+def test_a_job_beside_the_server_shares_its_engine(slow: Server, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "max_tokens": 200}\n' * 8)
+    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(slow.runtime)}
+    command = [*job_command("run", rows, tmp_path / "out"), "--backend", "fake", "--chat", "never", "--quiet"]
+    with started(command, env=env) as job:
+        eventually(lambda: slow.outstanding() >= 8)
+        status = status_of(slow.runtime)
+        assert status is not None
+        assert [len(model.pids) for model in status.models] == [1]
+        assert slow.client().completions.create(**ASKED).choices
+        assert job.wait(120) == 0
+    jobs = {each.job.split(",")[0] for each in status.jobs}
+    assert "serve" in jobs
+
+
+def test_a_model_that_does_not_exist_ends_the_server(tmp_path: Path) -> None:
+    with running(tmp_path / "rt", "--model", str(tmp_path / "absent")) as server:
+        assert server.ended() == 2
+    assert server.lines[-1].startswith(f"millrace: --model {tmp_path / 'absent'}")
+
+
+def test_a_taken_port_is_named(slow: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = httpx.get(f"{slow.url}/health")
+        assert answer.status_code == 200
+        with (
+            pytest.raises(AssertionError, match=rf"--port {port}: .* in use"),
+            running(slow.runtime, "--port", str(port)),
+        ):
+            pass

@@ -1,0 +1,54 @@
+"""The embedded model over HTTP: what it answers is what `Generate` and a client answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.serving.servers import MODEL, Server, running
+
+QUESTION = "What is the capital of Mexico?"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    runtime: Path = tmp_path_factory.mktemp("real") / "rt"
+    try:
+        with running(runtime) as server:
+            yield server.wait_until_ready()
+    finally:
+        stop_models(runtime)
+
+
+def test_a_question_is_answered_as_by_a_client_whole_and_streamed(real: Server) -> None:
+    said: Any = [{"role": "user", "content": QUESTION}]
+    asked: Any = {"model": MODEL, "messages": said, "temperature": 0, "max_tokens": 30}
+    with EngineClient.open(ModelConfig(), runtime=real.runtime) as client:
+        output = client.submit(QUESTION, SamplingParams(max_tokens=30), request_id="a").result(120)
+    answer = real.client().chat.completions.create(**asked).choices[0]
+    assert "Mexico City" in output.text
+    assert (answer.message.content, answer.finish_reason) == (output.text, output.finish_reason)
+    parts = list(real.client().chat.completions.create(stream=True, **asked))
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == output.text
+    assert len(parts) > 3
+
+
+def test_an_answer_is_any_object_of_json(real: Server) -> None:
+    said: Any = [{"role": "user", "content": QUESTION}]
+    asked: Any = {"response_format": {"type": "json_object"}, "max_tokens": 30, "temperature": 0, "model": MODEL}
+    answer = real.client().chat.completions.create(messages=said, **asked)
+    assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+
+
+def test_two_requests_at_once_are_both_answered_from_one_engine(real: Server) -> None:
+    vectors = real.client().embeddings.create(model=MODEL, input=[QUESTION, QUESTION]).data
+    assert vectors[0].embedding == vectors[1].embedding
+    assert len(real.engine_pids()) == 1

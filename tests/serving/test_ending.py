@@ -1,0 +1,52 @@
+"""SIGTERM and Ctrl-C: running requests end within a limit, and a second signal ends at once."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving.servers import Server, fake_server
+
+STREAM: dict[str, Any] = {"prompt": "a", "max_tokens": 40, "temperature": 0, "stream": True}
+
+
+def streamed(server: Server, body: dict[str, Any], *signals: signal.Signals) -> list[str]:
+    """The events of a stream, in whose middle the server gets signals."""
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        first = next(lines)
+        for number in signals:
+            server.process.send_signal(number)
+        return [line.removeprefix("data: ") for line in (first, *lines) if line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_streams_end(tmp_path: Path, number: signal.Signals) -> None:
+    with fake_server(tmp_path / "rt", step=0.02) as server:
+        whole = server.post("/v1/completions", STREAM | {"stream": False}).json()["choices"][0]["text"]
+        events = streamed(server, STREAM, number)
+        assert events[-1] == "[DONE]"
+        assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == whole
+        assert server.ended() == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/health")
+
+
+def test_what_runs_beyond_the_limit_is_cancelled_and_told(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", "--shutdown_timeout", "0.3", step=0.05) as server:
+        events = streamed(server, STREAM | {"max_tokens": 1000}, signal.SIGTERM)
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["error"]["code"] == "cancelled"
+        assert server.ended() == 0
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", step=0.05) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            streamed(server, STREAM | {"max_tokens": 1000}, signal.SIGTERM, signal.SIGINT)
+        assert server.ended() == 130

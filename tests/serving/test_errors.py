@@ -1,0 +1,191 @@
+"""What is wrong with a request is said in OpenAI's form, with the status that clients go by."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from millrace.model_manager.client.status import stop_models
+from tests.serving.servers import MODEL, Server, fake_server, running
+from tests.waiting import eventually
+
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    """The error, which has OpenAI's form."""
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json().keys() == {"error"}
+    error: dict[str, Any] = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, {}, "prompt"),
+        (COMPLETIONS, {"prompt": ""}, "prompt"),
+        (COMPLETIONS, {"prompt": []}, "prompt"),
+        (COMPLETIONS, {"prompt": 5}, "prompt"),
+        (COMPLETIONS, {"prompt": [1, "a"]}, "prompt"),
+        (COMPLETIONS, {"prompt": [True]}, "prompt"),
+        (COMPLETIONS, {"prompt": [[]]}, "prompt"),
+        (COMPLETIONS, {"prompt": "word " * 5000}, "prompt"),
+        (COMPLETIONS, {"prompt": "a", "temperature": -1}, "temperature"),
+        (COMPLETIONS, {"prompt": "a", "temperature": "warm"}, "temperature"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        (COMPLETIONS, {"prompt": "a", "top_p": 2}, "top_p"),
+        (COMPLETIONS, {"prompt": "a", "n": 0}, "n"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 20}, "stop"),
+        (COMPLETIONS, {"prompt": "a", "stream": "yes"}, "stream"),
+        (COMPLETIONS, {"prompt": "a", "logit_bias": 5}, "logit_bias"),
+        (COMPLETIONS, {"prompt": "a", "best_of": 2}, "best_of"),
+        (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix"),
+        (COMPLETIONS, {"prompt": "a", "skip_special_tokens": False}, "skip_special_tokens"),
+        (COMPLETIONS, {"prompt": "a", "adapter": "/etc"}, "adapter"),
+        (COMPLETIONS, {"prompt": "a", "guided_regex": "("}, "constraint.regex"),
+        (COMPLETIONS, {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
+        (COMPLETIONS, {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
+        (COMPLETIONS, {"prompt": "a", "cache_salt": 5}, "cache_salt"),
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"messages": "Hello"}, "messages"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        (CHAT, {"messages": [{"role": "nobody", "content": "a"}]}, "messages"),
+        (CHAT, {"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
+        (CHAT, {"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"messages": HELLO, "functions": [{}]}, "functions"),
+        (EMBEDDINGS, {"input": "a", "dimensions": 3}, "dimensions"),
+        (EMBEDDINGS, {"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ("/tokenize", {}, "prompt"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens"),
+    ],
+)
+def test_a_wrong_parameter_is_named(server: Server, path: str, body: dict[str, Any], param: str) -> None:
+    for stream in ({}, {"stream": True}) if path in (COMPLETIONS, CHAT) and "stream" not in body else ({},):
+        answer = server.post(path, body | stream)
+        error = error_of(answer)
+        assert (answer.status_code, error["param"]) == (400, param), error
+        assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff\xfe", b'{"prompt": "\\ud800"}', b"[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(server: Server, body: bytes) -> None:
+    answer = httpx.post(f"{server.url}{COMPLETIONS}", content=body)
+    assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_json")
+
+
+def test_an_own_client_raises_its_own_errors(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError, match="top_p=2"):
+        server.client().completions.create(model=MODEL, prompt="a", top_p=2)
+    with pytest.raises(openai.NotFoundError, match="is not served here; takes millrace-tiny"):
+        server.client().completions.create(model="gpt", prompt="a")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/models/gpt", 404, "model_not_found"),
+        ("GET", "/v2/nothing", 404, "not_found"),
+        ("GET", COMPLETIONS, 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+    ],
+)
+def test_other_routes_and_methods_are_refused(server: Server, method: str, path: str, status: int, code: str) -> None:
+    answer = httpx.request(method, f"{server.url}{path}")
+    assert (answer.status_code, error_of(answer)["code"]) == (status, code)
+
+
+def test_what_the_server_is_and_serves_is_told(server: Server) -> None:
+    (model,) = server.client().models.list().data
+    assert (model.id, model.owned_by) == (MODEL, "millrace")
+    assert server.client().models.retrieve(MODEL).id == MODEL
+    for path in ("/health", "/ready", "/version", "/docs"):
+        assert httpx.get(f"{server.url}{path}").status_code == 200
+    described = httpx.get(f"{server.url}/openapi.json").json()
+    assert {COMPLETIONS, CHAT, EMBEDDINGS, "/v1/models"} <= described["paths"].keys()
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 104857600\r\n\r\n{")
+        answer = sock.makefile("rb").read()  # it closes the connection
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+
+
+def test_a_body_of_unknown_length_is_not_read_further_than_its_limit(server: Server) -> None:
+    sent = 0
+
+    def parts() -> Any:
+        nonlocal sent
+        for _ in range(400):
+            sent += 2**18
+            yield b"x" * 2**18
+
+    try:
+        answer = httpx.post(f"{server.url}{COMPLETIONS}", content=parts(), timeout=60)
+        assert answer.status_code == 413
+    except (httpx.WriteError, httpx.ReadError):
+        pass  # the server has answered, and closed the connection while this side wrote
+    assert sent < 100 * 2**20
+
+
+def test_limits_of_the_server_are_told_with_their_flags(tmp_path: Path) -> None:
+    flags = ("--max_inflight", "1", "--request_timeout", "1", "--served_model_name", "org/mine")
+    with fake_server(tmp_path / "rt", *flags, step=0.05) as server:
+        long = {"prompt": "a", "max_tokens": 1000}
+        with httpx.stream("POST", f"{server.url}{COMPLETIONS}", json=long | {"stream": True}) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: {")
+            busy = server.post(COMPLETIONS, long)
+            assert (busy.status_code, error_of(busy)["type"]) == (429, "rate_limit_error")
+            assert busy.headers["retry-after"] == "1"
+            told = [line for line in lines if line][-2:]
+        assert json.loads(told[0].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+        assert told[1] == "data: [DONE]"
+        late = server.post(COMPLETIONS, long)
+        assert (late.status_code, error_of(late)["code"]) == (504, "deadline_exceeded")
+        assert server.client().models.retrieve("org/mine").id == "org/mine"
+
+
+def test_keys_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("first\n\n second \n")
+    with fake_server(tmp_path / "rt", "--api_key_file", str(tmp_path / "keys")) as server:
+        for key in ("wrong", "x" * 5000, "firs", "schlüssel"):
+            answer = httpx.get(f"{server.url}/v1/models", headers={b"authorization": f"Bearer {key}".encode()})
+            assert (answer.status_code, error_of(answer)["code"]) == (401, "invalid_api_key")
+        for path in ("/health", "/ready"):
+            assert httpx.get(f"{server.url}{path}").status_code == 200
+        assert server.client("second").completions.create(model=MODEL, prompt="a").choices
+        with pytest.raises(openai.AuthenticationError):
+            server.client("other").completions.create(model=MODEL, prompt="a")
+
+
+def test_browsers_of_an_origin_that_is_named_may_ask_over_tls(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2"]
+    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *named], check=True, capture_output=True)
+    flags = ("--ssl_certfile", cert, "--ssl_keyfile", key, "--cors_origin", "https://app.example", "--backend", "fake")
+    runtime = tmp_path / "rt"
+    with running(runtime, *flags) as server, httpx.Client(verify=ssl.create_default_context(cafile=cert)) as client:
+        assert server.url.startswith("https://")
+        eventually(lambda: client.get(f"{server.url}/ready").status_code == 200)
+        for origin, allowed in (("https://app.example", "https://app.example"), ("https://other.example", None)):
+            answer = client.get(f"{server.url}/health", headers={"origin": origin})
+            assert answer.headers.get("access-control-allow-origin") == allowed
+    stop_models(runtime)

@@ -1,0 +1,99 @@
+"""The queue in front of the engine's client: order, cancelling, errors. No engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.serving.submitting import Submitter
+
+
+class Credits:
+    """A client that holds back the first request until it may go on."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.cancelled: list[str] = []
+        self.waits = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def sender(self, name: str) -> Callable[[], Future[Any]]:
+        def send() -> Future[Any]:
+            self.waits.set()
+            assert self.may_go_on.wait(60)
+            self.order.append(name)
+            return Future()
+
+        return send
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+
+@pytest.fixture
+def client() -> Credits:
+    return Credits()
+
+
+@pytest.fixture
+def submitter(client: Credits) -> Iterator[Submitter]:
+    made = Submitter(client.cancel)
+    yield made
+    client.may_go_on.set()
+    made.close()
+
+
+def test_the_most_urgent_request_goes_first_and_equals_in_order(submitter: Submitter, client: Credits) -> None:
+    sent: list[Future[Any]] = []
+    submitter.put(0, client.sender("first"), sent.append)
+    assert client.waits.wait(60)
+    for priority, name in ((5, "late"), (0, "a"), (-3, "urgent"), (0, "b")):
+        submitter.put(priority, client.sender(name), sent.append)
+    done = threading.Event()
+    submitter.put(9, client.sender("last"), lambda _: done.set())
+    client.may_go_on.set()
+    assert done.wait(60)
+    assert client.order == ["first", "urgent", "a", "b", "late", "last"]
+    assert len(sent) == 5
+
+
+def test_what_is_cancelled_while_it_waits_in_the_queue_is_never_sent(submitter: Submitter, client: Credits) -> None:
+    submitter.put(0, client.sender("first"), lambda _: None)
+    waiting = submitter.put(0, client.sender("cancelled"), lambda _: None)
+    submitter.cancel(waiting, "id")
+    done = threading.Event()
+    submitter.put(0, client.sender("last"), lambda _: done.set())
+    client.may_go_on.set()
+    assert done.wait(60)
+    assert (client.order, client.cancelled) == (["first", "last"], ["id"])
+
+
+def test_what_is_cancelled_while_it_is_sent_has_its_future_cancelled(submitter: Submitter, client: Credits) -> None:
+    sent: list[Future[Any]] = []
+    done = threading.Event()
+    first = submitter.put(0, client.sender("first"), sent.append)
+    assert client.waits.wait(60)
+    submitter.cancel(first, "id")
+    submitter.put(0, client.sender("last"), lambda _: done.set())
+    client.may_go_on.set()
+    assert done.wait(60)
+    assert sent[0].cancelled()
+
+
+def test_what_sending_raises_is_the_requests_own(submitter: Submitter, client: Credits) -> None:
+    def refuse() -> Future[Any]:
+        raise InvalidRequest("no")
+
+    found: list[Future[Any]] = []
+    done = threading.Event()
+    client.may_go_on.set()
+    submitter.put(0, refuse, found.append)
+    submitter.put(0, client.sender("next"), lambda _: done.set())
+    assert done.wait(60)
+    assert isinstance(found[0].exception(), InvalidRequest)
+    assert client.order == ["next"]
