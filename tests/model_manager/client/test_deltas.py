@@ -23,7 +23,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 FOLDER = resolve(EMBEDDED_MODEL)
 TOKENIZER = Tokenizer.load(FOLDER)
-RULES = StopRules.load(FOLDER, [TOKENIZER._encoder.token_to_id(TOKENIZER.eos_token)])
+RULES = StopRules.load(FOLDER, [TOKENIZER._encoder.token_to_id(str(TOKENIZER.eos_token)) or 0])
 
 
 def logprobs(token_ids: Sequence[int]) -> Logprobs:
@@ -33,7 +33,14 @@ def logprobs(token_ids: Sequence[int]) -> Logprobs:
 
 def output(token_ids: list[int], ending: Ending, **fields: Any) -> Output:
     return Output(
-        "a", token_ids, ending.reason, Timings(0, 0, 0), 1, stop_reason=ending.matched, complete=ending.complete, **fields
+        "a",
+        token_ids,
+        ending.reason,
+        Timings(0, 0, 0),
+        1,
+        stop_reason=ending.matched,
+        complete=ending.complete,
+        **fields,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -43,7 +44,7 @@ def listening(*clients: int) -> Listening:
     return made
 
 
-def streamed(name: str, **params: object) -> Request:
+def streamed(name: str, **params: Any) -> Request:
     return msgspec.structs.replace(request(name, **params), stream=True)
 
 
