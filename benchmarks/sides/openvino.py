@@ -25,18 +25,18 @@ class OpenVinoGenAi:
         settings.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS
         settings.cache_size = CACHE_GB
         precision = {"INFERENCE_PRECISION_HINT": _precision(dtype)}
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), settings, "CPU", precision)
+        self.pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), settings, "CPU", precision)
 
     def run(self, items: list[Item]) -> list[int]:
         import numpy as np
         from openvino import Tensor
 
         handles = [
-            self._pipeline.add_request(i, Tensor(np.array([item.prompt_token_ids])), _exactly(item.num_output))
+            self.pipeline.add_request(i, Tensor(np.array([item.prompt_token_ids])), exactly(item.num_output))
             for i, item in enumerate(items)
         ]
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
+        while self.pipeline.has_non_finished_requests():
+            self.pipeline.step()
         return [len(handle.read_all()[0].generated_ids) for handle in handles]
 
 
@@ -50,7 +50,7 @@ def _precision(dtype: str) -> str:
     return "bf16" if has_bfloat16 and dtype != "float32" else "f32"
 
 
-def _exactly(num_output: int) -> Any:
+def exactly(num_output: int) -> Any:
     """A greedy GenerationConfig that ends at this many tokens and nowhere else."""
     from openvino_genai import GenerationConfig
 

@@ -24,6 +24,7 @@ from ..engine.scheduling.readings import EmbedReading, ScoreReading, Scores
 from ..engine.scheduling.sequence import Sequence, SequenceStatus
 from ..engine.scheduling.stopping import Ending, StopRules
 from ..grammars.compiling import check
+from ..wire.constraint import Constraint
 from ..wire.errors import ConstraintNotMet, RequestError
 from ..wire.logprobs import Logprobs
 from ..wire.messages import FinishReason, Request
@@ -80,15 +81,18 @@ class HostedEngine:
         info: ModelInfo,
         library: Library,
         stop_rules: StopRules,
+        meets: Callable[[Constraint, list[int]], bool] = lambda _constraint, _tokens: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`meets` looks at each whole output of a library that does not always hold one to its constraint."""
         self.info = info
         self._library = library
         self._stop_rules = stop_rules
         self._clock = clock
         self._sequences: dict[str, Sequence] = {}
-        self._held: set[str] = set()
-        """Requests whose outputs the library holds to a constraint."""
+        self._meets = meets
+        self._held: dict[str, Constraint] = {}
+        """The constraints that the library holds outputs to, by request."""
         self._arrivals = 0
         self._deadlines = Deadlines(clock)
         self._ended: list[Sequence] = []
@@ -117,7 +121,7 @@ class HostedEngine:
         self._sequences[request.request_id] = sequence
         self._deadlines.add(sequence)
         if params.constraint is not None and request.task == "generate":
-            self._held.add(request.request_id)
+            self._held[request.request_id] = params.constraint
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
@@ -184,17 +188,21 @@ class HostedEngine:
         """It has its ending. An output that the budget cut, and that the library held to a constraint, is no answer."""
         ending = sequence.ending
         assert ending is not None
-        if sequence.request_id in self._held:
-            if ending.reason is FinishReason.LENGTH:
-                cut = ConstraintNotMet(f"the output is not complete after {sequence.num_output_tokens} tokens")
-                if cancel:
-                    self._library.cancel(sequence.request_id)
-                self._fail(sequence, cut, result)
-                return
-            stopped_by_token = ending.matched is None and sequence.token_ids[-1] in self._stop_rules.eos_token_ids
-            sequence.ending = Ending(ending.reason, ending.matched, complete=not stopped_by_token)
         if cancel:
             self._library.cancel(sequence.request_id)
+        if (constraint := self._held.get(sequence.request_id)) is not None:
+            stopped_by_token = ending.matched is None and sequence.token_ids[-1] in self._stop_rules.eos_token_ids
+            output = sequence.token_ids[sequence.num_prompt_tokens :]
+            if ending.reason is FinishReason.LENGTH:
+                why = f"is not complete after {len(output)} tokens"
+            elif not self._meets(constraint, output[:-1] if stopped_by_token else output):
+                why = "does not meet its constraint, which the library did not hold it to"
+            else:
+                why = ""
+            if why:
+                self._fail(sequence, ConstraintNotMet(f"the output {why}"), result)
+                return
+            sequence.ending = Ending(ending.reason, ending.matched, complete=not stopped_by_token)
         self._leave(sequence)
 
     def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
@@ -214,7 +222,7 @@ class HostedEngine:
     def _forget(self, sequence: Sequence) -> None:
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.request_id]
-        self._held.discard(sequence.request_id)
+        self._held.pop(sequence.request_id, None)
 
 
 def _tokens(event: Event) -> Iterator[tuple[int, Logprobs | None]]:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..engine.interface import Engine
@@ -33,6 +32,7 @@ from .engine_options import check_names, of_type
 from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, read_json
+from .openvino_constraints import Outputs, structured
 
 _CACHE_GIB = 4
 """GiB of KV cache, where nothing is said."""
@@ -91,7 +91,9 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         kv_cache_dtype="" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         revision=config.revision or "",
     )
-    return HostedEngine(info, _OpenVino(pipeline, config.max_num_seqs), StopRules.load(folder, eos))
+    outputs = Outputs(folder, info.vocab_size, eos)
+    library = _OpenVino(pipeline, config.max_num_seqs, outputs)
+    return HostedEngine(info, library, StopRules.load(folder, eos), outputs.meet)
 
 
 def _fields(scheduler: Any) -> list[str]:
@@ -173,7 +175,7 @@ class _OpenVino:
     handles may be read and cancelled, and requests added, by other threads than the one that steps.
     """
 
-    def __init__(self, pipeline: Any, max_num_seqs: int) -> None:
+    def __init__(self, pipeline: Any, max_num_seqs: int, outputs: Outputs) -> None:
         import openvino_genai
         from openvino import Tensor
 
@@ -181,6 +183,7 @@ class _OpenVino:
         self._tensor = Tensor
         self._pipeline = pipeline
         self._max_num_seqs = max_num_seqs
+        self._outputs = outputs
         self._handles: dict[str, Any] = {}
         self._arrivals = 0
         self._added = threading.Event()
@@ -261,16 +264,6 @@ class _OpenVino:
             if params.top_k:
                 config.top_k = params.top_k
         if params.constraint is not None:
-            config.structured_output_config = self._constraint(params)
+            self._outputs.prepare()
+            config.structured_output_config = structured(self._genai, params.constraint)
         return config
-
-    def _constraint(self, params: SamplingParams) -> Any:
-        constraint = params.constraint
-        assert constraint is not None
-        if constraint.kind == "regex":
-            return self._genai.StructuredOutputConfig(regex=constraint.regex)
-        if constraint.kind == "choice":
-            choices = " | ".join(msgspec.json.encode(each).decode() for each in constraint.choice or ())
-            return self._genai.StructuredOutputConfig(grammar=f"root ::= {choices}")
-        schema = {} if constraint.kind == "json" else constraint.json_schema
-        return self._genai.StructuredOutputConfig(json_schema=msgspec.json.encode(schema).decode())

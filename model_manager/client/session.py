@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
+from ..wire.endpoint_options import key_digest
 from ..wire.errors import (
     EngineError,
     InvalidRequest,
@@ -36,6 +37,7 @@ from ..wire.messages import (
     ManagerToClient,
     ModelFailed,
     ModelReady,
+    ModelWarnings,
     OpenModel,
     Output,
     Progress,
@@ -79,7 +81,7 @@ class Session:
     ) -> None:
         """`decoder` makes text of token ids; None where the engine gives text."""
         self._config = config
-        self._opening = OpenModel(config, str(folder), settings)
+        self._opening = OpenModel(config, str(folder), settings, key_digest(config))
         self._election = election
         self._settings = settings
         self._decoder = decoder
@@ -297,6 +299,9 @@ class Session:
                     self._changed.notify_all()
             case ModelReady():
                 self._resume(link, message)
+            case ModelWarnings():
+                for text in message.texts:
+                    _warn_once(f"{self._config.model}: {text}")
             case ModelFailed():
                 raise message.error.exception()
 

@@ -21,8 +21,33 @@ from ..wire.transport import Connection, ConnectionLost, ProtocolError
 
 log = logging.getLogger(__name__)
 
+_product_log = logging.getLogger("millrace")
+_MOST_WARNINGS = 20
+_LONGEST_WARNING = 1000
+"""Characters of a warning that are sent."""
 MALFORMED_INPUT = 2
 """Exit status after something that is no message."""
+
+
+class Warnings(logging.Handler):
+    """Keeps what is logged as a warning until it is sent; of many, the first."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: queue.Queue[str] = queue.Queue(_MOST_WARNINGS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record's text."""
+        with contextlib.suppress(queue.Full):
+            self._texts.put_nowait(record.getMessage()[:_LONGEST_WARNING])
+
+    def take(self) -> list[str]:
+        """All that is kept."""
+        texts = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                texts.append(self._texts.get_nowait())
+        return texts
 
 
 class ManagerLink:
@@ -40,12 +65,14 @@ class ManagerLink:
         self._closing = threading.Event()
         self._steps = 0
         self._busy_since: float | None = None
+        self._warnings = Warnings()
         self._threads = [
             threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
             for target in (self._listen, self._beat)
         ]
 
     def __enter__(self) -> Self:
+        _product_log.addHandler(self._warnings)
         for thread in self._threads:
             thread.start()
         return self
@@ -53,6 +80,7 @@ class ManagerLink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _product_log.removeHandler(self._warnings)
         self._closing.set()
         self._connection.close()  # wakes the threads
         for thread in self._threads:
@@ -97,7 +125,7 @@ class ManagerLink:
         while not self._closing.wait(self._interval):
             busy_since = self._busy_since
             in_step = 0.0 if busy_since is None else time.monotonic() - busy_since
-            self.send(Heartbeat(steps=self._steps, in_step=in_step))
+            self.send(Heartbeat(steps=self._steps, in_step=in_step, warnings=self._warnings.take()))
 
 
 def _leave(status: int, why: str) -> NoReturn:

@@ -89,9 +89,18 @@ def as_lark(constraint: Constraint) -> str:
 
 def is_whole(lark: str, text: str) -> bool:
     """True if the text is an output of the grammar from beginning to end. Needs no model."""
+    return _takes(LLMatcher.grammar_from_lark(lark), text.encode())
+
+
+def is_output(constraint: Constraint, output: bytes) -> bool:
+    """True if these bytes are a whole output under the constraint, which `check` takes. Needs no model."""
+    return _takes(_source(constraint), output)
+
+
+def _takes(source: str, output: bytes) -> bool:
     tokenizer = LLTokenizer("byte")
-    matcher = _matcher(tokenizer, LLMatcher.grammar_from_lark(lark))
-    tokens = tokenizer.tokenize_bytes(text.encode())
+    matcher = _matcher(tokenizer, source)
+    tokens = tokenizer.tokenize_bytes(output)
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 

@@ -42,7 +42,7 @@ _EXIT_WITHIN = 10.0
 _STDERR_LINES = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-Report = EngineReady | EngineFailed | StepReport
+Report = EngineReady | EngineFailed | StepReport | Heartbeat
 """The messages of an engine that are handed on: all but heartbeats."""
 
 
@@ -143,6 +143,8 @@ class EngineProcess:
                 self._heard = time.monotonic()
                 if isinstance(message, Heartbeat):
                     self._check_progress(message)
+                    if message.warnings:
+                        hear(message)
                 else:
                     self._loaded = self._loaded or isinstance(message, EngineReady)
                     hear(message)

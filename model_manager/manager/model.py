@@ -19,7 +19,7 @@ import msgspec
 
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
-from ..wire.messages import FinishReason, ModelFailed, ModelReady, OpenModel, Request, StepReport
+from ..wire.messages import FinishReason, ModelFailed, ModelReady, ModelWarnings, OpenModel, Request, StepReport
 from ..wire.shared_settings import unmet_settings
 from ..wire.status import EngineStats, ModelInfo, ModelStatus
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State
@@ -132,6 +132,11 @@ class Model:
         self._last_used = now
         slot.stats = report.stats or slot.stats
 
+    def warn(self, texts: list[str]) -> None:
+        """An engine warns its users."""
+        for client in self.users:
+            self._outbox.to_client(client, ModelWarnings(self.key, texts))
+
     def cannot_load(self, engine: int, error: ErrorInfo) -> None:
         """An engine reports that it cannot load the model, or that no engine can answer with this model any more."""
         self._give_up(self._engines.slots[engine], error)
@@ -151,7 +156,10 @@ class Model:
         slot.deaths_in_row += 1
         self._requests.take_back(slot, reason, now)
         if max(slot.deaths_in_row, slot.killers_in_row) > self._settings.max_restarts:
-            lost = f"{self.config.model}: its inference process died {slot.deaths_in_row} times in a row: {reason}"
+            how = f"its inference process died {slot.deaths_in_row} times in a row"
+            if slot.deaths_in_row <= self._settings.max_restarts:
+                how = f"{slot.killers_in_row} requests in a row ended its inference process again and again"
+            lost = f"{self.config.model}: {how}: {reason}"
             slot.state = State.FAILED
             self._give_up(slot, EngineLost(lost).info())
         else:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..wire.config import ManagerConfig
+from ..wire.endpoint_options import check_same_key
 from ..wire.errors import ConfigError, ModelError
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.status import JobStatus, ModelStatus
@@ -83,6 +84,7 @@ class Router:
         self._clients[client].models.add(key)
         model = self._models.get(key)
         try:
+            check_same_key(message.config, message.key_digest)
             if model is None or not model.is_needed:  # no client uses the model with its earlier settings
                 model = self._new_model(message)
         except ConfigError as error:

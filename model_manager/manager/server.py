@@ -24,6 +24,7 @@ from ..wire.messages import (
     EngineFailed,
     EngineReady,
     GetStatus,
+    Heartbeat,
     Hello,
     OpenModel,
     Ping,
@@ -208,7 +209,7 @@ class ManagerServer:
 
     # ── engines (the supervisor's listener) ──────────────────────────────────────────────────────────────────────────
 
-    def engine_said(self, name: EngineName, message: EngineReady | EngineFailed | StepReport) -> None:
+    def engine_said(self, name: EngineName, message: EngineReady | EngineFailed | StepReport | Heartbeat) -> None:
         """A message of an engine."""
         now = time.monotonic()
         key, engine = name
@@ -216,6 +217,8 @@ class ManagerServer:
         match message:
             case StepReport():
                 model.report(engine, message, now)
+            case Heartbeat():
+                model.warn(message.warnings)
             case EngineReady():
                 model.ready(engine, message.info, now)
             case EngineFailed():

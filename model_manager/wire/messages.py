@@ -1,7 +1,7 @@
 """Every message that crosses processes. Token ids only: no text, no tensors, no Python objects.
 
     client ──Hello, OpenModel, Submit, Cancel, Ping, GetStatus, StopModels──► manager
-    client ◄──Welcome, ModelReady, ModelFailed, Credits, Progress, Results, Pong, Status── manager
+    client ◄──Welcome, ModelReady, ModelFailed, ModelWarnings, Credits, Progress, Results, Pong, Status── manager
     manager ──StartEngine, Submit, Cancel, Shutdown──► engine
     manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
 
@@ -218,6 +218,7 @@ class OpenModel(Message, frozen=True):
     """The model's verified local folder."""
     manager: ManagerConfig = ManagerConfig()
     """How this client would have the manager."""
+    key_digest: str = ""
 
 
 class CloseModel(Message, frozen=True):
@@ -282,6 +283,13 @@ class ModelFailed(Message, frozen=True):
 
     key: str
     error: ErrorInfo
+
+
+class ModelWarnings(Message, frozen=True):
+    """What an engine of the model warns of."""
+
+    key: str
+    texts: list[str]
 
 
 class Credits(Message, frozen=True):
@@ -379,9 +387,13 @@ class Heartbeat(Message, frozen=True):
     steps: int
     in_step: float
     """Seconds that the current step (or the loading) has run; 0 when idle."""
+    warnings: list[str] = []
+    """What the engine has logged since the last one, for the people whose jobs it runs."""
 
 
 ClientMessage = Hello | OpenModel | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
-ManagerToClient = Welcome | ModelReady | ModelFailed | Credits | Progress | Results | Pong | Status | Refused
+ManagerToClient = (
+    Welcome | ModelReady | ModelFailed | ModelWarnings | Credits | Progress | Results | Pong | Status | Refused
+)
 ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
 EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat

@@ -15,6 +15,7 @@ from millrace.model_manager.engine.fake import FakeEngine
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong, RequestError
 from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -72,6 +73,26 @@ class Broken(Bursts):
 def hosted(library: Bursts) -> HostedEngine:
     info = FakeEngine.load(CONFIG, FOLDER).info
     return HostedEngine(info, library, StopRules.load(FOLDER, info.eos_token_ids))
+
+
+def test_an_output_that_does_not_meet_its_constraint_is_no_answer() -> None:
+    info = FakeEngine.load(CONFIG, FOLDER).info
+    seen: list[list[int]] = []
+
+    def meets(_constraint: Constraint, token_ids: list[int]) -> bool:
+        seen.append(token_ids)
+        return len(seen) == 1
+
+    engine = HostedEngine(info, Bursts(), StopRules.load(FOLDER, info.eos_token_ids), meets)
+    constrained = SamplingParams.parse({"max_tokens": 30, "constraint": {"regex": ".*"}, "stop_token_ids": [*range(400)]})
+    one, other = run(engine, [Request(name, [1], constrained) for name in ("one", "other")]).values()
+    assert isinstance(one, Output)
+    assert seen[0] == one.token_ids
+    assert isinstance(other, Failure)
+    assert (other.error.kind, other.error.message) == (
+        "ConstraintNotMet",
+        "the output does not meet its constraint, which the library did not hold it to",
+    )
 
 
 def run(engine: Any, requests: list[Request]) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""Clients that ask an OpenAI-compatible server again and again, each when its last request is answered.
+
+Knows HTTP and the form of a completion; not which server it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+
+
+@dataclass
+class Load:
+    """What the clients saw in one round."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    waits: list[float] = field(default_factory=list)
+    """Seconds from each request to its whole answer."""
+    first_tokens: list[float] = field(default_factory=list)
+    """Seconds from each streamed request to the first part of its answer that has text."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests answered a second."""
+        return len(self.waits) / self.seconds
+
+
+def ask(
+    url: str, model: str, prompts: Iterator[str], *, clients: int, seconds: float, max_tokens: int, stream: bool
+) -> Load:
+    """One round: no request begins after `seconds`, and all that have begun are waited for."""
+    return asyncio.run(_ask(url, model, prompts, clients, seconds, max_tokens, stream))
+
+
+async def _ask(
+    url: str, model: str, prompts: Iterator[str], clients: int, seconds: float, max_tokens: int, stream: bool
+) -> Load:
+    load = Load()
+    connector = aiohttp.TCPConnector(limit=clients)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(600)) as session:
+        began = time.perf_counter()
+
+        async def client() -> None:
+            while time.perf_counter() - began < seconds:
+                body = {"model": model, "prompt": next(prompts), "max_tokens": max_tokens, "temperature": 0}
+                await _request(session, f"{url}/v1/completions", body | {"ignore_eos": True}, load, stream)
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        load.seconds = time.perf_counter() - began
+    return load
+
+
+async def _request(session: aiohttp.ClientSession, url: str, body: dict[str, object], load: Load, stream: bool) -> None:
+    began = time.perf_counter()
+    if not stream:
+        async with session.post(url, json=body) as response:
+            answer = msgspec.json.decode(await response.read())
+            if response.status != 200:
+                raise SystemExit(f"{url} answered {response.status}: {answer}")
+        load.tokens += answer["usage"]["completion_tokens"]
+    else:
+        asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+        async with session.post(url, json=asked) as response:
+            load.tokens += await _read(response, began, load)
+    load.waits.append(time.perf_counter() - began)
+
+
+async def _read(response: aiohttp.ClientResponse, began: float, load: Load) -> int:
+    """Read a stream to its end; returns its tokens, as its usage says."""
+    tokens, first = 0, True
+    async for line in response.content:
+        if not line.startswith(b"data: {"):
+            continue
+        event = msgspec.json.decode(line[6:])
+        if first and event["choices"] and event["choices"][0]["text"]:
+            load.first_tokens.append(time.perf_counter() - began)
+            first = False
+        if event.get("usage"):
+            tokens = event["usage"]["completion_tokens"]
+    return tokens
+
+
+def prompts_of(words: list[str], length: int) -> Iterator[str]:
+    """Prompts of so many tokens, no two of which begin alike."""
+    for number in itertools.count():
+        yield "".join(words[(number * 7919 + place * 104729) % len(words)] for place in range(length))
