@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.utils import floatToGoString
 
 
 @dataclass
@@ -41,7 +39,7 @@ class Histogram:
     def family(self) -> HistogramMetricFamily:
         """As the library writes it: each bucket counts the smaller ones too."""
         family = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
-        names = [floatToGoString(bound) for bound in (*self.bounds, math.inf)]
+        names = [*map(str, self.bounds), "+Inf"]
         for labels, series in self._series.items():
             family.add_metric(labels, [*zip(names, accumulate(series.counts), strict=True)], series.total)
         return family
