@@ -42,12 +42,22 @@ def answer(generated: int, first: float = 0.0, last: float = 0.0) -> Output:
 
 
 def every_metric() -> Iterator[Metric]:
-    """Each metric with a value, as a machine and a server with a little work have them."""
+    """Each metric with a value."""
+    yield from machine_families()
+    yield from request_families()
+
+
+def machine_families() -> Iterator[Metric]:
+    """The metrics of a machine with a little work."""
+    return MachineMetrics(lambda: STATUS).collect()
+
+
+def request_families() -> Iterator[Metric]:
+    """The metrics of a server that has answered one request."""
     requests = RequestMetrics(lambda: ("tiny", "tiny-1"))
     request = Observed("/v1/completions", status=200, generated_tokens=3, outputs=(answer(3),))
     requests.started(request)
     requests.finished(request)
-    yield from MachineMetrics(lambda: STATUS).collect()
     yield from requests.collect()
 
 
