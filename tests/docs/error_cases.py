@@ -299,7 +299,6 @@ CASES: dict[str, list[str]] = {
         "ps everything",
         "stop --force",
         "metrics --port 70000",
-        "metrics --host no.such.host.invalid",
         "worker-pool --port 1",
     ],
 }
