@@ -45,9 +45,9 @@ def metrics() -> Iterator[tuple[subprocess.Popen[str], str]]:
 def job(folder: Path, *flags: str, step: float = 0.0) -> Iterator[subprocess.Popen[str]]:
     """A job of 300 rows."""
     (folder / "a.txt").write_text("".join(f"question {number}\n" for number in range(300)))
-    os.environ["MILLRACE_FAKE_STEP_SECONDS"] = str(step)
     command = [*job_command("run", folder / "a.txt", folder / "out/c"), *_JOB_FLAGS, *flags]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    env = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": str(step)}
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env) as process:
         yield process
 
 
@@ -57,15 +57,16 @@ def numbers(scrape: Scrape) -> dict[tuple[Any, ...], float]:
     return {(each.name, *sorted(each.labels.items())): each.value for each in counters}
 
 
+@pytest.mark.usefixtures("runtime")
 def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
-    runtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("MILLRACE_FAKE_STEP_SECONDS", raising=False)
     with metrics() as (_, url), job(tmp_path, "--linger=300", step=0.02) as running:
         scrapes = [scraped(url)]
         with ThreadPoolExecutor(2) as pool:
             while running.poll() is None:
-                scrapes += [*pool.map(scraped, [url, url])][:1]
+                both = [*pool.map(scraped, [url, url])]
+                scrapes.append(both[0])
         assert running.returncode == 0, running.stdout and running.stdout.read()
         last = scraped(url)
         assert dispatch(["ps", "--json"]) == 0
@@ -80,7 +81,6 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
     assert last.total("prompt_tokens_total", model_name=model["model"]) == model["stats"]["prompt_tokens"]
     assert last.total("job_rows_done_total", job=told["job"]) == told["finished"] == 300
     assert last.total("resident_memory_bytes", kind="engine") == int(model["stats"]["rss_mb"] * 2**20)
-    assert runtime.exists()
 
 
 def test_scrapes_do_not_keep_a_manager_alive(runtime: Path, tmp_path: Path) -> None:
@@ -106,6 +106,31 @@ def test_a_manager_that_is_killed_is_down_and_the_next_one_is_seen(runtime: Path
         with job(tmp_path, "--linger=300", "--overwrite") as running:
             assert running.wait(300) == 0
         assert scraped(url).total("up") == 1
+
+
+def test_a_killed_engine_is_a_restart_and_its_rows_are_done_all_the_same(tmp_path: Path, runtime: Path) -> None:
+    with metrics() as (_, url), job(tmp_path, "--linger=300", step=0.02) as running:
+        eventually(lambda: scraped(url).total("job_rows_done_total") > 0)
+        status = read_status(runtime)
+        assert status is not None
+        os.kill(status.models[0].pids[0], signal.SIGKILL)
+        assert running.wait(300) == 0
+        seen = scraped(url)
+    assert seen.total("engine_restarts_total") == 1
+    assert (seen.total("job_rows_done_total"), seen.total("job_rows_failed_total")) == (300, 0)
+
+
+def test_a_manager_that_hangs_is_down_until_it_goes_on(tmp_path: Path, runtime: Path) -> None:
+    with metrics() as (_, url), job(tmp_path, "--linger=300") as running:
+        assert running.wait(300) == 0
+        status = read_status(runtime)
+        assert status is not None
+        os.kill(status.pid, signal.SIGSTOP)
+        try:
+            assert scraped(url).total("up") == 0
+        finally:
+            os.kill(status.pid, signal.SIGCONT)
+        assert scraped(url).total("job_rows_done_total") == 300
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
