@@ -44,7 +44,13 @@ ENGINE = [
 # What is built from a source distribution requires the engine: Beam makes one of --setup_file, and its workers build
 # it. So a wheel for clients is built from a checkout.
 WORKER = ["beam-millrace[engine]"] if (HERE / "PKG-INFO").exists() else []
-SERVE = ["httptools>=0.6,<1", "starlette>=0.46,<2", "uvicorn>=0.34,<1", "uvloop>=0.21,<1"]
+SERVE = [
+    "httptools>=0.6,<1",
+    "prometheus-client>=0.21,<1",
+    "starlette>=0.46,<2",
+    "uvicorn>=0.34,<1",
+    "uvloop>=0.21,<1",
+]
 PLOTS = ["matplotlib>=3.10,<4"]
 DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
 NOTEBOOK = ["ipykernel>=6", *PLOTS]

@@ -29,6 +29,7 @@ commands:
   engines       the engines that --backend names; engines install NAME sets one up
   ps [--json]   what runs on this machine: models, jobs, processes
   stop [MODEL]  end a model's engine, or everything
+  metrics       serve metrics of this machine to Prometheus
   worker-pool   start worker processes when a Beam runner asks for them
 
   --version     print the version
@@ -75,6 +76,7 @@ COMMANDS = {
     "engines": "commands.engines:main",
     "ps": "commands.processes:ps",
     "stop": "commands.processes:stop",
+    "metrics": "commands.metrics:main",
     "worker-pool": "runners.worker_pool:main",
 }
 """The function that runs each command, by its module."""

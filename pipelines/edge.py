@@ -66,6 +66,14 @@ def interruptible(what_is_kept: Callable[[], str], *, also: tuple[signal.Signals
             signal.signal(number, handler)
 
 
+def end_signal() -> threading.Event:
+    """The event that Ctrl-C and SIGTERM set from now on, for a command that serves until then; in the main thread."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
 @contextlib.contextmanager
 def ended_by_interrupt() -> Iterator[None]:
     """Ctrl-C ends the process at once, where nothing has begun: an import may make any other error of it."""

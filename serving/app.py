@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -41,6 +43,7 @@ def make_app(service: Service) -> Starlette:
         Route("/health", views.health),
         Route("/ready", views.ready),
         Route("/version", views.version),
+        Route("/metrics", views.metrics),
         Route("/openapi.json", views.openapi),
         Route("/docs", views.docs),
     ]
@@ -100,6 +103,11 @@ class _Views:
     async def version(self, _request: Request) -> Response:
         """The server's version."""
         return JSONResponse({"version": self._service.served.version})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Metrics for Prometheus, of this server's requests and of the machine."""
+        text = await asyncio.to_thread(generate_latest, self._service.metrics)
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def openapi(self, _request: Request) -> Response:
         """What the routes take."""

@@ -138,7 +138,8 @@ class Asked(Endpoint):
             finally:
                 exchange.cancel()
         observed.prompt_tokens = sum(end.output.prompt_tokens for end in ends)
-        observed.generated_tokens = sum(each.num_generated for end in ends for each in end.choices)
+        observed.outputs = tuple(each for end in ends for each in end.choices)
+        observed.generated_tokens = sum(each.num_generated for each in observed.outputs)
 
     async def _whole(self, answer: Answers, exchange: Exchange, reply: Reply, _observed: Observed) -> list[End]:
         ends = await _ends(exchange, None)

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 
 from millrace.model_manager.wire.errors import ConfigError
 
-PACKAGES = ("httptools", "starlette", "uvicorn", "uvloop")
+PACKAGES = ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
 
-def check_serve_extra() -> None:
-    """Raises ConfigError, with the command that installs what is missing."""
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+def check_extra(command: str, *packages: str) -> None:
+    """Raises ConfigError, with the command that installs what is missing; `packages` by the names of their modules."""
+    if missing := [name for name in packages if find_spec(name) is None]:
         raise ConfigError(
-            f"serve runs on {', '.join(missing)}, which {sys.executable} lacks: pip install 'beam-millrace[serve]'"
+            f"{command} runs on {', '.join(missing)}, which {sys.executable} lacks: pip install 'beam-millrace[serve]'"
         )

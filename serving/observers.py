@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millrace.model_manager.wire.messages import Output
+
 _log = logging.getLogger(__name__)
 
 
@@ -28,6 +30,13 @@ class Observed:
     """Code of the error that ended it."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    outputs: tuple[Output, ...] = ()
+    """All answers; none for a request that ended before its answer was sent whole, or that the model has no part in."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; 0 until it has ended."""
+        return (self.ended or self.since) - self.since
 
 
 class Observer(Protocol):
@@ -54,7 +63,6 @@ class RequestLog:
 
     def finished(self, request: Observed) -> None:
         """See Observer."""
-        seconds = (request.ended or request.since) - request.since
         _log.info(
             "%s %d %s%d+%d tokens, %.3f s",
             request.route,
@@ -62,7 +70,7 @@ class RequestLog:
             f"{request.error}, " if request.error else "",
             request.prompt_tokens,
             request.generated_tokens,
-            seconds,
+            request.seconds,
         )
 
 

@@ -24,6 +24,7 @@ _GETS = {
     "/health": "Status 200 while the server runs.",
     "/ready": "Status 200 once the model is loaded.",
     "/version": "The server's version.",
+    "/metrics": "Metrics for Prometheus.",
 }
 _JSON = "application/json"
 

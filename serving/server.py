@@ -19,10 +19,11 @@ import uvloop
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import ConfigError
 
+from .addresses import refused, url
 from .app import make_app
 from .connections import Connection
 from .engine import Engine, Opener
-from .observers import Observer, Observers
+from .observers import Observer
 from .service import Served, Service
 from .settings import ServeConfig
 
@@ -45,26 +46,22 @@ def serve(
     where the model cannot be loaded.
     """
     with _listening(settings) as sock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Serving(settings, tell).run(sock, served, opener, Observers(observers)))
+        runner.run(_Serving(settings, tell).run(sock, served, opener, observers))
 
 
 @contextlib.contextmanager
 def _listening(settings: ServeConfig) -> Iterator[socket.socket]:
     """The socket; raises ConfigError, naming the flag to change."""
     host, port = settings.host, settings.port
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind)
-    except OSError as error:
-        raise ConfigError(f"host={host!r}: is no address of this machine: {error.strerror or error}") from None
-    with sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.ExitStack() as stack:
         try:
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            sock = stack.enter_context(socket.socket(family, kind))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
             sock.listen(_BACKLOG)
         except OSError as error:
-            reason = f"cannot be listened on at {host}: {error.strerror}"
-            raise ConfigError(f"port={port}: {reason}; name another --port, or 0 for a free one") from None
+            raise refused(host, port, error) from None
         yield sock
 
 
@@ -86,7 +83,7 @@ class _Serving:
         self._error: BaseException | None = None
         self._is_ending = False
 
-    async def run(self, sock: socket.socket, served: Served, opener: Opener, observers: Observers) -> None:
+    async def run(self, sock: socket.socket, served: Served, opener: Opener, observers: Sequence[Observer]) -> None:
         """Listen, load the model meanwhile, and serve until the end."""
         engine = Engine(opener)
         service = Service(self._settings, served, engine, observers)
@@ -136,9 +133,7 @@ class _Serving:
         return config
 
     def _url(self, sock: socket.socket) -> str:
-        host, port = sock.getsockname()[:2]
-        scheme = "http" if self._settings.ssl_certfile is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return url(sock, "http" if self._settings.ssl_certfile is None else "https")
 
     def _opened(self, opened: Future[EngineClient], server: uvicorn.Server, model: str) -> None:
         error = opened.exception()

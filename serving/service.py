@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from .crossing import Crossing
 from .engine import Engine
 from .errors import HttpError, too_busy
-from .observers import Observers
+from .metrics.machine import MachineMetrics
+from .metrics.requests import RequestMetrics
+from .observers import Observer, Observers
 from .settings import ServeConfig
 from .submitting import Submitter
 
@@ -43,11 +47,16 @@ class Served:
 class Service:
     """Made in the event loop that it serves; `close` ends its threads."""
 
-    def __init__(self, settings: ServeConfig, served: Served, engine: Engine, observers: Observers) -> None:
+    def __init__(self, settings: ServeConfig, served: Served, engine: Engine, observers: Sequence[Observer]) -> None:
         self.settings = settings
         self.served = served
         self.engine = engine
-        self.observers = observers
+        requests = RequestMetrics(lambda: (engine.client.info.name, engine.client.key))
+        self.observers = Observers([*observers, requests])
+        self.metrics = CollectorRegistry()
+        """Of this server's requests and of the machine; collected on another thread, for a manager may be slow."""
+        for collector in (requests, MachineMetrics()):
+            self.metrics.register(collector)
         self.crossing = Crossing(asyncio.get_running_loop())
         self.submitter = Submitter(engine.cancel)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")

@@ -10,6 +10,19 @@ from millrace.model_manager.wire.conversion import check_types
 from millrace.model_manager.wire.errors import ConfigError
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where `millrace metrics` listens. Raises ConfigError, naming the setting, for a value outside its range."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. The command has no authentication; do not expose it."""
+    port: int = 9400
+    """Port to listen on; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        check_types(self, ConfigError)
+        _check_port(self.port)
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the server listens, who may ask, and how much; all times in seconds.
 
@@ -43,7 +56,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
-        _check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
+        _check_port(self.port)
         _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
         for name in ("max_body_mib", "request_timeout", "stall_timeout", "shutdown_timeout"):
             _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
@@ -55,6 +68,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def most_bytes(self) -> int:
         """Largest body of a request."""
         return int(self.max_body_mib * 2**20)
+
+
+def _check_port(port: int) -> None:
+    _check("port", port, 0 <= port < 2**16, "0 (a free one) to 65535")
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

@@ -6,8 +6,6 @@ the transform consists of. Those are Python's: unless an environment is named by
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,7 +35,7 @@ from millrace.transforms.beam_rows import row_transforms
 from millrace.transforms.beam_rows.row_transforms import ClassifyRows, EmbedRows, ExtractRows, GenerateRows, ScoreRows
 from millrace.transforms.beam_rows.row_values import plain
 
-from ..edge import at_the_edge
+from ..edge import at_the_edge, end_signal
 from ..flags.beam import beam_options
 from ..flags.parser import FlagParser
 from ..job.logs import logs_at
@@ -81,9 +79,7 @@ def _serve(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--verbose", action="store_true", help="Log what is asked for.")
     flags, rest = parser.parse_known_args(list(arguments))
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    ended = end_signal()
     with logs_at("info" if flags.verbose else "warning"), serving(flags.host, flags.port, rest) as address:
         print(f"serving {', '.join(URNS)} at {address}", flush=True)
         ended.wait()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import millrace
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.serving.extra import check_serve_extra
+from millrace.serving.extra import PACKAGES, check_extra
 from millrace.serving.settings import ServeConfig
 
 from ..edge import at_the_edge
@@ -39,7 +39,7 @@ def _serve(arguments: Sequence[str]) -> int:
     model = ModelConfig.parse(given(flags, names["model"]) | read_backend(flags)).for_task("generate")
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
-    check_serve_extra()
+    check_extra("serve", *PACKAGES)
     _run(flags, settings, model, manager)
     return 0
 

@@ -278,7 +278,7 @@ CASES: dict[str, list[str]] = {
         "serve --backend vlm",
         "serve --input rows.jsonl",
     ],
-    "yaml, expansion, show, ps, stop, worker-pool": [
+    "yaml, expansion, show, ps, stop, metrics, worker-pool": [
         "yaml",
         "yaml absent.yaml",
         "yaml empty",
@@ -298,6 +298,7 @@ CASES: dict[str, list[str]] = {
         "ps --jsn",
         "ps everything",
         "stop --force",
+        "metrics --port 70000",
         "worker-pool --port 1",
     ],
 }

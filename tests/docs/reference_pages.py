@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
+from prometheus_client.metrics_core import Metric
 
 import millrace
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMON_SETTINGS, Backend
@@ -39,6 +40,7 @@ from millrace.transforms.writing.output_rows import (
     PARQUET_SCHEMA,
     SCORED_SCHEMA,
 )
+from tests.serving.metrics.scrapes import machine_families, request_families
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/reference").glob("*.md"))
 _PART = re.compile(r"(?<=<!-- made: )(\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -232,6 +234,25 @@ def status() -> Iterator[str]:
     yield from _table(("field", "meaning"), fields)
 
 
+def machine_metrics() -> Iterator[str]:
+    """Every metric for Prometheus of a machine."""
+    yield from _metric_rows(machine_families())
+
+
+def server_metrics() -> Iterator[str]:
+    """Every metric for Prometheus of a server's own requests."""
+    yield from _metric_rows(request_families())
+
+
+def _metric_rows(families: Iterable[Metric]) -> Iterator[str]:
+    rows = []
+    for family in families:
+        name = f"{family.name}{'_total' * (family.type == 'counter')}"
+        labels = [label for label in family.samples[0].labels if label != "le"]
+        rows.append((f"`{name}`", family.type, _names(tuple(labels)), family.documentation))
+    yield from _table(("metric", "kind", "labels", "meaning"), rows)
+
+
 def classes() -> Iterator[str]:
     """Every name that `import millrace` gives."""
     for name in millrace.__all__:
@@ -288,7 +309,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in (names if isinstance(names, tuple) else sorted(names)))
 
 
-_ALL = (flags, rows, parameters, metrics, status, error_classes, engines)
+_ALL = (flags, rows, parameters, metrics, status, machine_metrics, server_metrics, error_classes, engines)
 PARTS = {each.__name__: each for each in _ALL}
 """The tables, by the names of their marks."""
 

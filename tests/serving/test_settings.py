@@ -51,17 +51,20 @@ def test_a_wrong_flag_is_told_in_one_sentence(
     assert lines[-1].startswith(f"millrace: {told}")
 
 
-@pytest.mark.parametrize("missing", ["uvicorn", "starlette"])
-def test_a_missing_extra_is_told_with_the_command_that_installs_it(missing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "missing"), [("serve", "uvicorn"), ("serve", "starlette"), ("metrics", "prometheus_client")]
+)
+def test_a_missing_extra_is_told_with_the_command_that_installs_it(command: str, missing: str, tmp_path: Path) -> None:
     program = f"import sys\nsys.modules[{missing!r}] = None\nfrom millrace.pipelines.cli import dispatch\n"
     ended = subprocess.run(
-        [sys.executable, "-c", f"{program}sys.exit(dispatch(['serve', '--port', '0']))"],
+        [sys.executable, "-c", f"{program}sys.exit(dispatch(['{command}', '--port', '0']))"],
         env=os.environ | {"MILLRACE_RUNTIME_DIR": str(tmp_path / "rt")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 2
+    assert f"{command} runs on {missing}, which" in ended.stderr
     assert "pip install 'beam-millrace[serve]'" in ended.stderr
 
 

@@ -1,0 +1,179 @@
+"""Metrics of this machine: what its manager says at each scrape. Nothing is kept between two scrapes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.wire.errors import MillraceError
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import JobStatus, ModelStatus
+
+PREFIX = "millrace:"
+"""How every name begins; vLLM's begin with `vllm:`."""
+MODEL_LABELS = ("model_name", "engine")
+"""`engine` is the model's key: two models of one name may run side by side with other settings."""
+_MIB = 2**20
+_Of = TypeVar("_Of")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Measure(Generic[_Of]):
+    """A number that a model or a job has."""
+
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily]
+    name: str
+    meaning: str
+    value: Callable[[_Of], float]
+
+    def family(self, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], _Of]]) -> Metric:
+        """The number of each row, under the values of its labels."""
+        family = self.kind(PREFIX + self.name, self.meaning, labels=labels)
+        for values, each in rows:
+            family.add_metric(values, self.value(each))
+        return family
+
+
+def _cache_use(model: ModelStatus) -> float:
+    stats = model.stats
+    return stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0
+
+
+_OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
+    _Measure(GaugeMetricFamily, "num_requests_running", "Requests that run.", lambda model: model.stats.running),
+    _Measure(GaugeMetricFamily, "num_requests_waiting", "Requests that wait.", lambda model: model.stats.waiting),
+    _Measure(
+        GaugeMetricFamily,
+        "num_requests_outstanding",
+        "Requests that the manager accepted and that are not answered.",
+        lambda model: model.outstanding,
+    ),
+    _Measure(GaugeMetricFamily, "kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1.", _cache_use),
+    _Measure(
+        CounterMetricFamily,
+        "prompt_tokens",
+        "Tokens of prompts, cached ones included.",
+        lambda model: model.stats.prompt_tokens,
+    ),
+    _Measure(CounterMetricFamily, "generation_tokens", "Generated tokens.", lambda model: model.stats.generated_tokens),
+    _Measure(
+        CounterMetricFamily,
+        "prefix_cache_queries",
+        "Prompt tokens that were looked up in the KV cache.",
+        lambda model: model.stats.prompt_tokens,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "prefix_cache_hits",
+        "Prompt tokens whose KV cache was reused.",
+        lambda model: model.stats.cached_tokens,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "num_preemptions",
+        "Times that a running request was put back to wait.",
+        lambda model: model.stats.preemptions,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "spec_decode_num_draft_tokens",
+        "Tokens that speculative decoding drafted.",
+        lambda model: model.stats.drafted_tokens,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "spec_decode_num_accepted_tokens",
+        "Drafted tokens that were right.",
+        lambda model: model.stats.accepted_tokens,
+    ),
+    _Measure(CounterMetricFamily, "engine_steps", "Steps of the engine.", lambda model: model.stats.steps),
+    _Measure(
+        CounterMetricFamily,
+        "engine_restarts",
+        "Times that an engine was started again.",
+        lambda model: model.restarts,
+    ),
+    _Measure(GaugeMetricFamily, "model_ready", "1 if the model is loaded.", lambda model: model.state == "ready"),
+    _Measure(GaugeMetricFamily, "model_clients", "Processes that use the model.", lambda model: model.clients),
+)
+
+_OF_JOBS: tuple[_Measure[JobStatus], ...] = (
+    _Measure(CounterMetricFamily, "job_rows_done", "Requests of the job that finished.", lambda job: job.finished),
+    _Measure(CounterMetricFamily, "job_rows_failed", "Requests of the job that failed.", lambda job: job.failed),
+    _Measure(CounterMetricFamily, "job_prompt_tokens", "Tokens of the job's prompts.", lambda job: job.prompt_tokens),
+    _Measure(
+        CounterMetricFamily,
+        "job_cached_tokens",
+        "Tokens of the job's prompts whose KV cache was reused.",
+        lambda job: job.cached_tokens,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "job_generation_tokens",
+        "Tokens generated for the job.",
+        lambda job: job.generated_tokens,
+    ),
+)
+
+
+class MachineMetrics(Collector):
+    """Reads the manager's status at each scrape, as an observer: a manager ends as if nobody asked."""
+
+    def __init__(self, read: Callable[[], Status | None] = read_status) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics; those of models and jobs are without values where no manager answers."""
+        status = self._status()
+        models, jobs = (status.models, status.jobs) if status else ([], [])
+        yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=status is not None)
+        yield _uptime(status)
+        yield from (each.family(MODEL_LABELS, [((row.model, row.key), row) for row in models]) for each in _OF_MODELS)
+        yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
+        yield _memory(status)
+
+    def _status(self) -> Status | None:
+        try:
+            return self._read()
+        except (MillraceError, OSError) as error:
+            _log.warning("no status: %s", error)
+            return None
+
+
+def _uptime(status: Status | None) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}manager_uptime_seconds", "Seconds since the manager started.", labels=())
+    if status is not None:
+        family.add_metric((), status.uptime)
+    return family
+
+
+def _memory(status: Status | None) -> Metric:
+    """Engines tell theirs; the others' is read here."""
+    sizes = Counter[str]()
+    for process in status.processes if status else ():
+        sizes[process.role] += 0 if process.role == "engine" else _resident(process.pid)
+    for model in status.models if status else ():
+        sizes["engine"] += int(model.stats.rss_mb * _MIB)
+    meaning = "Resident memory of all processes of a kind: manager, engine or client."
+    family = GaugeMetricFamily(f"{PREFIX}resident_memory_bytes", meaning, labels=("kind",))
+    for kind, size in sizes.items():
+        family.add_metric((kind,), size)
+    return family
+
+
+def _resident(pid: int) -> int:
+    """Bytes; 0 for a process that has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

@@ -1,0 +1,96 @@
+"""What is made of a manager's status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from millrace.model_manager.wire.errors import ManagerUnavailable
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import ProcessStatus
+from millrace.serving.metrics.machine import MachineMetrics
+from tests.serving.metrics.scrapes import STATUS, Scrape
+
+MODEL = {"model_name": "tiny", "engine": "tiny-1"}
+
+
+def scrape(read: Callable[[], Status | None]) -> Scrape:
+    registry = CollectorRegistry()
+    registry.register(MachineMetrics(read))
+    return Scrape(generate_latest(registry).decode())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_requests_running", 3),
+        ("num_requests_waiting", 4),
+        ("num_requests_outstanding", 8),
+        ("kv_cache_usage_perc", 0.25),
+        ("prompt_tokens_total", 50),
+        ("prefix_cache_queries_total", 50),
+        ("prefix_cache_hits_total", 20),
+        ("generation_tokens_total", 70),
+        ("num_preemptions_total", 2),
+        ("spec_decode_num_draft_tokens_total", 9),
+        ("spec_decode_num_accepted_tokens_total", 6),
+        ("engine_restarts_total", 5),
+        ("model_ready", 1),
+    ],
+)
+def test_a_model_has_its_numbers_under_its_name_and_key(name: str, value: float) -> None:
+    assert scrape(lambda: STATUS).total(name, **MODEL) == value
+
+
+def test_a_job_has_its_rows_and_tokens() -> None:
+    job = {"job": "run to out, pid 7"}
+    seen = scrape(lambda: STATUS)
+    assert (seen.total("job_rows_done_total", **job), seen.total("job_rows_failed_total", **job)) == (10, 1)
+    assert seen.total("job_generation_tokens_total", **job) == 70
+
+
+def test_memory_is_told_by_kind_and_a_process_that_has_ended_has_none() -> None:
+    seen = scrape(
+        lambda: msgspec.structs.replace(STATUS, processes=[*STATUS.processes, ProcessStatus(os.getpid(), "client")])
+    )
+    assert seen.total("resident_memory_bytes", kind="engine") == 1.5 * 2**20
+    assert seen.total("resident_memory_bytes", kind="manager") == 0
+    assert seen.total("resident_memory_bytes", kind="client") > 2**20
+
+
+def test_an_engine_without_a_cache_uses_none_of_it() -> None:
+    model = msgspec.structs.replace(
+        STATUS.models[0], stats=msgspec.structs.replace(STATUS.models[0].stats, blocks_total=0)
+    )
+    assert scrape(lambda: msgspec.structs.replace(STATUS, models=[model])).total("kv_cache_usage_perc") == 0
+
+
+def test_models_of_one_name_are_told_apart() -> None:
+    other = msgspec.structs.replace(STATUS.models[0], key="tiny-2")
+    seen = scrape(lambda: msgspec.structs.replace(STATUS, models=[*STATUS.models, other]))
+    assert seen.total("num_requests_running", engine="tiny-2") == 3
+    assert seen.total("num_requests_running", model_name="tiny") == 6
+
+
+def test_labels_hold_any_name() -> None:
+    name = 'run to "a\\b",\npid 1'
+    jobs = [msgspec.structs.replace(STATUS.jobs[0], job=name)]
+    assert scrape(lambda: msgspec.structs.replace(STATUS, jobs=jobs)).total("job_rows_done_total", job=name) == 10
+
+
+def hangs() -> Status:
+    raise ManagerUnavailable("the manager does not answer")
+
+
+def is_forbidden() -> Status:
+    raise PermissionError("the socket is another user's")
+
+
+@pytest.mark.parametrize("read", [lambda: None, hangs, is_forbidden])
+def test_without_a_manager_that_answers_up_is_0_and_nothing_else_has_a_value(read: Callable[[], Status | None]) -> None:
+    samples = scrape(read).samples
+    assert [(sample.name, sample.value) for sample in samples] == [("millrace:up", 0.0)]

@@ -1,0 +1,116 @@
+"""The server's own requests are counted once each, with the sizes and times that they had."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from millrace.serving.metrics.requests import RequestMetrics
+from millrace.serving.observers import Observed
+from tests.serving.metrics.scrapes import Scrape, answer, scraped
+from tests.serving.servers import Server, fake_server, running
+from tests.waiting import eventually
+
+BODY: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+COUNTED = ("e2e_request_latency_seconds", "time_to_first_token_seconds", "request_prompt_tokens")
+
+
+def counted(*requests: Observed) -> Scrape:
+    metrics = RequestMetrics(lambda: ("tiny", "tiny-1"))
+    for request in requests:
+        metrics.started(request)
+        metrics.finished(request)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return Scrape(generate_latest(registry).decode())
+
+
+def test_the_time_of_the_first_token_is_the_streams_or_reckoned_from_the_engines() -> None:
+    stream = Observed(
+        "/v1/completions", since=10.0, first_token=12.0, ended=20.0, generated_tokens=1, outputs=(answer(1),)
+    )
+    whole = Observed("/v1/completions", since=10.0, ended=20.0, generated_tokens=5, outputs=(answer(5, 1.0, 9.0),))
+    assert counted(stream).total("time_to_first_token_seconds_sum") == 2.0
+    assert counted(whole).total("time_to_first_token_seconds_sum") == 2.0
+
+
+def test_the_time_between_tokens_counts_once_for_each_but_the_first() -> None:
+    seen = counted(Observed("/v1/completions", generated_tokens=5, outputs=(answer(5, 1.0, 9.0), answer(1))))
+    assert seen.total("inter_token_latency_seconds_count", engine="tiny-1") == 4
+    assert seen.total("inter_token_latency_seconds_sum") == 8.0
+    assert seen.total("request_time_per_output_token_seconds_count") == 1
+    assert seen.total("request_time_per_output_token_seconds_sum") == 2.0
+
+
+def test_a_request_without_tokens_has_no_first_token() -> None:
+    seen = counted(Observed("/v1/embeddings", status=200, outputs=(answer(0),)))
+    assert seen.total("time_to_first_token_seconds_count") == 0
+    assert seen.total("e2e_request_latency_seconds_count") == 1
+
+
+def test_histograms_count_what_was_asked(server: Server) -> None:
+    before = scraped(f"{server.url}/metrics")
+    for body in (BODY, BODY | {"n": 3}, BODY | {"stream": True}, BODY | {"prompt": [[5], [6, 7]]}):
+        assert server.post("/v1/completions", body).status_code == 200
+    assert server.post("/v1/completions", BODY | {"max_tokens": -1}).status_code == 400
+    assert server.post("/tokenize", {"prompt": "a"}).status_code == 200
+    seen = scraped(f"{server.url}/metrics")
+
+    def more(name: str, **labels: str) -> float:
+        return seen.total(name, **labels) - before.total(name, **labels)
+
+    assert [more(f"{name}_count") for name in COUNTED] == [4, 4, 4]
+    assert more("request_prompt_tokens_sum") == 4 * 3
+    assert more("request_generation_tokens_sum") == 4 * (1 + 3 + 1 + 2)
+    assert more("request_queue_time_seconds_count") == 7
+    assert more("request_success_total", finished_reason="length") == 7
+    assert more("inter_token_latency_seconds_count") == 7 * 3
+    assert more("generation_tokens_total") == more("request_generation_tokens_sum")
+    assert more("http_requests_total", route="/v1/completions", status="200") == 4
+    assert more("http_requests_total", route="/v1/completions", status="400") == 1
+    assert more("http_requests_total", route="/tokenize") == 1
+    assert seen.total("http_requests_running") == 0
+
+
+def test_the_servers_metrics_name_the_model_as_the_machines_do(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", "--served_model_name", "other") as server:
+        assert server.post("/v1/completions", BODY).status_code == 200
+        seen = scraped(f"{server.url}/metrics")
+    labels = [
+        {name: each.labels[name] for name in ("model_name", "engine")}
+        for each in seen.samples
+        if each.name in ("millrace:num_requests_running", "millrace:request_success_total")
+    ]
+    assert len(labels) == 2
+    assert labels[0] == labels[1]
+
+
+def test_a_client_that_hangs_up_is_counted_and_answers_nothing(slow_server: Server) -> None:
+    with contextlib.suppress(httpx.ReadTimeout):
+        httpx.post(f"{slow_server.url}/v1/completions", json=BODY | {"max_tokens": 1000}, timeout=0.3)
+    seen = eventually(
+        lambda: (now := scraped(f"{slow_server.url}/metrics")).total("http_requests_running") == 0 and now
+    )
+    assert seen.total("http_requests_total", status="499", error="hungup") == 1
+    assert seen.total("request_success_total") == 0
+
+
+def test_scrapes_at_once_and_amid_requests_each_have_all(slow_server: Server) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(slow_server.post, "/v1/completions", BODY) for _ in range(4)]
+        scrapes = [*pool.map(lambda _: scraped(f"{slow_server.url}/metrics"), range(20))]
+    assert [future.result().status_code for future in asked] == [200] * 4
+    assert {scrape.total("up") for scrape in scrapes} == {1}
+
+
+@pytest.mark.parametrize(("headers", "status"), [({}, 401), ({"authorization": "Bearer secret"}, 200)])
+def test_metrics_need_the_key_and_no_loaded_model(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    with running(tmp_path / "rt", "--backend", "fake", "--api_key_file", str(tmp_path / "keys")) as server:
+        assert httpx.get(f"{server.url}/metrics", headers=headers).status_code == status
