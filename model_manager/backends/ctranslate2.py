@@ -35,7 +35,7 @@ from .dtypes import computing_dtype, declared_dtype
 from .engine_options import of_type
 from .engine_words import one_line
 from .hosted import Event, HostedEngine
-from .model_files import eos_token_ids, read_json
+from .model_files import eos_token_ids, longest, read_json
 
 _UNLIMITED = 10**9
 """From here on, a tokenizer's `model_max_length` means that there is none."""
@@ -123,7 +123,7 @@ def _of_checkpoint(config: ModelConfig, folder: Path, supported: Collection[str]
         _vocabulary(found),
         eos_token_ids(folder),
         compute_type=dtype if config.quantization == "none" else f"int8_{dtype}",
-        max_len=config.max_model_len or int(fields.get("max_position_embeddings", 2048)),
+        max_len=longest(config, fields),
         architecture=next(iter(fields.get("architectures", [])), ""),
     )
 

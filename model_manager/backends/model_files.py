@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..wire.config import ModelConfig
+from ..wire.errors import ConfigError
+
 
 def eos_token_ids(folder: Path) -> list[int]:
     """The tokens that end an answer: the generation config's, else the config's."""
@@ -14,6 +17,19 @@ def eos_token_ids(folder: Path) -> list[int]:
         if found is not None:
             return [int(each) for each in found] if isinstance(found, list) else [int(found)]
     return []
+
+
+def longest(config: ModelConfig, fields: dict[str, Any]) -> int:
+    """Tokens that prompt and output may take together, by the setting and the fields of the model's config.json.
+
+    Raises ConfigError for a `max_model_len` beyond the model's positions: an engine may answer there, with nonsense.
+    """
+    positions = fields.get("max_position_embeddings")
+    if config.max_model_len is None:
+        return int(positions or 2048)
+    if positions and config.max_model_len > int(positions):
+        raise ConfigError(f"max_model_len={config.max_model_len}: this model takes at most {positions}")
+    return config.max_model_len
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from .dtypes import computing_dtype, declared_dtype
 from .engine_options import check_names, of_type
 from .engine_words import one_line
 from .hosted import Event, HostedEngine
-from .model_files import eos_token_ids, read_json
+from .model_files import eos_token_ids, longest, read_json
 from .openvino_constraints import Outputs, structured
 
 _CACHE_GIB = 4
@@ -81,7 +81,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         dtype=dtype,
         device=device.lower(),
         vocab_size=int(fields["vocab_size"]),
-        max_model_len=config.max_model_len or int(fields.get("max_position_embeddings", 2048)),
+        max_model_len=longest(config, fields),
         max_num_seqs=config.max_num_seqs,
         num_blocks=0,
         block_size=0,

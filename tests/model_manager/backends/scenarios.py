@@ -106,7 +106,8 @@ def conversions() -> set[Path]:
 
 def own_format(running: Running, kind: str, place: Path) -> Path:
     """A folder in the engine's own format, as its converter writes one with the tokenizer's files."""
-    (made,) = (path for path in conversions() if path.name.startswith(f"{EMBEDDED_MODEL}-{kind}-") and path.is_dir())
+    kept = [path for path in conversions() if path.name.startswith(f"{EMBEDDED_MODEL}-{kind}-") and path.is_dir()]
+    made = max(kept, key=lambda path: path.stat().st_mtime)  # another version's may be there
     assert running.client.info.name == EMBEDDED_MODEL
     shutil.copytree(made, place)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):

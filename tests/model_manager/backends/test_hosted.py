@@ -84,7 +84,9 @@ def test_an_output_that_does_not_meet_its_constraint_is_no_answer() -> None:
         return len(seen) == 1
 
     engine = HostedEngine(info, Bursts(), StopRules.load(FOLDER, info.eos_token_ids), meets)
-    constrained = SamplingParams.parse({"max_tokens": 30, "constraint": {"regex": ".*"}, "stop_token_ids": [*range(400)]})
+    constrained = SamplingParams.parse(
+        {"max_tokens": 30, "constraint": {"regex": ".*"}, "stop_token_ids": [*range(400)]}
+    )
     one, other = run(engine, [Request(name, [1], constrained) for name in ("one", "other")]).values()
     assert isinstance(one, Output)
     assert seen[0] == one.token_ids
