@@ -15,6 +15,7 @@ from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.messages import Output
 
+from .errors import HttpError
 from .service import Service
 from .submitting import Submission
 
@@ -74,7 +75,15 @@ class Exchange:
         return bool(self._open or self._events)
 
     def ask(self, questions: list[Question], *, stream: bool) -> None:
-        """Submit all; returns at once. Raises EngineError while no model is loaded."""
+        """Submit all; returns at once. Raises EngineError while no model is loaded, and HttpError (400) for more answers
+        than the server gives at once.
+        """
+        most = self._service.settings.max_inflight
+        if (answers := sum(question.count for question in questions)) > most:
+            said = (
+                f"n: the request asks for {answers} answers: takes at most {most}, n for each prompt (--max_inflight)"
+            )
+            raise HttpError(400, said, param="n", code="too_many_answers")
         client, index = self._service.engine.client, 0
         for question in questions:
             request_id = f"serve-{uuid.uuid4().hex}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def openvino(folder: Path, dtype: str) -> Answer:
     side = OpenVinoGenAi()
     side.load(folder, dtype)
     pipeline, added, numbers = side.pipeline, threading.Event(), iter(range(10**9))
-    tokenizer = openvino_genai.Tokenizer(str(folder))
+    tokenizer, running = openvino_genai.Tokenizer(str(folder)), openvino_genai.GenerationStatus.RUNNING
 
     def step() -> None:
         while added.wait():
@@ -58,6 +59,8 @@ def openvino(folder: Path, dtype: str) -> Answer:
         ids = tokenizer.encode(prompt).input_ids
         handle = pipeline.add_request(next(numbers), ids, exactly(count))
         added.set()
+        while handle.get_status() == running:  # read_all holds the interpreter's lock while it waits
+            time.sleep(0.002)
         made = handle.read_all()[0].generated_ids
         tokenizer.decode(made)
         return len(made)

@@ -35,6 +35,8 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     [
         (COMPLETIONS, {}, "prompt"),
         (COMPLETIONS, {"prompt": ""}, "prompt"),
+        (COMPLETIONS, {"prompt": ["Hi"] * 2048, "n": 64}, "n"),
+        (COMPLETIONS, {"prompt": "a" * 600_000}, "prompt"),
         (COMPLETIONS, {"prompt": []}, "prompt"),
         (COMPLETIONS, {"prompt": 5}, "prompt"),
         (COMPLETIONS, {"prompt": [1, "a"]}, "prompt"),

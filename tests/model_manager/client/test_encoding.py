@@ -175,3 +175,20 @@ def test_a_generation_leaves_a_position_and_an_embedding_need_not(tokenizer: Tok
     assert len(encoding.prompt([3] * 40, INFO)) == 40
     with pytest.raises(PromptTooLong, match="one is for the output"):
         encoding.prompt([3] * 40, INFO, room=1)
+
+
+class Untokenized:
+    """A tokenizer that no text may reach."""
+
+    has_chat_template = False
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        raise AssertionError(f"{len(text)} characters are tokenized")
+
+
+def test_a_text_that_no_tokens_make_short_enough_is_refused_before_it_is_tokenized() -> None:
+    encoding = Encoding(Untokenized(), None)  # type: ignore[arg-type]
+    with pytest.raises(
+        PromptTooLong, match=r"^the prompt has 30,000,000 characters, \S+ has \d+ positions, of at most"
+    ):
+        encoding.prompt("x" * 30_000_000, INFO)
