@@ -19,7 +19,7 @@ from .connections import Connections
 from .dialects import Answer, Call, Dialect, Garbled
 from .judging import TryFailed, judge
 from .limits import RateLimit
-from .retrying import backoff
+from .retrying import LEAST_BUSY, backoff
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +57,13 @@ class Sender:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any."""
         call, work = self._dialect.call(request), _work(request)
         tries, failures = 0, 0
-        last: Server | None = None
+        asked: set[Server] = set()
         while True:
             await self._requests.take(1)
             await self._tokens.take(work)
-            place = await self._balancer.enter(work, avoided=last)
-            began, last = self._clock(), place.server
+            place = await self._balancer.enter(work, avoided=asked)
+            began = self._clock()
+            asked.add(place.server)
             try:
                 answer = await self._try(request, call, place)
             except TryFailed as failure:
@@ -70,7 +71,9 @@ class Sender:
                 tries, failures = tries + 1, failures + (not failure.is_busy)
                 if failures > self._options.retries and await self._lives(place.server):
                     raise ServerFailed(f"no answer in {failures} tries; the last: {failure}") from None
-                await asyncio.sleep(failure.pause if failure.pause is not None else backoff(tries))
+                if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
+                    await asyncio.sleep(backoff(tries, least=LEAST_BUSY if failure.is_busy else 0.0))
+                    asked = {place.server}
             else:
                 if answer.num_tokens or answer.prompt_tokens:
                     self._tokens.add(work - answer.num_tokens - answer.prompt_tokens)
@@ -110,7 +113,7 @@ class Sender:
     def _failed(self, place: Place, failure: TryFailed) -> None:
         now, server = self._clock(), place.server
         if failure.pause is not None:
-            server.paused_until = max(server.paused_until, now + failure.pause)
+            server.paused_until = max(server.paused_until, now + failure.pause)  # the balancer keeps requests away
         if failure.is_busy:
             server.circuit.forgotten(was_test=place.is_test)
         elif server.circuit.failed(now, was_test=place.is_test):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.backends.endpoint import over_http, sending
 from millrace.model_manager.backends.endpoint.engine import load
+from millrace.model_manager.backends.endpoint.retrying import LEAST_BUSY
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import (
@@ -40,7 +41,7 @@ FAULTS = ["page", "broken", "empty", "binary", "hang up", "hang up in the body",
 @pytest.fixture(autouse=True)
 def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other at once; how long waits are is tested where they are computed."""
-    monkeypatch.setattr(sending, "backoff", lambda _failures: 0.0)
+    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +168,35 @@ def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) 
     with engine_for(server.url, retries=1) as engine:
         assert text(answers(engine, ["a"])["a"]) == "<a>"
     assert server.tries == {"a": 21}
+
+
+@pytest.mark.parametrize("date", ["0", "Tue, 24 Nov 2020 11:00:00 GMT", None])
+def test_a_busy_server_that_names_no_time_is_asked_again_after_a_wait_that_grows(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, date: str | None
+) -> None:
+    waits: list[tuple[int, float]] = []
+
+    def waited(tries: int, *, least: float) -> float:
+        waits.append((tries, least))
+        return 0.0
+
+    monkeypatch.setattr(sending, "backoff", waited)
+    busy = (429, {"Retry-After": date} if date else {})
+    with engine_for(servers.start(lambda _prompt, tries: busy if tries <= 4 else None).url) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+    assert waits == [(tries, LEAST_BUSY) for tries in (1, 2, 3, 4)]
+
+
+def test_a_row_whose_server_asks_for_a_pause_goes_to_another_at_once(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 3600.0)
+    busy = servers.start(lambda _prompt, _tries: (429, {"Retry-After": "3600"}))
+    free = servers.start()
+    with engine_for(busy.url, free.url, max_num_seqs=8) as engine:
+        prompts = [f"row {index}" for index in range(50)]
+        assert {text(each) for each in answers(engine, prompts).values()} == set(map(text_for, prompts))
+    assert 0 < len(busy.seen) <= 8
 
 
 @pytest.mark.parametrize(

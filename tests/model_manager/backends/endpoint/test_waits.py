@@ -20,6 +20,7 @@ def test_backoff_doubles_up_to_a_limit_and_is_spread_by_chance() -> None:
     assert [backoff(failures, lambda: 1.0) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
     assert backoff(1000, lambda: 1.0) == LONGEST
     assert backoff(1000, lambda: 0.0) == 0.0
+    assert backoff(1, lambda: 0.0, least=0.1) == 0.1
 
 
 @pytest.mark.parametrize(
