@@ -48,7 +48,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     retries: int = 5
     """Most further tries of a request. Waits that a server asks for (429) are not counted."""
     down_timeout: float = 600.0
-    """The job fails when no server has answered any request for so long; longer than the longest answer."""
+    """The job fails when no server has answered anything for so long, "busy" and health routes included."""
     requests_per_minute: float = 0.0
     """Most requests a minute, over all servers; 0 is no limit."""
     tokens_per_minute: float = 0.0

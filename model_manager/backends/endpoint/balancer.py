@@ -63,9 +63,13 @@ class Balancer:
         return Place(server, work, server.circuit.begin())
 
     def leave(self, place: Place) -> None:
-        """The try is over; who waits looks again."""
+        """The try is over."""
         place.server.connections -= 1
         place.server.work -= place.work
+        self.wake()
+
+    def wake(self) -> None:
+        """A server may be ready now: who waits looks again."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -23,6 +23,7 @@ from .retrying import retry_after
 MOST_MESSAGE = 500
 """Characters of a server's message that are kept."""
 _RETRIED = frozenset((408, 409, 424, 425, 429))
+_OUTAGES = frozenset((502, 503, 504))
 _HOPELESS = frozenset((401, 402, 403, 404, 405))
 _QUOTA = "insufficient_quota"
 
@@ -41,11 +42,17 @@ class Reply:
 class TryFailed(Exception):
     """A try failed for a reason that may pass. Its text says why."""
 
-    def __init__(self, reason: str, *, pause: float | None = None, is_busy: bool = False) -> None:
-        """`pause`: seconds that the server asks for; `is_busy`: it works, but not now."""
+    def __init__(
+        self, reason: str, *, pause: float | None = None, is_busy: bool = False, is_outage: bool = False
+    ) -> None:
+        """`pause`: seconds that the server asks for.
+
+        `is_busy`: the server works, but not now; `is_outage`: it says that it can answer no row now.
+        """
         super().__init__(reason)
         self.pause = pause
         self.is_busy = is_busy
+        self.is_outage = is_outage
 
 
 def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> None:
@@ -62,7 +69,8 @@ def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> N
         raise ModelLoadFailed(f"{sentence}; its account has no quota left")
     if status in _RETRIED or status >= 500 or (was_there and status == 404):
         pause = retry_after(reply.headers.get("Retry-After"))
-        raise TryFailed(sentence, pause=pause, is_busy=status == 429 or pause is not None)
+        is_busy = status == 429 or pause is not None
+        raise TryFailed(sentence, pause=pause, is_busy=is_busy, is_outage=status in _OUTAGES)
     if status in _HOPELESS or status < 400:
         raise _hopeless(status, sentence, key_env, reply.headers.get("Location", ""))
     raise InvalidRequest(sentence)

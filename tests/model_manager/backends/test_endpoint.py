@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.backends.endpoint import over_http, sending
+from millrace.model_manager.backends.endpoint import circuit, over_http, sending
 from millrace.model_manager.backends.endpoint.engine import load
 from millrace.model_manager.backends.endpoint.retrying import LEAST_BUSY
 from millrace.model_manager.client.election import MANAGER_COMMAND
@@ -160,6 +160,37 @@ def test_a_row_at_which_a_living_server_fails_each_time_fails_alone(servers: Ser
     kind, message = refusal(found["poison"])
     assert (kind, message.partition(";")[0]) == ("ServerFailed", "no answer in 3 tries")
     assert server.tries["poison"] == 3
+
+
+@pytest.mark.parametrize("fault", [500, {"choices": [{"message": {"content": "a"}, "finish_reason": "?"}]}])
+def test_many_poison_rows_are_dead_letters_and_the_others_get_their_answers(
+    servers: Servers, caplog: pytest.LogCaptureFixture, fault: Any
+) -> None:
+    poison = {f"row {index}" for index in range(0, 400, 9)} - {"row 0", "row 9"}
+    server = servers.start(lambda prompt, _tries: fault if prompt in poison else None)
+    with engine_for(server.url) as engine, caplog.at_level(logging.WARNING):
+        found = answers(engine, [f"row {index}" for index in range(400)])
+    assert len(poison) == 43
+    assert {key for key, each in found.items() if isinstance(each, Failure)} == poison
+    assert {refusal(found[key])[0] for key in poison} == {"ServerFailed"}
+    assert not any("gets no requests for a while" in message for message in caplog.messages)
+
+
+def test_an_outage_that_a_server_declares_closes_it_for_a_second(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit, "FIRST_PAUSE", 0.01)
+    server = servers.start(lambda _prompt, tries: 503 if tries <= 9 else None)
+    with engine_for(server.url, retries=10) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+
+
+def test_a_pause_that_a_server_asks_for_is_no_silence(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 0.1)
+    busy = (429, {"Retry-After": "0.2"})
+    server = servers.start(lambda _prompt, tries: busy if tries <= 3 else 503 if tries == 4 else None)
+    with engine_for(server.url, down_timeout=0.05) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
 
 
 def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) -> None:

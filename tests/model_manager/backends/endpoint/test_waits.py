@@ -91,6 +91,19 @@ def test_failures_of_requests_from_before_change_nothing_and_a_test_that_is_give
     assert circuit.opens_at() == FIRST_PAUSE
 
 
+def test_a_server_that_answers_about_itself_is_tested_again_after_the_first_pause() -> None:
+    circuit, now = opened(), FIRST_PAUSE
+    for _ in range(3):
+        circuit.failed(now, was_test=circuit.begin())
+        now = circuit.opens_at()
+    circuit.failed(now, was_test=circuit.begin())
+    circuit.eased(now)
+    assert circuit.opens_at() == now + FIRST_PAUSE
+    circuit.succeeded()
+    circuit.eased(now)
+    assert circuit.is_closed
+
+
 class Clock:
     """Time that passes when the test says so."""
 
