@@ -83,7 +83,7 @@ def _hopeless(status: int, sentence: str, key_env: str, location: str) -> ModelE
     if status in (404, 405):
         return ModelNotFound(f"{sentence}; check the options urls and dialect, and the model's name")
     if status < 400:
-        return ModelLoadFailed(f"{sentence}; it points to {location or 'another place'}: name that in urls")
+        return ModelLoadFailed(f"{sentence}; it points to {printable(location) or 'another place'}: name that in urls")
     return ModelLoadFailed(sentence)
 
 
@@ -91,10 +91,15 @@ def message(body: bytes) -> str:
     """The sentence of an error's body, cut; OpenAI's, TGI's and Triton's form, or the text as it is."""
     try:
         text = _said(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[: 4 * MOST_MESSAGE].decode(errors="replace")
     text = " ".join(text.split())
     return text if len(text) <= MOST_MESSAGE else text[: MOST_MESSAGE - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """A header's text without its bytes that are no UTF-8, which no message takes."""
+    return text.encode(errors="replace").decode()
 
 
 def _said(value: Any) -> str:

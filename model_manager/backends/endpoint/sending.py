@@ -18,7 +18,7 @@ from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Answer, Call, Dialect, Garbled
+from .dialects import Answer, Call, Dialect, Garbled, sound
 from .judging import TryFailed, judge
 from .limits import RateLimit
 from .retrying import LEAST_BUSY, backoff
@@ -88,7 +88,7 @@ class Sender:
         try:
             reply = await self._connections.send(self._dialect.base(server.url), call)
             judge(reply, server.url, self._options.key_env, was_there=self._dialect.needs_probes)
-            answer = self._dialect.read(request, reply.body, reply.headers)
+            answer = sound(self._dialect.read(request, reply.body, reply.headers))
         except Garbled as error:
             raise TryFailed(f"{server.url}: {error}") from None
         except MillraceError:

@@ -129,6 +129,8 @@ class StandIn:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
+            case (int() as status, bytes() as garbage):
+                return web.Response(body=garbage, status=status, content_type="application/json")
             case (int() as status, dict() as headers):
                 return web.json_response({"error": {"message": f"no {prompt}"}}, status=status, headers=headers)
             case _:

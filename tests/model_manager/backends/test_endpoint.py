@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.backends.endpoint import circuit, over_http, sending
 from millrace.model_manager.backends.endpoint.engine import load
+from millrace.model_manager.backends.endpoint.judging import Reply, judge
 from millrace.model_manager.backends.endpoint.retrying import LEAST_BUSY
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
@@ -82,6 +83,16 @@ def test_an_answer_with_a_garbled_usage_is_an_answer_and_is_not_paid_for_again(s
         (output,) = answers(engine, ["a"]).values()
     assert isinstance(output, Output)
     assert (output.text, output.prompt_tokens, output.num_tokens, server.tries) == ("<a>", 0, 0, {"a": 1})
+
+
+@pytest.mark.parametrize("count", [10**18, 10**24, -1])
+def test_a_count_that_cannot_be_is_cut(servers: Servers, count: int) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": count}
+    with engine_for(servers.start(lambda _prompt, _tries: {"usage": usage}).url) as engine:
+        (output,) = answers(engine, ["a"]).values()
+    assert isinstance(output, Output)
+    assert 0 <= output.num_tokens <= 2**53
+    assert 0 <= output.prompt_tokens <= 2**53
 
 
 def test_an_embedding_is_scaled_to_length_1_unless_the_request_says_otherwise(servers: Servers) -> None:
@@ -248,6 +259,44 @@ def test_the_log_says_once_that_requests_are_sent_again_and_why(
         assert text(answers(engine, ["a"])["a"]) == "<a>"
     (message,) = caplog.messages
     assert re.match(said, message)
+
+
+DEEP = b'{"a":' * 50_000
+GARBAGE = [
+    {"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": 10**30}]},
+    {"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": -1}]},
+    (200, DEEP),
+    (200, b"[" * 50_000 + b"]" * 50_000),
+    (500, DEEP),
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_in_one_reply_is_one_rows_failure(servers: Servers, garbage: Any) -> None:
+    server = servers.start(lambda prompt, _tries: garbage if prompt == "bad" else None)
+    with engine_for(server.url, retries=1) as engine:
+        found = answers(engine, ["bad", "good"])
+    assert refusal(found["bad"])[0] == "ServerFailed"
+    assert text(found["good"]) == "<good>"
+
+
+def test_an_error_that_is_nested_deeply_is_one_rows_failure(servers: Servers) -> None:
+    with engine_for(servers.start(lambda _prompt, _tries: (400, DEEP)).url) as engine:
+        assert refusal(answers(engine, ["a"])["a"])[0] == "InvalidRequest"
+
+
+@pytest.mark.parametrize("vector", ["[1e39, 1.0]", "[1e200, 1e200]", "[1e999]", "[" + "9" * 400 + "]"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_vector_beyond_32_bits_is_one_rows_failure(servers: Servers, vector: str, normalize: bool) -> None:
+    body = b'{"data": [{"embedding": %s}]}' % vector.encode()
+    with engine_for(servers.start(lambda _prompt, _tries: (200, body)).url, retries=1) as engine:
+        engine.add(Request("a", [], SamplingParams(), text="a", task="embed", normalize=normalize))
+        assert refusal(drained(engine)["a"])[0] == "ServerFailed"
+
+
+def test_a_redirection_to_no_text_is_told_in_a_sentence_that_can_be_sent() -> None:
+    with pytest.raises(ModelLoadFailed, match=r"it points to http://x/\?: name that in urls"):
+        judge(Reply(302, {"Location": "http://x/\udcff"}, b""), "http://a", "")
 
 
 def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
