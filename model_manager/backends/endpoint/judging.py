@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
+from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest, ModelError, ModelLoadFailed, ModelNotFound
+from .hiding import without_key
 from .retrying import retry_after
 
 MOST_MESSAGE = 500
@@ -55,7 +57,7 @@ class TryFailed(Exception):
         self.is_outage = is_outage
 
 
-def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> None:
+def judge(reply: Reply, url: str, options: EndpointOptions, *, was_there: bool = False) -> None:
     """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError.
 
     `was_there`: the server had the model when the job began.
@@ -63,7 +65,8 @@ def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> N
     status = reply.status
     if 200 <= status < 300:
         return
-    said = message(reply.body)
+    key = options.key()
+    said = message(reply.body, key)
     sentence = f"{url} answered {reply.name or status}" + (f": {said}" if said else "")
     if status == 429 and _QUOTA in said:
         raise ModelLoadFailed(f"{sentence}; its account has no quota left")
@@ -72,7 +75,8 @@ def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> N
         is_busy = status == 429 or pause is not None
         raise TryFailed(sentence, pause=pause, is_busy=is_busy, is_outage=status in _OUTAGES)
     if status in _HOPELESS or status < 400:
-        raise _hopeless(status, sentence, key_env, reply.headers.get("Location", ""))
+        location = without_key(printable(reply.headers.get("Location", "")), key)
+        raise _hopeless(status, sentence, options.key_env, location)
     raise InvalidRequest(sentence)
 
 
@@ -83,17 +87,17 @@ def _hopeless(status: int, sentence: str, key_env: str, location: str) -> ModelE
     if status in (404, 405):
         return ModelNotFound(f"{sentence}; check the options urls and dialect, and the model's name")
     if status < 400:
-        return ModelLoadFailed(f"{sentence}; it points to {printable(location) or 'another place'}: name that in urls")
+        return ModelLoadFailed(f"{sentence}; it points to {location or 'another place'}: name that in urls")
     return ModelLoadFailed(sentence)
 
 
-def message(body: bytes) -> str:
-    """The sentence of an error's body, cut; OpenAI's, TGI's and Triton's form, or the text as it is."""
+def message(body: bytes, key: str) -> str:
+    """The sentence of an error's body, without the key and cut; OpenAI's, TGI's and Triton's form, or the text."""
     try:
         text = _said(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[: 4 * MOST_MESSAGE].decode(errors="replace")
-    text = " ".join(text.split())
+    text = without_key(" ".join(text.split()), key)
     return text if len(text) <= MOST_MESSAGE else text[: MOST_MESSAGE - 1] + "…"
 
 

@@ -12,6 +12,7 @@ from .balancer import Balancer, Server
 from .circuit import FAILURES
 from .connections import Connections
 from .dialects import Call, Dialect, Garbled
+from .hiding import without_key
 from .judging import TryFailed, judge
 from .retrying import backoff
 
@@ -61,12 +62,13 @@ async def _ask(
 ) -> None:
     reply = await connections.probe(dialect.base(server.url), call)
     try:
-        judge(reply, server.url, options.key_env)
+        judge(reply, server.url, options)
         dialect.learn(call.route, reply.body)
     except Garbled as error:
+        said = without_key(str(error), options.key())
         if dialect.needs_probes:
-            raise TryFailed(f"{server.url}: {error}") from None
-        log.warning("%s: the route %s: %s", server.url, call.route, error)
+            raise TryFailed(f"{server.url}: {said}") from None
+        log.warning("%s: the route %s: %s", server.url, call.route, said)
     except (ModelNotFound, InvalidRequest) as error:
         if dialect.needs_probes:
             # Triton answers 400 for a model that it is still loading, as for one that it does not have.

@@ -19,6 +19,7 @@ from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
 from .dialects import Answer, Call, Dialect, Garbled, sound
+from .hiding import without_key
 from .judging import TryFailed, judge
 from .limits import RateLimit
 from .retrying import LEAST_BUSY, backoff
@@ -87,10 +88,10 @@ class Sender:
         server = place.server
         try:
             reply = await self._connections.send(self._dialect.base(server.url), call)
-            judge(reply, server.url, self._options.key_env, was_there=self._dialect.needs_probes)
+            judge(reply, server.url, self._options, was_there=self._dialect.needs_probes)
             answer = sound(self._dialect.read(request, reply.body, reply.headers))
         except Garbled as error:
-            raise TryFailed(f"{server.url}: {error}") from None
+            raise TryFailed(f"{server.url}: {without_key(str(error), self._options.key())}") from None
         except MillraceError:
             self._answered(server)  # it refuses this request, so it works
             raise
@@ -151,7 +152,7 @@ class Sender:
         try:
             reply = await self._connections.probe(self._dialect.base(server.url), call)
             if self._dialect.needs_probes:
-                judge(reply, server.url, self._options.key_env)
+                judge(reply, server.url, self._options)
                 self._dialect.learn(call.route, reply.body)
         except (TryFailed, Garbled, MillraceError):
             return False

@@ -18,6 +18,7 @@ from millrace.model_manager.backends.endpoint.judging import Reply, judge
 from millrace.model_manager.backends.endpoint.retrying import LEAST_BUSY
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import (
     ConfigError,
     InvalidRequest,
@@ -296,7 +297,7 @@ def test_a_vector_beyond_32_bits_is_one_rows_failure(servers: Servers, vector: s
 
 def test_a_redirection_to_no_text_is_told_in_a_sentence_that_can_be_sent() -> None:
     with pytest.raises(ModelLoadFailed, match=r"it points to http://x/\?: name that in urls"):
-        judge(Reply(302, {"Location": "http://x/\udcff"}, b""), "http://a", "")
+        judge(Reply(302, {"Location": "http://x/\udcff"}, b""), "http://a", EndpointOptions(urls="http://a"))
 
 
 def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,6 +386,47 @@ def test_the_right_key_is_sent_and_shown_nowhere(servers: Servers, monkeypatch: 
         found = answers(engine, [KEY])
         assert KEY not in repr(engine.info)
     assert refusal(found[KEY]) == ("InvalidRequest", f"{server.url} answered 400: no ***")
+
+
+SLASHED = "sk-a/b+c=d/secret"
+SAID = {
+    "plain": b'{"error": {"message": "bad key sk-a/b+c=d/secret"}}',
+    "escaped": rb'{"error": {"message": "bad key sk-a\/b+c=d\/secret"}}',
+    "by number": rb'{"error": {"message": "bad key sk-a\u002fb\u002Bc=d\u002fsecret"}}',
+    "no JSON": rb"bad key sk-a\/b+c=d\/secret",
+    "of a URL": b'{"error": {"message": "bad key sk-a%2Fb%2bc%3Dd%2Fsecret"}}',
+    "cut": b"x" * 490 + b" sk-a/b+c=d/secret",
+    "cut by the server": b"bad key sk-a/b+c=d/secr",
+}
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("body", SAID.values(), ids=SAID)
+def test_a_key_is_hidden_however_a_server_writes_it(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int, body: bytes
+) -> None:
+    monkeypatch.setenv("MY_KEY", SLASHED)
+    server = servers.start(lambda _prompt, _tries: (status, body))
+    with engine_for(server.url, key_env="MY_KEY", retries=1) as engine, caplog.at_level(logging.INFO):
+        _, message = refusal(answers(engine, ["a"])["a"])
+    for shown in (message, caplog.text):
+        assert "sk-a" not in shown
+        assert "secret" not in shown
+
+
+def test_a_key_in_a_redirection_is_hidden(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", SLASHED)
+    server = servers.start(lambda _prompt, _tries: (302, {"Location": "http://b/?k=sk-a%2Fb%2Bc%3Dd/secret&x=1"}))
+    with engine_for(server.url, key_env="MY_KEY") as engine:
+        engine.add(asked("a"))
+        with pytest.raises(ModelLoadFailed, match=r"it points to http://b/\?k=\*\*\*&x=1: name that in urls"):
+            drained(engine)
+
+
+def test_an_answer_that_holds_the_key_is_not_touched(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "EMPTY")
+    with engine_for(servers.start().url, key_env="MY_KEY") as engine:
+        assert text(answers(engine, ["EMPTY stomach"])["EMPTY stomach"]) == "<EMPTY stomach>"
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, ModelLoadFailed), (403, ModelLoadFailed), (404, ModelNotFound)])
