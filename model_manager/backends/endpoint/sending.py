@@ -21,7 +21,7 @@ from .connections import Connections
 from .dialects import Answer, Call, Dialect, Garbled, sound
 from .hiding import without_key
 from .judging import TryFailed, judge
-from .limits import RateLimit
+from .limits import RateLimit, UsedPart
 from .retrying import LEAST_BUSY, backoff
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Sender:
         self._clock = clock
         self._requests = RateLimit(options.requests_per_minute, clock)
         self._tokens = RateLimit(options.tokens_per_minute, clock)
+        self._used = UsedPart()
         self._good_at = clock()
 
     def wakes(self) -> None:
@@ -63,13 +64,16 @@ class Sender:
         asked: set[Server] = set()
         while True:
             await self._requests.take(1)
-            await self._tokens.take(work)
+            taken = work * self._used.part
+            await self._tokens.take(taken)
             place = await self._balancer.enter(work, avoided=asked)
             began = self._clock()
             asked.add(place.server)
             try:
                 answer = await self._try(request, call, place)
             except TryFailed as failure:
+                if failure.is_busy:
+                    self._tokens.add(taken)
                 await self._failed(place.server, failure, was_test=place.is_test)
                 await self._check_hope(place.server, began, failure)
                 tries, failures = tries + 1, failures + (not failure.is_busy)
@@ -79,9 +83,14 @@ class Sender:
                     await asyncio.sleep(backoff(tries, least=LEAST_BUSY if failure.is_busy else 0.0))
                     asked = {place.server}
             else:
-                if answer.num_tokens or answer.prompt_tokens:
-                    self._tokens.add(work - answer.num_tokens - answer.prompt_tokens)
+                self._settle(work, taken, answer.num_tokens + answer.prompt_tokens)
                 return answer
+
+    def _settle(self, work: float, taken: float, used: int) -> None:
+        """Correct what was taken for a request by what its server counted, if it counts."""
+        if used:
+            self._tokens.add(taken - used)
+            self._used.learn(work, used)
 
     async def _try(self, request: Request, call: Call, place: Place) -> Answer:
         """One try; the server's circuit learns of an answer."""

@@ -148,6 +148,11 @@ def test_a_row_that_a_server_refuses_is_that_rows_failure(servers: Servers, stat
     assert server.tries == {"good": 1, "bad": 1}
 
 
+def test_tokens_that_answers_do_not_need_are_there_for_others(servers: Servers) -> None:
+    with engine_for(servers.start().url, tokens_per_minute=60_000) as engine:
+        assert len(answers(engine, [f"row {index}" for index in range(100)], max_tokens=4096)) == 100
+
+
 def test_a_servers_message_is_cut(servers: Servers) -> None:
     with engine_for(servers.start(lambda _prompt, _tries: 400).url) as engine:
         _, message = refusal(answers(engine, ["x" * 5000])["x" * 5000])
