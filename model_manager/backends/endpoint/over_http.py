@@ -79,6 +79,9 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _named(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        return f"its certificate is not trusted: {why}; SSL_CERT_FILE names a file of authorities to trust"
     if isinstance(error, aiohttp.ClientConnectorError) and error.errno:
         return f"no connection: {os.strerror(error.errno)}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

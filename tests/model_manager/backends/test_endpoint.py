@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,8 +95,7 @@ def test_a_count_that_cannot_be_is_cut(servers: Servers, count: int) -> None:
     with engine_for(servers.start(lambda _prompt, _tries: {"usage": usage}).url) as engine:
         (output,) = answers(engine, ["a"]).values()
     assert isinstance(output, Output)
-    assert 0 <= output.num_tokens <= 2**53
-    assert 0 <= output.prompt_tokens <= 2**53
+    assert output.num_tokens == output.prompt_tokens == min(max(0, count), 2**53)
 
 
 def test_an_embedding_is_scaled_to_length_1_unless_the_request_says_otherwise(servers: Servers) -> None:
@@ -511,6 +513,13 @@ def test_work_is_balanced(servers: Servers) -> None:
     [
         ({"urls": "http://a", "dialekt": "tgi"}, "did you mean dialect?"),
         ({}, "urls is missing"),
+        (
+            {"urls": "http://[::1"},
+            "urls='http://[::1': takes http://, https://, grpc:// or grpcs:// URLs: Invalid IPv6",
+        ),
+        ({"urls": "http://a:99999"}, "urls='http://a:99999': takes http://"),
+        ({"urls": "http://me:secret@a:99999/?key=secret"}, "urls='a:99999/': takes http://"),
+        ({"urls": "http://a:abc"}, "urls='http://a:abc': takes http://"),
         ({"urls": "ftp://a"}, "takes http://, https://, grpc:// or grpcs:// URLs"),
         ({"urls": "http://me:secret@a"}, "takes no user, query or fragment"),
         ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, llama-completion, openai"),
@@ -524,6 +533,27 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], sai
         load(ModelConfig(model="m", backend="endpoint", backend_options=options), Path())
     assert said in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_a_key_of_two_lines_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-one\nsecret")
+    with pytest.raises(ConfigError, match=r"key_env='MY_KEY': takes a variable whose value is one line") as refused:
+        EndpointOptions(urls="http://a", key_env="MY_KEY").key()
+    assert "secret" not in str(refused.value)
+
+
+def test_a_certificate_that_is_not_trusted_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "self-signed certificate"
+    key = ConnectionKey("a", 443, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise aiohttp.ClientConnectorCertificateError(key, error)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "request", refuse)
+    said = "its certificate is not trusted: self-signed certificate; SSL_CERT_FILE names a file of authorities to trust"
+    with pytest.raises(ModelLoadFailed, match=said), engine_for("https://a", retries=0):
+        pass
 
 
 @pytest.mark.parametrize("dialect", ["triton", "kserve"])
