@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import re
-import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp.client_reqrep import ConnectionKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.backends.endpoint import circuit, over_http, sending
+from millrace.model_manager.backends.endpoint import over_http
 from millrace.model_manager.backends.endpoint.engine import load
-from millrace.model_manager.backends.endpoint.judging import Reply, judge
-from millrace.model_manager.backends.endpoint.retrying import LEAST_BUSY
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import (
     ConfigError,
     InvalidRequest,
@@ -31,28 +22,26 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.backends.endpoint_engines import answers, asked, drained, ended, engine_for, refusal, text
-from tests.model_manager.backends.stand_in_server import Servers, serving, text_for
+from tests.model_manager.backends.endpoint_engines import (
+    answers,
+    asked,
+    drained,
+    ended,
+    engine_for,
+    no_long_waits,
+    refusal,
+    servers,
+    text,
+)
+from tests.model_manager.backends.stand_in_server import Servers, text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
 from tests.waiting import eventually
 
-__all__ = ["machine"]
+__all__ = ["machine", "no_long_waits", "servers"]
 
 KEY = "sk-the-secret-key"
 DIALECTS = ("openai", "openai-completions", "tgi", "triton", "kserve", "llama-completion")
 FAULTS = ["page", "broken", "empty", "binary", "hang up", "hang up in the body", 408, 409, 424, 425, 500, 502, 503, 599]
-
-
-@pytest.fixture(autouse=True)
-def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other at once; how long waits are is tested where they are computed."""
-    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 0.0)
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    with serving() as found:
-        yield found
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,15 +76,6 @@ def test_an_answer_with_a_garbled_usage_is_an_answer_and_is_not_paid_for_again(s
         (output,) = answers(engine, ["a"]).values()
     assert isinstance(output, Output)
     assert (output.text, output.prompt_tokens, output.num_tokens, server.tries) == ("<a>", 0, 0, {"a": 1})
-
-
-@pytest.mark.parametrize("count", [10**18, 10**24, -1])
-def test_a_count_that_cannot_be_is_cut(servers: Servers, count: int) -> None:
-    usage = {"prompt_tokens": count, "completion_tokens": count}
-    with engine_for(servers.start(lambda _prompt, _tries: {"usage": usage}).url) as engine:
-        (output,) = answers(engine, ["a"]).values()
-    assert isinstance(output, Output)
-    assert output.num_tokens == output.prompt_tokens == min(max(0, count), 2**53)
 
 
 def test_an_embedding_is_scaled_to_length_1_unless_the_request_says_otherwise(servers: Servers) -> None:
@@ -150,11 +130,6 @@ def test_a_row_that_a_server_refuses_is_that_rows_failure(servers: Servers, stat
     assert server.tries == {"good": 1, "bad": 1}
 
 
-def test_tokens_that_answers_do_not_need_are_there_for_others(servers: Servers) -> None:
-    with engine_for(servers.start().url, tokens_per_minute=60_000) as engine:
-        assert len(answers(engine, [f"row {index}" for index in range(100)], max_tokens=4096)) == 100
-
-
 def test_a_servers_message_is_cut(servers: Servers) -> None:
     with engine_for(servers.start(lambda _prompt, _tries: 400).url) as engine:
         _, message = refusal(answers(engine, ["x" * 5000])["x" * 5000])
@@ -179,132 +154,6 @@ def test_a_row_at_which_a_living_server_fails_each_time_fails_alone(servers: Ser
     kind, message = refusal(found["poison"])
     assert (kind, message.partition(";")[0]) == ("ServerFailed", "no answer in 3 tries")
     assert server.tries["poison"] == 3
-
-
-@pytest.mark.parametrize("fault", [500, {"choices": [{"message": {"content": "a"}, "finish_reason": "?"}]}])
-def test_many_poison_rows_are_dead_letters_and_the_others_get_their_answers(
-    servers: Servers, caplog: pytest.LogCaptureFixture, fault: Any
-) -> None:
-    poison = {f"row {index}" for index in range(0, 400, 9)} - {"row 0", "row 9"}
-    server = servers.start(lambda prompt, _tries: fault if prompt in poison else None)
-    with engine_for(server.url) as engine, caplog.at_level(logging.WARNING):
-        found = answers(engine, [f"row {index}" for index in range(400)])
-    assert len(poison) == 43
-    assert {key for key, each in found.items() if isinstance(each, Failure)} == poison
-    assert {refusal(found[key])[0] for key in poison} == {"ServerFailed"}
-    assert not any("gets no requests for a while" in message for message in caplog.messages)
-
-
-def test_an_outage_that_a_server_declares_closes_it_for_a_second(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(circuit, "FIRST_PAUSE", 0.01)
-    server = servers.start(lambda _prompt, tries: 503 if tries <= 9 else None)
-    with engine_for(server.url, retries=10) as engine:
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-
-
-def test_a_pause_that_a_server_asks_for_is_no_silence(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 0.1)
-    busy = (429, {"Retry-After": "0.2"})
-    server = servers.start(lambda _prompt, tries: busy if tries <= 3 else 503 if tries == 4 else None)
-    with engine_for(server.url, down_timeout=0.05) as engine:
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-
-
-def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) -> None:
-    busy = (429, {"Retry-After": "0"})
-    server = servers.start(lambda _prompt, tries: busy if tries <= 20 else None)
-    with engine_for(server.url, retries=1) as engine:
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-    assert server.tries == {"a": 21}
-
-
-@pytest.mark.parametrize("date", ["0", "Tue, 24 Nov 2020 11:00:00 GMT", None])
-def test_a_busy_server_that_names_no_time_is_asked_again_after_a_wait_that_grows(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, date: str | None
-) -> None:
-    waits: list[tuple[int, float]] = []
-
-    def waited(tries: int, *, least: float) -> float:
-        waits.append((tries, least))
-        return 0.0
-
-    monkeypatch.setattr(sending, "backoff", waited)
-    busy = (429, {"Retry-After": date} if date else {})
-    with engine_for(servers.start(lambda _prompt, tries: busy if tries <= 4 else None).url) as engine:
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-    assert waits == [(tries, LEAST_BUSY) for tries in (1, 2, 3, 4)]
-
-
-def test_a_row_whose_server_asks_for_a_pause_goes_to_another_at_once(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 3600.0)
-    busy = servers.start(lambda _prompt, _tries: (429, {"Retry-After": "3600"}))
-    free = servers.start()
-    with engine_for(busy.url, free.url, max_num_seqs=8) as engine:
-        prompts = [f"row {index}" for index in range(50)]
-        assert {text(each) for each in answers(engine, prompts).values()} == set(map(text_for, prompts))
-    assert 0 < len(busy.seen) <= 8
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (
-            (429, {"Retry-After": "0.2"}),
-            r"^a request is sent again after 0.2 s, as the server asks: \S+ answered 429: no a",
-        ),
-        (500, r"^a request is sent again: \S+ answered 500: no a"),
-    ],
-)
-def test_the_log_says_once_that_requests_are_sent_again_and_why(
-    servers: Servers, caplog: pytest.LogCaptureFixture, fault: Any, said: str
-) -> None:
-    server = servers.start(lambda _prompt, tries: fault if tries <= 3 else None)
-    with engine_for(server.url, retries=3) as engine, caplog.at_level(logging.WARNING):
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-    (message,) = caplog.messages
-    assert re.match(said, message)
-
-
-DEEP = b'{"a":' * 50_000
-GARBAGE = [
-    {"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": 10**30}]},
-    {"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": -1}]},
-    (200, DEEP),
-    (200, b"[" * 50_000 + b"]" * 50_000),
-    (500, DEEP),
-]
-
-
-@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_in_one_reply_is_one_rows_failure(servers: Servers, garbage: Any) -> None:
-    server = servers.start(lambda prompt, _tries: garbage if prompt == "bad" else None)
-    with engine_for(server.url, retries=1) as engine:
-        found = answers(engine, ["bad", "good"])
-    assert refusal(found["bad"])[0] == "ServerFailed"
-    assert text(found["good"]) == "<good>"
-
-
-def test_an_error_that_is_nested_deeply_is_one_rows_failure(servers: Servers) -> None:
-    with engine_for(servers.start(lambda _prompt, _tries: (400, DEEP)).url) as engine:
-        assert refusal(answers(engine, ["a"])["a"])[0] == "InvalidRequest"
-
-
-@pytest.mark.parametrize("vector", ["[1e39, 1.0]", "[1e200, 1e200]", "[1e999]", "[" + "9" * 400 + "]"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_a_vector_beyond_32_bits_is_one_rows_failure(servers: Servers, vector: str, normalize: bool) -> None:
-    body = b'{"data": [{"embedding": %s}]}' % vector.encode()
-    with engine_for(servers.start(lambda _prompt, _tries: (200, body)).url, retries=1) as engine:
-        engine.add(Request("a", [], SamplingParams(), text="a", task="embed", normalize=normalize))
-        assert refusal(drained(engine)["a"])[0] == "ServerFailed"
-
-
-def test_a_redirection_to_no_text_is_told_in_a_sentence_that_can_be_sent() -> None:
-    with pytest.raises(ModelLoadFailed, match=r"it points to http://x/\?: name that in urls"):
-        judge(Reply(302, {"Location": "http://x/\udcff"}, b""), "http://a", EndpointOptions(urls="http://a"))
 
 
 def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,47 +242,6 @@ def test_the_right_key_is_sent_and_shown_nowhere(servers: Servers, monkeypatch: 
         found = answers(engine, [KEY])
         assert KEY not in repr(engine.info)
     assert refusal(found[KEY]) == ("InvalidRequest", f"{server.url} answered 400: no ***")
-
-
-SLASHED = "sk-a/b+c=d/secret"
-SAID = {
-    "plain": b'{"error": {"message": "bad key sk-a/b+c=d/secret"}}',
-    "escaped": rb'{"error": {"message": "bad key sk-a\/b+c=d\/secret"}}',
-    "by number": rb'{"error": {"message": "bad key sk-a\u002fb\u002Bc=d\u002fsecret"}}',
-    "no JSON": rb"bad key sk-a\/b+c=d\/secret",
-    "of a URL": b'{"error": {"message": "bad key sk-a%2Fb%2bc%3Dd%2Fsecret"}}',
-    "cut": b"x" * 490 + b" sk-a/b+c=d/secret",
-    "cut by the server": b"bad key sk-a/b+c=d/secr",
-}
-
-
-@pytest.mark.parametrize("status", [200, 400, 500])
-@pytest.mark.parametrize("body", SAID.values(), ids=SAID)
-def test_a_key_is_hidden_however_a_server_writes_it(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int, body: bytes
-) -> None:
-    monkeypatch.setenv("MY_KEY", SLASHED)
-    server = servers.start(lambda _prompt, _tries: (status, body))
-    with engine_for(server.url, key_env="MY_KEY", retries=1) as engine, caplog.at_level(logging.INFO):
-        _, message = refusal(answers(engine, ["a"])["a"])
-    for shown in (message, caplog.text):
-        assert "sk-a" not in shown
-        assert "secret" not in shown
-
-
-def test_a_key_in_a_redirection_is_hidden(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", SLASHED)
-    server = servers.start(lambda _prompt, _tries: (302, {"Location": "http://b/?k=sk-a%2Fb%2Bc%3Dd/secret&x=1"}))
-    with engine_for(server.url, key_env="MY_KEY") as engine:
-        engine.add(asked("a"))
-        with pytest.raises(ModelLoadFailed, match=r"it points to http://b/\?k=\*\*\*&x=1: name that in urls"):
-            drained(engine)
-
-
-def test_an_answer_that_holds_the_key_is_not_touched(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", "EMPTY")
-    with engine_for(servers.start().url, key_env="MY_KEY") as engine:
-        assert text(answers(engine, ["EMPTY stomach"])["EMPTY stomach"]) == "<EMPTY stomach>"
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, ModelLoadFailed), (403, ModelLoadFailed), (404, ModelNotFound)])
@@ -533,27 +341,6 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], sai
         load(ModelConfig(model="m", backend="endpoint", backend_options=options), Path())
     assert said in str(refused.value)
     assert "secret" not in str(refused.value)
-
-
-def test_a_key_of_two_lines_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", "sk-one\nsecret")
-    with pytest.raises(ConfigError, match=r"key_env='MY_KEY': takes a variable whose value is one line") as refused:
-        EndpointOptions(urls="http://a", key_env="MY_KEY").key()
-    assert "secret" not in str(refused.value)
-
-
-def test_a_certificate_that_is_not_trusted_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
-    error.verify_message = "self-signed certificate"
-    key = ConnectionKey("a", 443, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
-
-    def refuse(*_arguments: object, **_options: object) -> None:
-        raise aiohttp.ClientConnectorCertificateError(key, error)
-
-    monkeypatch.setattr(aiohttp.ClientSession, "request", refuse)
-    said = "its certificate is not trusted: self-signed certificate; SSL_CERT_FILE names a file of authorities to trust"
-    with pytest.raises(ModelLoadFailed, match=said), engine_for("https://a", retries=0):
-        pass
 
 
 @pytest.mark.parametrize("dialect", ["triton", "kserve"])
