@@ -30,7 +30,7 @@ async def probe(
 
     Raises ModelLoadFailed if none does, after as many tries as a request has, or if one refuses the key.
     """
-    probed = (_probed(server, options, dialect, connections) for server in balancer.servers)
+    probed = (_probed(server, options, dialect, connections, clock) for server in balancer.servers)
     reasons = dict(zip(options.addresses, await asyncio.gather(*probed), strict=True))
     down = {url: reason for url, reason in reasons.items() if reason}
     if len(down) == len(reasons):
@@ -42,8 +42,10 @@ async def probe(
                 server.circuit.failed(clock(), was_test=False)
 
 
-async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, connections: Connections) -> str:
-    """Why the server does not live; empty if it does."""
+async def _probed(
+    server: Server, options: EndpointOptions, dialect: Dialect, connections: Connections, clock: Callable[[], float]
+) -> str:
+    """Why the server does not live; empty if it does, if only busy."""
     failures = 0
     while True:
         try:
@@ -51,10 +53,13 @@ async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, co
                 await _ask(server, call, options, dialect, connections)
             return ""
         except TryFailed as failure:
+            if failure.is_busy and not dialect.needs_probes:
+                server.paused_until = clock() + (failure.pause or 0.0)
+                return ""
             failures += 1
             if failures > options.retries:
                 return str(failure)
-            await asyncio.sleep(backoff(failures) if failure.pause is None else failure.pause)
+            await asyncio.sleep(max(backoff(failures), failure.pause or 0.0))
 
 
 async def _ask(

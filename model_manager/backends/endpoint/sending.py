@@ -163,11 +163,14 @@ class Sender:
             if self._dialect.needs_probes:
                 judge(reply, server.url, self._options)
                 self._dialect.learn(call.route, reply.body)
-        except (TryFailed, Garbled, MillraceError):
-            return False
-        if reply.status < 500:
+            lives = reply.status < 500
+        except TryFailed as failure:
+            lives = failure.is_busy
+        except (Garbled, MillraceError):
+            lives = False
+        if lives:
             self._good_sign()
-        return reply.status < 500
+        return lives
 
 
 def _work(request: Request) -> float:

@@ -90,3 +90,11 @@ def test_the_log_says_once_that_requests_are_sent_again_and_why(
 def test_tokens_that_answers_do_not_need_are_there_for_others(servers: Servers) -> None:
     with engine_for(servers.start().url, tokens_per_minute=60_000) as engine:
         assert len(answers(engine, [f"row {index}" for index in range(100)], max_tokens=4096)) == 100
+
+
+def test_a_server_that_is_busy_as_the_job_begins_lives_and_rests_while_others_work(servers: Servers) -> None:
+    busy, free = servers.start(), servers.start()
+    busy.about = (429, {"Retry-After": "3600"})
+    with engine_for(busy.url, free.url) as engine:
+        assert len(answers(engine, list("abcdefgh"))) == 8
+    assert (len(busy.seen), len(free.seen)) == (0, 8)
