@@ -48,7 +48,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     retries: int = 5
     """Most further tries of a request. Waits that a server asks for (429) are not counted."""
     down_timeout: float = 600.0
-    """The job fails when no server has answered any request for so long; longer than the longest answer."""
+    """The job fails when no server has answered anything for so long, "busy" and health routes included."""
     requests_per_minute: float = 0.0
     """Most requests a minute, over all servers; 0 is no limit."""
     tokens_per_minute: float = 0.0
@@ -102,6 +102,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         found = os.environ.get(self.key_env, "").strip()
         where = "the name of a variable that is set where the engine runs"
         _check("backend_options: key_env", self.key_env, bool(found), where)
+        whole = "a variable whose value is one line, without control characters"
+        _check("backend_options: key_env", self.key_env, found.isprintable(), whole)
         return found
 
 
@@ -139,7 +141,12 @@ def listed(text: str) -> list[str]:
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        shown = url.rpartition("@")[2].partition("?")[0]  # a key may stand in the other parts
+        raise ConfigError(f"urls={shown!r}: takes {_URLS}: {error}") from None
     if parts.username or parts.password or parts.query or parts.fragment:
         shown = f"{parts.scheme}://{parts.hostname}"
         raise ConfigError(f"urls: {shown}…: takes no user, query or fragment; name the key's variable in key_env")

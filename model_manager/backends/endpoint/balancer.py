@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from .circuit import Circuit
 
 
-@dataclass
+@dataclass(eq=False)
 class Server:
     """One server, as its client sees it."""
 
@@ -52,8 +52,8 @@ class Balancer:
         self._clock = clock
         self._changed = asyncio.Event()
 
-    async def enter(self, work: float, *, avoided: Server | None = None) -> Place:
-        """A place, once there is one; not at `avoided` as long as another server is ready."""
+    async def enter(self, work: float, *, avoided: Collection[Server] = ()) -> Place:
+        """A place, once there is one; not at one of `avoided` as long as another server is ready."""
         while (server := self._least_busy(avoided)) is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._next_change()):
@@ -63,16 +63,26 @@ class Balancer:
         return Place(server, work, server.circuit.begin())
 
     def leave(self, place: Place) -> None:
-        """The try is over; who waits looks again."""
+        """The try is over."""
         place.server.connections -= 1
         place.server.work -= place.work
+        self.wake()
+
+    def wake(self) -> None:
+        """A server may be ready now: who waits looks again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _least_busy(self, avoided: Server | None) -> Server | None:
+    def has_ready(self, *, besides: Collection[Server]) -> bool:
+        """Whether one of the other servers takes a request now."""
+        return any(server not in besides for server in self._ready())
+
+    def _ready(self) -> list[Server]:
         now = self._clock()
-        able = [each for each in self.servers if each.connections < self._max_connections and each.ready_at() <= now]
-        return min(able, key=lambda server: (server is avoided, server.work, server.connections), default=None)
+        return [each for each in self.servers if each.connections < self._max_connections and each.ready_at() <= now]
+
+    def _least_busy(self, avoided: Collection[Server]) -> Server | None:
+        return min(self._ready(), key=lambda server: (server in avoided, server.work, server.connections), default=None)
 
     def _next_change(self) -> float | None:
         """Seconds until a server is ready by itself; None if that depends on others leaving."""

@@ -58,6 +58,12 @@ class Circuit:
         self._open_until, self._is_tested = now + self._pause, False
         return True
 
+    def eased(self, now: float) -> None:
+        """The server answers questions about itself: if it is open, then for the first pause only."""
+        if self._open_until is not None:
+            self._pause = FIRST_PAUSE
+            self._open_until = min(self._open_until, now + FIRST_PAUSE)
+
     def forgotten(self, *, was_test: bool) -> None:
         """A request was given up before its end: a test tells nothing, the next request is the test."""
         if was_test:

@@ -7,7 +7,7 @@ bytes and bytes into answers; they send nothing and retry nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +19,9 @@ from ...wire.sampling import SamplingParams
 
 ALWAYS = frozenset(("max_tokens", "temperature", "n", "priority", "deadline"))
 """Parameters that every dialect takes: the last three are obeyed on this side of the connection."""
+_COUNTS = ("num_tokens", "prompt_tokens", "cached_tokens")
+_MOST_TOKENS = 2**53
+_LARGEST_FLOAT = 3.4028234663852886e38
 _DEFAULTS = SamplingParams()
 _Struct = TypeVar("_Struct")
 
@@ -46,6 +49,17 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     embedding: list[float] | None = None
+
+
+def sound(answer: Answer) -> Answer:
+    """An answer whose numbers fit into a message; counts are cut to what can be, other numbers raise Garbled."""
+    stop = answer.stop_reason
+    if isinstance(stop, int) and not 0 <= stop < 2**63:
+        raise Garbled("its answer's stop_reason is no token")
+    if not all(abs(each) <= _LARGEST_FLOAT for each in answer.embedding or ()):  # false for NaN too
+        raise Garbled("its answer's vector has a number that no float of 32 bits holds")
+    counts = {name: min(max(0, getattr(answer, name)), _MOST_TOKENS) for name in _COUNTS}
+    return replace(answer, **counts)
 
 
 class Dialect(Protocol):
@@ -112,7 +126,7 @@ def parsed(body: bytes, kind: type[_Struct]) -> _Struct:
     """A body as this struct; raises Garbled with the reason and the body's beginning."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = body[:80].decode(errors="replace")
         raise Garbled(f"its answer is not what the dialect says ({error}): {shown!r}") from None
 

@@ -17,12 +17,15 @@ from typing import Any
 
 import msgspec
 
+from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest, ModelError, ModelLoadFailed, ModelNotFound
+from .hiding import without_key
 from .retrying import retry_after
 
 MOST_MESSAGE = 500
 """Characters of a server's message that are kept."""
 _RETRIED = frozenset((408, 409, 424, 425, 429))
+_OUTAGES = frozenset((502, 503, 504))
 _HOPELESS = frozenset((401, 402, 403, 404, 405))
 _QUOTA = "insufficient_quota"
 
@@ -41,14 +44,20 @@ class Reply:
 class TryFailed(Exception):
     """A try failed for a reason that may pass. Its text says why."""
 
-    def __init__(self, reason: str, *, pause: float | None = None, is_busy: bool = False) -> None:
-        """`pause`: seconds that the server asks for; `is_busy`: it works, but not now."""
+    def __init__(
+        self, reason: str, *, pause: float | None = None, is_busy: bool = False, is_outage: bool = False
+    ) -> None:
+        """`pause`: seconds that the server asks for.
+
+        `is_busy`: the server works, but not now; `is_outage`: it says that it can answer no row now.
+        """
         super().__init__(reason)
         self.pause = pause
         self.is_busy = is_busy
+        self.is_outage = is_outage
 
 
-def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> None:
+def judge(reply: Reply, url: str, options: EndpointOptions, *, was_there: bool = False) -> None:
     """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError.
 
     `was_there`: the server had the model when the job began.
@@ -56,15 +65,18 @@ def judge(reply: Reply, url: str, key_env: str, *, was_there: bool = False) -> N
     status = reply.status
     if 200 <= status < 300:
         return
-    said = message(reply.body)
+    key = options.key()
+    said = message(reply.body, key)
     sentence = f"{url} answered {reply.name or status}" + (f": {said}" if said else "")
     if status == 429 and _QUOTA in said:
         raise ModelLoadFailed(f"{sentence}; its account has no quota left")
     if status in _RETRIED or status >= 500 or (was_there and status == 404):
         pause = retry_after(reply.headers.get("Retry-After"))
-        raise TryFailed(sentence, pause=pause, is_busy=status == 429 or pause is not None)
+        is_busy = status == 429 or pause is not None
+        raise TryFailed(sentence, pause=pause, is_busy=is_busy, is_outage=status in _OUTAGES)
     if status in _HOPELESS or status < 400:
-        raise _hopeless(status, sentence, key_env, reply.headers.get("Location", ""))
+        location = without_key(printable(reply.headers.get("Location", "")), key)
+        raise _hopeless(status, sentence, options.key_env, location)
     raise InvalidRequest(sentence)
 
 
@@ -79,14 +91,19 @@ def _hopeless(status: int, sentence: str, key_env: str, location: str) -> ModelE
     return ModelLoadFailed(sentence)
 
 
-def message(body: bytes) -> str:
-    """The sentence of an error's body, cut; OpenAI's, TGI's and Triton's form, or the text as it is."""
+def message(body: bytes, key: str) -> str:
+    """The sentence of an error's body, without the key and cut; OpenAI's, TGI's and Triton's form, or the text."""
     try:
         text = _said(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[: 4 * MOST_MESSAGE].decode(errors="replace")
-    text = " ".join(text.split())
+    text = without_key(" ".join(text.split()), key)
     return text if len(text) <= MOST_MESSAGE else text[: MOST_MESSAGE - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """A header's text without its bytes that are no UTF-8, which no message takes."""
+    return text.encode(errors="replace").decode()
 
 
 def _said(value: Any) -> str:

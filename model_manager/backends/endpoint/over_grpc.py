@@ -49,7 +49,6 @@ class GrpcConnections:
 
     def __init__(self, options: EndpointOptions, key: str) -> None:
         """`key` may be empty."""
-        self._key = key
         bearer = options.key_header.lower() == "authorization"
         value = f"Bearer {key}" if bearer else key
         self._metadata = [(options.key_header.lower(), value)] if key else []
@@ -96,8 +95,6 @@ class GrpcConnections:
         status = _STATUSES.get(code.name, 500)
         if status == 429 and _TOO_LARGE.search(said):
             status = 413
-        if self._key:
-            said = said.replace(self._key, "***")
         return Reply(status, _pause(call.trailing_metadata() or ()), said.encode(), code.name)
 
 

@@ -11,6 +11,7 @@ import aiohttp
 
 from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
+from .hiding import without_key
 from .judging import Reply, TryFailed
 
 MOST_BYTES = 64 * 2**20
@@ -60,15 +61,11 @@ class HttpConnections:
             async with self._session.request(
                 method, url, data=body, timeout=timeout, allow_redirects=False
             ) as response:
-                return Reply(response.status, response.headers, self._scrubbed(await _read(response)))
+                return Reply(response.status, response.headers, await _read(response))
         except TimeoutError as error:
             raise TryFailed(f"{url}: no answer in time: {_named(error)}") from None
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-            raise TryFailed(f"{url}: {_named(error)}") from None
-
-    def _scrubbed(self, body: bytes) -> bytes:
-        """Servers repeat a wrong key in their errors."""
-        return body.replace(self._key.encode(), b"***") if self._key else body
+            raise TryFailed(f"{url}: {without_key(_named(error), self._key)}") from None
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
@@ -82,6 +79,9 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _named(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        return f"its certificate is not trusted: {why}; SSL_CERT_FILE names a file of authorities to trust"
     if isinstance(error, aiohttp.ClientConnectorError) and error.errno:
         return f"no connection: {os.strerror(error.errno)}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

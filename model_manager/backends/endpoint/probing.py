@@ -12,6 +12,7 @@ from .balancer import Balancer, Server
 from .circuit import FAILURES
 from .connections import Connections
 from .dialects import Call, Dialect, Garbled
+from .hiding import without_key
 from .judging import TryFailed, judge
 from .retrying import backoff
 
@@ -29,7 +30,7 @@ async def probe(
 
     Raises ModelLoadFailed if none does, after as many tries as a request has, or if one refuses the key.
     """
-    probed = (_probed(server, options, dialect, connections) for server in balancer.servers)
+    probed = (_probed(server, options, dialect, connections, clock) for server in balancer.servers)
     reasons = dict(zip(options.addresses, await asyncio.gather(*probed), strict=True))
     down = {url: reason for url, reason in reasons.items() if reason}
     if len(down) == len(reasons):
@@ -41,8 +42,10 @@ async def probe(
                 server.circuit.failed(clock(), was_test=False)
 
 
-async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, connections: Connections) -> str:
-    """Why the server does not live; empty if it does."""
+async def _probed(
+    server: Server, options: EndpointOptions, dialect: Dialect, connections: Connections, clock: Callable[[], float]
+) -> str:
+    """Why the server does not live; empty if it does, if only busy."""
     failures = 0
     while True:
         try:
@@ -50,10 +53,13 @@ async def _probed(server: Server, options: EndpointOptions, dialect: Dialect, co
                 await _ask(server, call, options, dialect, connections)
             return ""
         except TryFailed as failure:
+            if failure.is_busy and not dialect.needs_probes:
+                server.paused_until = clock() + (failure.pause or 0.0)
+                return ""
             failures += 1
             if failures > options.retries:
                 return str(failure)
-            await asyncio.sleep(backoff(failures) if failure.pause is None else failure.pause)
+            await asyncio.sleep(max(backoff(failures), failure.pause or 0.0))
 
 
 async def _ask(
@@ -61,12 +67,13 @@ async def _ask(
 ) -> None:
     reply = await connections.probe(dialect.base(server.url), call)
     try:
-        judge(reply, server.url, options.key_env)
+        judge(reply, server.url, options)
         dialect.learn(call.route, reply.body)
     except Garbled as error:
+        said = without_key(str(error), options.key())
         if dialect.needs_probes:
-            raise TryFailed(f"{server.url}: {error}") from None
-        log.warning("%s: the route %s: %s", server.url, call.route, error)
+            raise TryFailed(f"{server.url}: {said}") from None
+        log.warning("%s: the route %s: %s", server.url, call.route, said)
     except (ModelNotFound, InvalidRequest) as error:
         if dialect.needs_probes:
             # Triton answers 400 for a model that it is still loading, as for one that it does not have.

@@ -1,8 +1,10 @@
 """One request from its place in the queue to its answer: tries, waits, and whose fault it is when no try succeeds.
 
 A request that has used its tries fails alone if its server's health route answers: then the server lives and this
-request is what it cannot do. Otherwise the request waits with all others for a server, until none has answered anything
-for `down_timeout`; then the job fails and no row is lost to it.
+request is what it cannot do. For the same reason a circuit that opens closes again if the health route answers, unless
+the server says that it can answer no row (502, 503, 504): then it is open for a second only. If the health route is
+silent, the request waits with all others for a server, until none has answered anything for `down_timeout`; then the
+job fails and no row is lost to it. "Busy" is an answer, and the pause that it asks for is no silence.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Answer, Call, Dialect, Garbled
+from .dialects import Answer, Call, Dialect, Garbled, sound
+from .hiding import without_key
 from .judging import TryFailed, judge
-from .limits import RateLimit
-from .retrying import backoff
+from .limits import RateLimit, UsedPart
+from .retrying import LEAST_BUSY, backoff
 
 log = logging.getLogger(__name__)
 
@@ -47,49 +50,57 @@ class Sender:
         self._clock = clock
         self._requests = RateLimit(options.requests_per_minute, clock)
         self._tokens = RateLimit(options.tokens_per_minute, clock)
+        self._used = UsedPart()
         self._good_at = clock()
 
     def wakes(self) -> None:
         """Requests come after a time without any: only from now on is silence a bad sign."""
-        self._good_at = self._clock()
+        self._good_sign()
 
     async def send(self, request: Request) -> Answer:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any."""
         call, work = self._dialect.call(request), _work(request)
         tries, failures = 0, 0
-        last: Server | None = None
+        asked: set[Server] = set()
         while True:
             await self._requests.take(1)
-            await self._tokens.take(work)
-            place = await self._balancer.enter(work, avoided=last)
-            began, last = self._clock(), place.server
+            taken = work * self._used.part
+            await self._tokens.take(taken)
+            place = await self._balancer.enter(work, avoided=asked)
+            began = self._clock()
+            asked.add(place.server)
             try:
                 answer = await self._try(request, call, place)
             except TryFailed as failure:
-                self._check_hope(began, failure)
+                if failure.is_busy:
+                    self._tokens.add(taken)
+                await self._failed(place.server, failure, was_test=place.is_test)
+                await self._check_hope(place.server, began, failure)
                 tries, failures = tries + 1, failures + (not failure.is_busy)
                 if failures > self._options.retries and await self._lives(place.server):
                     raise ServerFailed(f"no answer in {failures} tries; the last: {failure}") from None
-                await asyncio.sleep(failure.pause if failure.pause is not None else backoff(tries))
+                if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
+                    await asyncio.sleep(backoff(tries, least=LEAST_BUSY if failure.is_busy else 0.0))
+                    asked = {place.server}
             else:
-                if answer.num_tokens or answer.prompt_tokens:
-                    self._tokens.add(work - answer.num_tokens - answer.prompt_tokens)
+                self._settle(work, taken, answer.num_tokens + answer.prompt_tokens)
                 return answer
 
+    def _settle(self, work: float, taken: float, used: int) -> None:
+        """Correct what was taken for a request by what its server counted, if it counts."""
+        if used:
+            self._tokens.add(taken - used)
+            self._used.learn(work, used)
+
     async def _try(self, request: Request, call: Call, place: Place) -> Answer:
-        """One try; the server's circuit learns how it went."""
+        """One try; the server's circuit learns of an answer."""
         server = place.server
         try:
             reply = await self._connections.send(self._dialect.base(server.url), call)
-            judge(reply, server.url, self._options.key_env, was_there=self._dialect.needs_probes)
-            answer = self._dialect.read(request, reply.body, reply.headers)
-        except TryFailed as failure:
-            self._failed(place, failure)
-            raise
+            judge(reply, server.url, self._options, was_there=self._dialect.needs_probes)
+            answer = sound(self._dialect.read(request, reply.body, reply.headers))
         except Garbled as error:
-            garbled = TryFailed(f"{server.url}: {error}")
-            self._failed(place, garbled)
-            raise garbled from None
+            raise TryFailed(f"{server.url}: {without_key(str(error), self._options.key())}") from None
         except MillraceError:
             self._answered(server)  # it refuses this request, so it works
             raise
@@ -105,38 +116,61 @@ class Sender:
         if not server.circuit.is_closed:
             log.info("%s answers again", server.url)
         server.circuit.succeeded()
-        self._good_at = self._clock()
+        self._good_sign()
 
-    def _failed(self, place: Place, failure: TryFailed) -> None:
-        now, server = self._clock(), place.server
-        if failure.pause is not None:
-            server.paused_until = max(server.paused_until, now + failure.pause)
+    def _good_sign(self, pause: float = 0.0) -> None:
+        """A server has answered something; it may have asked for a pause, which is no silence."""
+        self._good_at = max(self._good_at, self._clock() + pause)
+
+    async def _failed(self, server: Server, failure: TryFailed, *, was_test: bool) -> None:
+        """What a failed try tells of its server."""
+        now = self._clock()
         if failure.is_busy:
-            server.circuit.forgotten(was_test=place.is_test)
-        elif server.circuit.failed(now, was_test=place.is_test):
-            server.warned_at = now
-            log.warning("%s gets no requests for a while: %s", server.url, failure)
+            pause = failure.pause or 0.0
+            server.paused_until = max(server.paused_until, now + pause)  # the balancer keeps requests away
+            server.circuit.forgotten(was_test=was_test)
+            self._good_sign(pause)
+        elif server.circuit.failed(now, was_test=was_test):
+            await self._opened(server, failure)
         if now - server.warned_at >= _WARN_EVERY:
             server.warned_at = now
             asked = "" if failure.pause is None else f" after {failure.pause:g} s, as the server asks"
             log.warning("a request is sent again%s: %s", asked, failure)
 
-    def _check_hope(self, began: float, failure: TryFailed) -> None:
+    async def _opened(self, server: Server, failure: TryFailed) -> None:
+        """The circuit has opened: it stays open if that is the server's trouble, and not that of some rows."""
+        lives = await self._lives(server)
+        if lives and not failure.is_outage:
+            server.circuit.succeeded()
+            self._balancer.wake()
+            return
+        if lives:
+            server.circuit.eased(self._clock())
+        server.warned_at = self._clock()
+        log.warning("%s gets no requests for a while: %s", server.url, failure)
+
+    async def _check_hope(self, server: Server, began: float, failure: TryFailed) -> None:
         """Raises ModelLoadFailed if a try that began so long after the last good sign failed too."""
         silent = began - self._good_at
-        if silent > self._options.down_timeout:
+        if silent > self._options.down_timeout and not await self._lives(server):
             raise ModelLoadFailed(f"no server has answered a request for {silent:.0f} s; the last try: {failure}")
 
     async def _lives(self, server: Server) -> bool:
+        """Whether its health route answers, which is a good sign."""
         call = self._dialect.probes[0]
         try:
             reply = await self._connections.probe(self._dialect.base(server.url), call)
             if self._dialect.needs_probes:
-                judge(reply, server.url, self._options.key_env)
+                judge(reply, server.url, self._options)
                 self._dialect.learn(call.route, reply.body)
-        except (TryFailed, Garbled, MillraceError):
-            return False
-        return reply.status < 500
+            lives = reply.status < 500
+        except TryFailed as failure:
+            lives = failure.is_busy
+        except (Garbled, MillraceError):
+            lives = False
+        if lives:
+            self._good_sign()
+        return lives
 
 
 def _work(request: Request) -> float:

@@ -18,6 +18,7 @@ _OTHERS = frozenset(("repetition_penalty", "frequency_penalty", "stop"))
 _HERE = frozenset(("include_stop_str_in_output",))
 _ENDINGS = {"length": FinishReason.LENGTH, "eos_token": FinishReason.STOP, "stop_sequence": FinishReason.STOP}
 _PROMPT_TOKENS = "x-prompt-tokens"
+_DIGITS = 16
 
 
 class _Details(msgspec.Struct):
@@ -87,5 +88,5 @@ class TGI:
             finish_reason=_ENDINGS[reason],
             stop_reason=stop,
             num_tokens=found.details.generated_tokens,
-            prompt_tokens=int(counted) if counted.isdigit() else 0,
+            prompt_tokens=int(counted) if counted.isdecimal() and len(counted) < _DIGITS else 0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import logging
 import os
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...wire.errors import ModelLoadFailed
-from .guard import NOT_STARTED
+from .guard import GRACE, NOT_STARTED
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,16 @@ _LAST_LINES_WITHIN = 1.0
 """Seconds after the server's end for its last lines to be read; a process that it left may keep its output open."""
 _POLL = 0.2
 """Seconds between two questions to a server that starts."""
+_LOOKS = int(4 * GRACE / _POLL)
+"""How often a port that is not free is looked at."""
 
 
 class ServerProcess:
     """One server on this machine's loopback."""
 
     def __init__(self, command: Sequence[str], port: int, health: str) -> None:
-        """Starts it."""
+        """Starts it; raises ModelLoadFailed if another program has its port, which would answer in its place."""
+        _await_free(port)
         self.url = f"http://127.0.0.1:{port}"
         self._port = port
         self._health = health
@@ -69,7 +73,7 @@ class ServerProcess:
                     raise ModelLoadFailed(f"the server did not start: {self._last()}; command takes a program on PATH")
                 raise ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
             answer = self.healthy(timeout=5.0)
-            if answer == http.HTTPStatus.OK:
+            if answer == http.HTTPStatus.OK and self._guard.poll() is None:
                 return
             if answer in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
                 raise ModelLoadFailed(
@@ -132,6 +136,25 @@ def _end_session(session: int) -> None:
         with contextlib.suppress(OSError):
             if os.getsid(pid) == session:
                 os.kill(pid, signal.SIGKILL)
+
+
+def _await_free(port: int) -> None:
+    """Returns when nothing listens at a port: a server that was killed may take its guard's grace to end."""
+    for _ in range(_LOOKS):
+        if _is_free(port):
+            return
+        time.sleep(_POLL)
+    raise ModelLoadFailed(f"port {port}: another program listens there; the option port, or the command, takes another")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier server do not matter
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+        return True
 
 
 def free_port() -> int:

@@ -7,11 +7,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from millrace.model_manager.backends.endpoint import sending
 from millrace.model_manager.backends.endpoint.engine import EndpointEngine, load
 from millrace.model_manager.engine.interface import StepResult
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.stand_in_server import Servers, serving
+
+
+@pytest.fixture(autouse=True)
+def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once; how long waits are is tested where they are computed."""
+    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 0.0)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Stand-ins for the tests of a file."""
+    with serving() as found:
+        yield found
 
 
 @contextmanager

@@ -42,6 +42,8 @@ class StandIn:
     tries: dict[str, int] = field(default_factory=dict)
     in_flight: int = 0
     most_in_flight: int = 0
+    about: Any = None
+    """Status and headers of what it answers about itself, if not its model."""
     release: asyncio.Event = field(default_factory=asyncio.Event)
     """Answers of the behaviour "wait" come when it is set."""
     example: dict[str, Any] = field(default_factory=dict)
@@ -71,6 +73,9 @@ class StandIn:
     async def _about(self, request: web.Request) -> web.StreamResponse:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return self._refused(request)
+        if self.about is not None:
+            status, headers = self.about
+            return web.json_response({}, status=status, headers=headers)
         if request.path == "/v2/models/m":
             inputs = [{"name": name, "datatype": kind, "shape": [-1, 1]} for name, kind in INPUTS.items()]
             outputs = [{"name": "text_output", "datatype": "BYTES", "shape": [-1, -1]}]
@@ -129,6 +134,8 @@ class StandIn:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
+            case (int() as status, bytes() as garbage):
+                return web.Response(body=garbage, status=status, content_type="application/json")
             case (int() as status, dict() as headers):
                 return web.json_response({"error": {"message": f"no {prompt}"}}, status=status, headers=headers)
             case _:

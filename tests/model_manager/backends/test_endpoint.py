@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.backends.endpoint import over_http, sending
+from millrace.model_manager.backends.endpoint import over_http
 from millrace.model_manager.backends.endpoint.engine import load
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
@@ -25,28 +22,26 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.backends.endpoint_engines import answers, asked, drained, ended, engine_for, refusal, text
-from tests.model_manager.backends.stand_in_server import Servers, serving, text_for
+from tests.model_manager.backends.endpoint_engines import (
+    answers,
+    asked,
+    drained,
+    ended,
+    engine_for,
+    no_long_waits,
+    refusal,
+    servers,
+    text,
+)
+from tests.model_manager.backends.stand_in_server import Servers, text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
 from tests.waiting import eventually
 
-__all__ = ["machine"]
+__all__ = ["machine", "no_long_waits", "servers"]
 
 KEY = "sk-the-secret-key"
 DIALECTS = ("openai", "openai-completions", "tgi", "triton", "kserve", "llama-completion")
 FAULTS = ["page", "broken", "empty", "binary", "hang up", "hang up in the body", 408, 409, 424, 425, 500, 502, 503, 599]
-
-
-@pytest.fixture(autouse=True)
-def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other at once; how long waits are is tested where they are computed."""
-    monkeypatch.setattr(sending, "backoff", lambda _failures: 0.0)
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    with serving() as found:
-        yield found
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,34 +154,6 @@ def test_a_row_at_which_a_living_server_fails_each_time_fails_alone(servers: Ser
     kind, message = refusal(found["poison"])
     assert (kind, message.partition(";")[0]) == ("ServerFailed", "no answer in 3 tries")
     assert server.tries["poison"] == 3
-
-
-def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) -> None:
-    busy = (429, {"Retry-After": "0"})
-    server = servers.start(lambda _prompt, tries: busy if tries <= 20 else None)
-    with engine_for(server.url, retries=1) as engine:
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-    assert server.tries == {"a": 21}
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (
-            (429, {"Retry-After": "0.2"}),
-            r"^a request is sent again after 0.2 s, as the server asks: \S+ answered 429: no a",
-        ),
-        (500, r"^a request is sent again: \S+ answered 500: no a"),
-    ],
-)
-def test_the_log_says_once_that_requests_are_sent_again_and_why(
-    servers: Servers, caplog: pytest.LogCaptureFixture, fault: Any, said: str
-) -> None:
-    server = servers.start(lambda _prompt, tries: fault if tries <= 3 else None)
-    with engine_for(server.url, retries=3) as engine, caplog.at_level(logging.WARNING):
-        assert text(answers(engine, ["a"])["a"]) == "<a>"
-    (message,) = caplog.messages
-    assert re.match(said, message)
 
 
 def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +321,13 @@ def test_work_is_balanced(servers: Servers) -> None:
     [
         ({"urls": "http://a", "dialekt": "tgi"}, "did you mean dialect?"),
         ({}, "urls is missing"),
+        (
+            {"urls": "http://[::1"},
+            "urls='http://[::1': takes http://, https://, grpc:// or grpcs:// URLs: Invalid IPv6",
+        ),
+        ({"urls": "http://a:99999"}, "urls='http://a:99999': takes http://"),
+        ({"urls": "http://me:secret@a:99999/?key=secret"}, "urls='a:99999/': takes http://"),
+        ({"urls": "http://a:abc"}, "urls='http://a:abc': takes http://"),
         ({"urls": "ftp://a"}, "takes http://, https://, grpc:// or grpcs:// URLs"),
         ({"urls": "http://me:secret@a"}, "takes no user, query or fragment"),
         ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, llama-completion, openai"),

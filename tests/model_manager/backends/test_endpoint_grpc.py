@@ -47,7 +47,7 @@ BROKEN = ["empty", "cut", "binary", "no text"]
 @pytest.fixture(autouse=True)
 def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other at once; how long waits are is tested where they are computed."""
-    monkeypatch.setattr(sending, "backoff", lambda _failures: 0.0)
+    monkeypatch.setattr(sending, "backoff", lambda _failures, **_least: 0.0)
 
 
 @pytest.fixture

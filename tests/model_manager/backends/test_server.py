@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from millrace.model_manager.backends.server import process
+from millrace.model_manager.backends.server.engine import load
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
@@ -121,6 +124,16 @@ def test_a_server_that_does_not_start_fails_the_job_with_its_last_line(machine: 
     with pytest.raises(ModelLoadFailed) as failed:
         opened(machine, tmp_path)
     assert str(failed.value) == "the server ended with status 1 before it was ready: no such model: it was refused"
+
+
+def test_a_port_at_which_another_program_listens_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_LOOKS", 1)
+    with socket.create_server(("", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        options = {"command": "sleep 600", "port": port}
+        config = ModelConfig(model="m", backend="server", backend_options=options)
+        with pytest.raises(ModelLoadFailed, match=f"^port {port}: another program listens there; the option port"):
+            load(config, Path())
 
 
 def test_a_program_that_there_is_not_is_named(machine: Machine, tmp_path: Path) -> None:

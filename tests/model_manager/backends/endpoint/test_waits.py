@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.backends.endpoint.circuit import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Circuit
-from millrace.model_manager.backends.endpoint.limits import RateLimit
+from millrace.model_manager.backends.endpoint.limits import RateLimit, UsedPart
 from millrace.model_manager.backends.endpoint.retrying import LONGEST, backoff, retry_after
 
 NOW = datetime(2026, 11, 24, 12, 0, 0, tzinfo=UTC)
@@ -20,6 +21,7 @@ def test_backoff_doubles_up_to_a_limit_and_is_spread_by_chance() -> None:
     assert [backoff(failures, lambda: 1.0) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
     assert backoff(1000, lambda: 1.0) == LONGEST
     assert backoff(1000, lambda: 0.0) == 0.0
+    assert backoff(1, lambda: 0.0, least=0.1) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,19 @@ def test_failures_of_requests_from_before_change_nothing_and_a_test_that_is_give
     assert circuit.opens_at() == FIRST_PAUSE
 
 
+def test_a_server_that_answers_about_itself_is_tested_again_after_the_first_pause() -> None:
+    circuit, now = opened(), FIRST_PAUSE
+    for _ in range(3):
+        circuit.failed(now, was_test=circuit.begin())
+        now = circuit.opens_at()
+    circuit.failed(now, was_test=circuit.begin())
+    circuit.eased(now)
+    assert circuit.opens_at() == now + FIRST_PAUSE
+    circuit.succeeded()
+    circuit.eased(now)
+    assert circuit.is_closed
+
+
 class Clock:
     """Time that passes when the test says so."""
 
@@ -109,7 +124,7 @@ def test_no_minute_gets_more_than_its_amount_and_the_largest_request(per_minute:
         limit.add(-amount)
         taken.append((clock.now, amount))
     for began, _ in taken:
-        minute = sum(amount for at, amount in taken if began <= at < began + 60)
+        minute = sum(amount for at, amount in taken if began <= at < began + 60 - 1e-6)
         assert minute <= per_minute + max(1.0, per_minute / 60) + max(amounts) + 1e-6 * per_minute
 
 
@@ -120,3 +135,36 @@ def test_what_was_not_needed_can_be_taken_by_others() -> None:
     assert limit.wait(1) == pytest.approx(30)
     limit.add(29)
     assert limit.wait(1) == pytest.approx(1)
+
+
+def test_one_who_waits_goes_on_when_others_give_back() -> None:
+    async def both() -> None:
+        limit = RateLimit(60_000, Clock())
+        await limit.take(4096)
+        waiting = asyncio.create_task(limit.take(4096))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        limit.add(4096)
+        await waiting  # the clock stands still, so only what was given back ends this
+
+    asyncio.run(both())
+
+
+def test_a_minute_is_the_longest_wait_and_the_most_that_can_be_given_back() -> None:
+    clock = Clock()
+    limit = RateLimit(600, clock)
+    limit.add(-(10**12))
+    assert limit.wait(5) <= 60
+    limit.add(10**12)
+    limit.add(-600)
+    assert limit.wait(1) > 0
+
+
+def test_what_is_used_of_estimates_is_learnt() -> None:
+    used = UsedPart()
+    assert used.part == 1.0
+    for _ in range(50):
+        used.learn(4096, 7)
+    assert used.part == pytest.approx(7 / 4096, rel=0.01)
+    used.learn(1, 10**9)
+    assert used.part < 1
