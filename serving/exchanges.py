@@ -75,8 +75,9 @@ class Exchange:
         return bool(self._open or self._events)
 
     def ask(self, questions: list[Question], *, stream: bool) -> None:
-        """Submit all; returns at once. Raises EngineError while no model is loaded, and HttpError (400) for more answers
-        than the server gives at once.
+        """Submit all; returns at once.
+
+        Raises EngineError while no model is loaded, and HttpError (400) for more answers than the server gives at once.
         """
         most = self._service.settings.max_inflight
         if (answers := sum(question.count for question in questions)) > most:

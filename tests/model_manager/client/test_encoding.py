@@ -182,7 +182,7 @@ class Untokenized:
 
     has_chat_template = False
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, **_: bool) -> list[int]:
         raise AssertionError(f"{len(text)} characters are tokenized")
 
 
