@@ -1,0 +1,45 @@
+"""Clients that never end their headers do not keep their connections."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from millrace.serving import connections
+from tests.waiting import eventually
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """A server whose connections have a tenth of a second for their headers."""
+    monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.1)
+    app = Starlette(routes=[Route("/", lambda _request: PlainTextResponse("there"))])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=connections.Connection, lifespan="off", log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    eventually(lambda: server.started)
+    yield server.servers[0].sockets[0].getsockname()
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.parametrize("sent", [b"", REQUEST, REQUEST + b"\r\n" + REQUEST])
+def test_a_client_without_the_end_of_its_headers_is_cut(address: tuple[str, int], sent: bytes) -> None:
+    with socket.create_connection(address, timeout=30) as client:
+        client.sendall(sent)
+        answer = b""
+        try:
+            while data := client.recv(1000):
+                answer += data
+        except ConnectionResetError:
+            pass
+    assert answer.count(b"there") == sent.count(b"\r\n\r\n")
