@@ -342,9 +342,9 @@ def test_an_output_that_is_being_closed_ends_once(
 ) -> None:
     go_on, closed = threading.Event(), Guide.closed
 
-    def held(guide: Guide, max_tokens: int) -> Any:
+    def held(guide: Guide, *given: int) -> Any:
         assert go_on.wait(60)
-        return closed(guide, max_tokens)
+        return closed(guide, *given)
 
     monkeypatch.setattr(Guide, "closed", held)
     under_test = EngineUnderTest(grammars=letters)
