@@ -7,7 +7,7 @@
 #   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, and with servers: Triton, Ray Serve and
 #                llama.cpp's (pytriton, ray, xllamacpp), in environments made on first use;
 #                ENGINES="openvino vllm" make test-engines those with these
-#   make test-rest  test-slow, test-runners and test-engines in one: some compute while others wait
+#   make test-services  test-runners and test-engines in one: engines compute while runners wait
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
 #                SEED=7 make truth draws what that seed draws, by default the day does
 #   make lint    style, types and the import rule
@@ -35,7 +35,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners test-engines test-rest truth lint format notebooks docs errors reference figures clean
+.PHONY: help check demo test test-slow test-runners test-engines test-services truth lint format notebooks docs errors reference figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -56,10 +56,10 @@ test-runners: $(READY)
 test-engines: $(READY)
 	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends tests/notebooks
 
-test-rest: $(READY)
+test-services: $(READY)
 	$(VENV)/bin/python -m tests.servers.everything
 	ENGINES="$(ENGINES)" $(VENV)/bin/python -m tests.model_manager.backends.environments
-	ENGINES="$(ENGINES)" $(PYTEST) -n $(RUNNER_WORKERS) -m "slow or runners or engines"
+	ENGINES="$(ENGINES)" $(PYTEST) -n $(RUNNER_WORKERS) -m "runners or engines"
 
 # Each part says what differs; all of them run, and any difference fails.
 truth: $(READY)
