@@ -19,8 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -31,12 +29,11 @@ from benchmarks.conversions import ENGINE_OPENVINO_IR
 from benchmarks.environments import FASTAPI, FASTAPI_OPENVINO, InstalledEngine, cache_folder
 from benchmarks.http_load import Load, ask, prompts_of
 from benchmarks.results import conclude
-from benchmarks.sides.vllm_server import OPTIONS, environment
+from benchmarks.sides import vllm_server
 from benchmarks.texts import words_of
 from benchmarks.timeline import percentile
 from benchmarks.workload import SHAPES, write_checkpoints
 
-_START_SECONDS = 400
 Command = Callable[[Path, int, str], list[str]]
 """A checkpoint's folder, a port and a dtype → the command that serves it."""
 
@@ -44,18 +41,8 @@ Command = Callable[[Path, int, str], list[str]]
 def _millrace(*flags: str) -> Command:
     def command(folder: Path, port: int, dtype: str) -> list[str]:
         model = ["--model", str(folder), "--dtype", dtype, "--no-prefix_caching"]
-        return [
-            sys.executable,
-            "-m",
-            "millrace",
-            "serve",
-            *model,
-            "--port",
-            str(port),
-            "--log_level",
-            "warning",
-            *flags,
-        ]
+        address = ["--port", str(port), "--log_level", "warning"]
+        return [sys.executable, "-m", "millrace", "serve", *model, *address, *flags]
 
     return command
 
@@ -70,9 +57,7 @@ def _fastapi(engine: str) -> Command:
 
 
 def _vllm(folder: Path, port: int, dtype: str) -> list[str]:
-    options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in OPTIONS.items()]
-    served = ["--model", str(folder), "--dtype", dtype, "--port", str(port), "--disable-uvicorn-access-log"]
-    return [str(InstalledEngine("vllm").python()), "-m", "vllm.entrypoints.openai.api_server", *served, *options]
+    return vllm_server.command(InstalledEngine("vllm").python(), folder, port, dtype)
 
 
 SIDES: dict[str, Command] = {
@@ -86,13 +71,16 @@ SIDES: dict[str, Command] = {
 
 
 @contextmanager
-def serving(command: list[str]) -> Iterator[None]:
+def serving(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """The server's process; it ends, with all that it started, at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as runtime:
-        ours = environment() | {"PYTHONPATH": str(Path(__file__).parents[1]), "MILLRACE_RUNTIME_DIR": f"{runtime}/run"}
+        ours = vllm_server.environment() | {
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "MILLRACE_RUNTIME_DIR": f"{runtime}/run",
+        }
         process = subprocess.Popen(command, env=os.environ | ours, start_new_session=True)
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:
@@ -100,19 +88,6 @@ def serving(command: list[str]) -> Iterator[None]:
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-
-
-def wait_until_ready(health: str) -> float:
-    """Seconds until that route answers 200; raises SystemExit if it does not."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < _START_SECONDS:
-        try:
-            urllib.request.urlopen(health, timeout=5).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-        else:
-            return time.perf_counter() - began
-    raise SystemExit(f"{health} does not answer 200 after {_START_SECONDS} s")
 
 
 def main() -> None:
@@ -141,10 +116,12 @@ def main() -> None:
 def _started(stack: ExitStack, side: str, folder: Path, dtype: str) -> str:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    stack.enter_context(serving(SIDES[side](folder, port, dtype)))
+    began = time.perf_counter()
+    process = stack.enter_context(serving(SIDES[side](folder, port, dtype)))
     url = f"http://127.0.0.1:{port}"
     health = "ready" if side.startswith("millrace") else "health"
-    print(f"{side} is ready after {wait_until_ready(f'{url}/{health}'):.1f} s", flush=True)
+    vllm_server.wait_until_ready(f"{url}/{health}", process)
+    print(f"{side} is ready after {time.perf_counter() - began:.1f} s", flush=True)
     return url
 
 

@@ -20,7 +20,7 @@ from .prompts import prompts_of
 from .service import Service
 
 _BYTES = 4
-"""Of a float32."""
+"""Bytes that a float32 takes."""
 
 
 def embedding(fields: Mapping[str, Any], service: Service) -> EmbeddingAnswer:

@@ -54,7 +54,7 @@ class Service:
         requests = RequestMetrics(lambda: (engine.client.info.name, engine.client.key))
         self.observers = Observers([*observers, requests])
         self.metrics = CollectorRegistry()
-        """Of this server's requests and of the machine; collected on another thread, for a manager may be slow."""
+        """Metrics of this server's requests and of the machine. Another thread collects them: a manager may be slow."""
         for collector in (requests, MachineMetrics()):
             self.metrics.register(collector)
         self.crossing = Crossing(asyncio.get_running_loop())

@@ -167,7 +167,7 @@ class CallText:
         return new
 
     def _settled(self) -> int:
-        """Up to where the text surely is of the arguments: the brace that ends the call is not."""
+        """Where the arguments end for sure: the last braces may belong to the call around them."""
         return len(self._text) if self._named else len(self._text.rstrip("} \t\r\n"))
 
     def _end(self) -> int:

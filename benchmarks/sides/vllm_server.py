@@ -31,27 +31,33 @@ class VllmServer:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}/v1"
-        options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in OPTIONS.items()]
-        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", dtype]
-        address = ["--port", str(port), "--disable-uvicorn-access-log"]
-        self._process = subprocess.Popen([*command, *address, *options], env=environment())
+        self._process = subprocess.Popen(command(python, folder, port, dtype), env=environment())
         atexit.register(self._end)
-        self._wait(f"http://127.0.0.1:{port}/health")
-
-    def _wait(self, health: str) -> None:
-        until = time.monotonic() + _START_SECONDS
-        while time.monotonic() < until and self._process.poll() is None:
-            try:
-                urllib.request.urlopen(health, timeout=5).close()
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
-            else:
-                return
-        raise SystemExit(f"vLLM's server is not ready: status {self._process.poll()}")
+        wait_until_ready(f"http://127.0.0.1:{port}/health", self._process)
 
     def _end(self) -> None:
         self._process.terminate()
         self._process.wait(timeout=60)
+
+
+def command(python: Path, folder: Path, port: int, dtype: str) -> list[str]:
+    """What starts it."""
+    options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in OPTIONS.items()]
+    served = ["--model", str(folder), "--dtype", dtype, "--port", str(port), "--disable-uvicorn-access-log"]
+    return [str(python), "-m", "vllm.entrypoints.openai.api_server", *served, *options]
+
+
+def wait_until_ready(health: str, process: subprocess.Popen[bytes]) -> None:
+    """Until the route of that process answers 200; raises SystemExit if it ends before, or takes too long."""
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            urllib.request.urlopen(health, timeout=5).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit(f"{health} is not ready: status {process.poll()}")
 
 
 def environment() -> dict[str, str]:

@@ -39,7 +39,7 @@ class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def part(self, start: int, stop: int | None = None) -> Logprobs:
-        """Those of the tokens from `start` to before `stop`, or to the last one."""
+        """The log-probabilities of the tokens from `start` to before `stop`, or to the last token."""
         part = slice(start, stop)
         tops = self.top_token_ids[part], self.top_logprobs[part]
         return Logprobs(self.logprobs[part], self.greedy[part], *tops, self.token_ids[part], self.tokens[part])

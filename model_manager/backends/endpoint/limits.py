@@ -9,7 +9,7 @@ from collections.abc import Callable
 _BURST = 1.0 / 60
 """The part of a minute's amount that can be taken at once."""
 _WEIGHT = 0.2
-"""Of the newest, in an average."""
+"""How much the newest value counts in an average."""
 _MOST_PART = 4.0
 
 
