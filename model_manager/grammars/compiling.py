@@ -53,9 +53,7 @@ def _fault(key: bytes) -> str:
     """
     constraint = msgspec.msgpack.decode(key, type=Constraint)
     source = _source(constraint)
-    reason = Compilations(LONGEST).result(
-        key, lambda: _failure(_matcher(LLTokenizer("byte"), source), constraint) or ""
-    )
+    reason = Compilations(LONGEST).result(key, lambda: _failure(_matcher(_bytes(), source), constraint) or "")
     return reason if isinstance(reason, str) and not refusals.OF_A_MODEL.search(reason) else ""
 
 
@@ -65,7 +63,7 @@ def allowed(constraint: Constraint, text: str) -> int:
     Raises InvalidRequest as `check` does, and needs no model.
     """
     check(constraint)
-    tokenizer = LLTokenizer("byte")
+    tokenizer = _bytes()
     matcher = _matcher(tokenizer, _source(constraint))
     tokens = tokenizer.tokenize_bytes(text.encode())
     taken = matcher.try_consume_tokens(tokens)
@@ -98,7 +96,7 @@ def is_output(constraint: Constraint, output: bytes) -> bool:
 
 
 def _takes(source: str, output: bytes) -> bool:
-    tokenizer = LLTokenizer("byte")
+    tokenizer = _bytes()
     matcher = _matcher(tokenizer, source)
     tokens = tokenizer.tokenize_bytes(output)
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
@@ -256,7 +254,7 @@ def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
 
 @functools.cache
 def _bytes() -> LLTokenizer:
-    """A tokenizer of single bytes; kept, since parts of a schema are compiled many times."""
+    """A tokenizer of single bytes; kept, since outputs and parts of schemas are looked at many times."""
     return LLTokenizer("byte")
 
 
