@@ -1,4 +1,4 @@
-"""Clients that ask an OpenAI-compatible server again and again, each when its last request is answered.
+"""Clients of an OpenAI-compatible server: some that ask again when they are answered, or many that come at random.
 
 Knows HTTP and the form of a completion; not which server it is.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ class Load:
     """Seconds from each request to its whole answer."""
     first_tokens: list[float] = field(default_factory=list)
     """Seconds from each streamed request to the first part of its answer that has text."""
+    later_tokens: list[float] = field(default_factory=list)
+    """Seconds a token of each streamed answer, after its first part."""
 
     @property
     def requests_per_s(self) -> float:
@@ -57,6 +60,32 @@ async def _ask(
     return load
 
 
+def arrive(
+    url: str, model: str, prompts: Iterator[str], *, rate: float, seconds: float, max_tokens: int, seed: int
+) -> Load:
+    """One round of streamed requests that come at random (Poisson), `rate` a second, however many are unanswered."""
+    return asyncio.run(_arrive(url, model, prompts, rate, seconds, max_tokens, random.Random(seed)))
+
+
+async def _arrive(
+    url: str, model: str, prompts: Iterator[str], rate: float, seconds: float, max_tokens: int, chance: random.Random
+) -> Load:
+    load = Load()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(600)) as session:
+        began = time.perf_counter()
+        due, requests = chance.expovariate(rate), []
+        while due < seconds:
+            await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
+            body = {"model": model, "prompt": next(prompts), "max_tokens": max_tokens, "temperature": 0}
+            asked = _request(session, f"{url}/v1/completions", body | {"ignore_eos": True}, load, True)
+            requests.append(asyncio.ensure_future(asked))
+            due += chance.expovariate(rate)
+        await asyncio.gather(*requests)
+        load.seconds = time.perf_counter() - began
+    return load
+
+
 async def _request(session: aiohttp.ClientSession, url: str, body: dict[str, object], load: Load, stream: bool) -> None:
     began = time.perf_counter()
     if not stream:
@@ -74,16 +103,19 @@ async def _request(session: aiohttp.ClientSession, url: str, body: dict[str, obj
 
 async def _read(response: aiohttp.ClientResponse, began: float, load: Load) -> int:
     """Read a stream to its end; returns its tokens, as its usage says."""
-    tokens, first = 0, True
+    tokens, first, last = 0, 0.0, 0.0
     async for line in response.content:
         if not line.startswith(b"data: {"):
             continue
         event = msgspec.json.decode(line[6:])
-        if first and event["choices"] and event["choices"][0]["text"]:
-            load.first_tokens.append(time.perf_counter() - began)
-            first = False
+        if event["choices"] and event["choices"][0]["text"]:
+            last = time.perf_counter()
+            first = first or last
         if event.get("usage"):
             tokens = event["usage"]["completion_tokens"]
+    if first:
+        load.first_tokens.append(first - began)
+        load.later_tokens.append((last - first) / max(1, tokens - 1))
     return tokens
 
 

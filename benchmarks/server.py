@@ -5,7 +5,8 @@
 
 Each server runs the model's random weights in one shape, and stays up; rounds of `--seconds` take turns. A client asks
 again when its request is answered. FastAPI's route is a plain function, which FastAPI runs in threads. All sides get
-the same prompts, of `--prompt_tokens` tokens; no prefix is cached. The last line is JSON.
+the same prompts, of `--prompt_tokens` tokens; no prefix is cached. Then streamed requests come at random, at the shares
+of its own saturation that `--loads` names: how long the first token takes, and each later one. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from benchmarks.command_line import command_line
 from benchmarks.conversions import ENGINE_OPENVINO_IR
 from benchmarks.environments import FASTAPI, FASTAPI_OPENVINO, InstalledEngine, cache_folder
-from benchmarks.http_load import Load, ask, prompts_of
+from benchmarks.http_load import Load, arrive, ask, prompts_of
 from benchmarks.results import conclude
 from benchmarks.sides import vllm_server
 from benchmarks.texts import words_of
@@ -90,44 +91,98 @@ def serving(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
                     os.killpg(process.pid, signal.SIGKILL)
 
 
+class _Side:
+    """One server that is up, and what its clients saw of it."""
+
+    def __init__(self, name: str, url: str, pid: int, model: str) -> None:
+        self.name = name
+        self._url = url
+        self._pid = pid
+        self._model = model
+        self._loads: list[Load] = []
+        self._busy: list[float] = []
+        """Seconds that the server's own process computed for a request, in each round."""
+        self._at_random: dict[str, Any] = {}
+
+    def crowd(self, prompts: Iterator[str], arguments: argparse.Namespace, seconds: float) -> Load:
+        """A round of clients that each ask when they are answered; not counted."""
+        limits = {"clients": arguments.clients, "max_tokens": arguments.max_tokens, "stream": arguments.stream}
+        return ask(self._url, self._model, prompts, seconds=seconds, **limits)
+
+    def count_crowd(self, prompts: Iterator[str], arguments: argparse.Namespace) -> float:
+        """Such a round, counted; its requests a second."""
+        before = self._processor_seconds()
+        self._loads.append(load := self.crowd(prompts, arguments, arguments.seconds))
+        self._busy.append((self._processor_seconds() - before) / len(load.waits))
+        return load.requests_per_s
+
+    def count_arrivals(self, prompts: Iterator[str], arguments: argparse.Namespace, share: float) -> dict[str, Any]:
+        """Streamed requests at random, at this share of what the rounds saw: percentiles of their waits."""
+        limits = {"rate": share * self._saturation, "seconds": 2 * arguments.seconds, "seed": len(self._at_random)}
+        load = arrive(self._url, self._model, prompts, max_tokens=arguments.max_tokens, **limits)
+        waits = {"first_token_s": _percentiles(load.first_tokens), "later_token_s": _percentiles(load.later_tokens)}
+        self._at_random[f"{share:.0%}"] = waits
+        return waits
+
+    @property
+    def _saturation(self) -> float:
+        """Median requests a second."""
+        return statistics.median(load.requests_per_s for load in self._loads)
+
+    def figures(self) -> dict[str, Any]:
+        """Medians of the rounds; percentiles of all requests, in seconds."""
+        figures = {
+            "requests_per_s": round(self._saturation, 1),
+            "tokens_per_s": round(statistics.median(load.tokens / load.seconds for load in self._loads), 1),
+            "rounds": [round(load.requests_per_s, 1) for load in self._loads],
+            "server_cpu_ms_a_request": round(1000 * statistics.median(self._busy), 3),
+            "latency_s": _percentiles([wait for load in self._loads for wait in load.waits]),
+        }
+        first = [wait for load in self._loads for wait in load.first_tokens]
+        figures |= {"first_token_s": _percentiles(first)} if first else {}
+        return figures | ({"at_random": self._at_random} if self._at_random else {})
+
+    def _processor_seconds(self) -> float:
+        """Seconds that the server's own process has computed; an engine in another process is not in them."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     """Start the sides, let their rounds take turns; the last line is JSON."""
     arguments = _arguments()
     write_checkpoints(arguments.checkpoints, (arguments.shape,))
     folder = arguments.checkpoints / arguments.shape
     prompts = prompts_of(words_of(folder), arguments.prompt_tokens)
-    loads: dict[str, list[Load]] = {side: [] for side in arguments.sides}
     with ExitStack() as stack:
-        urls = {side: _started(stack, side, folder, arguments.dtype) for side in arguments.sides}
-
-        def round_of(side: str, seconds: float) -> Load:
-            limits = {"clients": arguments.clients, "max_tokens": arguments.max_tokens, "stream": arguments.stream}
-            return ask(urls[side], str(folder), prompts, seconds=seconds, **limits)
-
-        for side in arguments.sides:
-            round_of(side, 0.5)  # what is compiled at first use
+        sides = [_started(stack, side, folder, arguments.dtype) for side in arguments.sides]
+        for side in sides:
+            side.crowd(prompts, arguments, 0.5)  # what is compiled at first use
         for number in range(arguments.rounds):
-            for side in arguments.sides:
-                loads[side].append(load := round_of(side, arguments.seconds))
-                print(f"round {number + 1}, {side}: {load.requests_per_s:.1f} requests/s", flush=True)
-    conclude(_figures(arguments, loads), arguments.results)
+            for side in sides:
+                rate = side.count_crowd(prompts, arguments)
+                print(f"round {number + 1}, {side.name}: {rate:.1f} requests/s", flush=True)
+        for share in arguments.loads:
+            for side in sides:
+                waits = side.count_arrivals(prompts, arguments, share)
+                print(f"{share:.0%} of saturation, {side.name}: {waits}", flush=True)
+        conclude(_figures(arguments, {side.name: side.figures() for side in sides}), arguments.results)
 
 
-def _started(stack: ExitStack, side: str, folder: Path, dtype: str) -> str:
+def _started(stack: ExitStack, name: str, folder: Path, dtype: str) -> _Side:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     began = time.perf_counter()
-    process = stack.enter_context(serving(SIDES[side](folder, port, dtype)))
+    process = stack.enter_context(serving(SIDES[name](folder, port, dtype)))
     url = f"http://127.0.0.1:{port}"
-    health = "ready" if side.startswith("millrace") else "health"
+    health = "ready" if name.startswith("millrace") else "health"
     vllm_server.wait_until_ready(f"{url}/{health}", process)
-    print(f"{side} is ready after {time.perf_counter() - began:.1f} s", flush=True)
-    return url
+    print(f"{name} is ready after {time.perf_counter() - began:.1f} s", flush=True)
+    return _Side(name, url, process.pid, str(folder))
 
 
-def _figures(arguments: argparse.Namespace, loads: dict[str, list[Load]]) -> dict[str, Any]:
+def _figures(arguments: argparse.Namespace, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     named = ("shape", "dtype", "clients", "max_tokens", "prompt_tokens", "stream", "seconds", "rounds")
-    found = {side: _summary(rounds) for side, rounds in loads.items()}
     ours = found.get("millrace", {}).get("requests_per_s")
     ratios = {
         f"millrace_over_{side}": round(ours / figures["requests_per_s"], 2)
@@ -137,19 +192,8 @@ def _figures(arguments: argparse.Namespace, loads: dict[str, list[Load]]) -> dic
     return {name: getattr(arguments, name) for name in named} | {"sides": found} | ratios
 
 
-def _summary(rounds: list[Load]) -> dict[str, Any]:
-    """Medians of the rounds; percentiles of all requests, in seconds."""
-    waits = [wait for load in rounds for wait in load.waits]
-    first = [wait for load in rounds for wait in load.first_tokens]
-    figures = {
-        "requests_per_s": round(statistics.median(load.requests_per_s for load in rounds), 1),
-        "tokens_per_s": round(statistics.median(load.tokens / load.seconds for load in rounds), 1),
-        "rounds": [round(load.requests_per_s, 1) for load in rounds],
-        "latency_s": {f"p{share}": round(percentile(waits, share), 4) for share in (50, 95, 99)},
-    }
-    if first:
-        figures["first_token_s"] = {f"p{share}": round(percentile(first, share), 4) for share in (50, 95, 99)}
-    return figures
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    return {f"p{share}": round(percentile(seconds, share), 4) for share in (50, 95, 99)}
 
 
 def _arguments() -> argparse.Namespace:
@@ -165,12 +209,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stream", action=argparse.BooleanOptionalAction, default=False, help="ask for streams")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a round")
     parser.add_argument("--rounds", type=int, default=3, help="of each side")
+    parser.add_argument("--loads", default="", help="shares of saturation, as 0.25,0.5,0.75,0.95")
     parser.add_argument("--results", type=Path, default=None, help="file to keep the last line in")
     parser.add_argument(
         "--checkpoints", type=Path, default=cache_folder() / "checkpoints", help="folder of made checkpoints"
     )
     arguments = parser.parse_args()
     arguments.sides = arguments.sides.split(",")
+    arguments.loads = [float(share) for share in arguments.loads.split(",") if share]
     if unknown := set(arguments.sides) - set(SIDES):
         parser.error(f"--sides: no {', '.join(sorted(unknown))}; there are {', '.join(SIDES)}")
     return arguments

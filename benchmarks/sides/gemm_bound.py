@@ -62,7 +62,7 @@ class CompiledProducts:
 
     def run(self, num_tokens: int, num_logits: int) -> None:
         """All layers' products, then the head's."""
-        from millrace.model_manager.engine.cpu.step_kernels import Linear
+        from millrace.model_manager.engine.cpu.records import Linear
 
         parts = ((self._body, num_tokens), (self._last, num_logits), (self._head, num_logits))
         for (program, records), rows in parts:

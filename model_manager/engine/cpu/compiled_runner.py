@@ -21,8 +21,8 @@ from .decoder_weights import DecoderWeights
 from .matrix_ops import LANES, Epilogue, Format
 from .packed_matrix import can_multiply
 from .parameters import Parameters
+from .records import Linear, Normalize
 from .step_emitter import Emitter, Rotation, Rows
-from .step_kernels import Linear, Normalize
 from .step_program import Kernels
 from .team import Team
 

@@ -16,10 +16,12 @@ from ..paged_attention import CacheShape
 from . import step_kernels
 from .matrix_ops import LANES, PANEL, Epilogue, Format
 from .packed_matrix import PackedMatrix
+from .records import Linear, Normalize, Quantize, Rotate
 from .row_ops import Norm
-from .step_kernels import TILE_BYTES, TILE_ROWS, Linear, Normalize, Quantize, Rotate
+from .step_kernels import SPARE_ROWS, SUMS_BYTES
 from .step_program import Kernels, Program
 from .team import Kernel, Team
+from .tile_ops import can_tile, tile_shapes
 
 _FORMATS = {torch.uint8: Format.INT8, torch.bfloat16: Format.BFLOAT16, torch.float32: Format.FLOAT32}
 _GATED = (Epilogue.SWIGLU, Epilogue.GEGLU_TANH)
@@ -50,7 +52,7 @@ class Rows:
         """`memory`: bytes to lie in, with others that are not in use at the same time."""
         self.stride = _stride(columns, exact=exact) * dtype.itemsize
         """Bytes from one row to the next."""
-        rows += TILE_ROWS
+        rows += SPARE_ROWS
         if memory is None:
             memory = torch.empty(
                 rows * self.stride, dtype=torch.uint8
@@ -61,7 +63,7 @@ class Rows:
     @staticmethod
     def memory(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         """For rows of at most so many columns."""
-        return torch.empty((rows + TILE_ROWS) * _stride(columns, exact=False) * dtype.itemsize, dtype=torch.uint8)
+        return torch.empty((rows + SPARE_ROWS) * _stride(columns, exact=False) * dtype.itemsize, dtype=torch.uint8)
 
     @property
     def address(self) -> int:
@@ -92,7 +94,8 @@ class Emitter:
         self._product: Longs | None = None
         """The record of the last product."""
         self._kept: list[Any] = []
-        self._tiles = -(-self._address(torch.zeros(team.size * TILE_BYTES + _LINE, dtype=torch.uint8)) // _LINE) * _LINE
+        self._shapes = tile_shapes()
+        self._sums = -(-self._address(torch.zeros(team.size * SUMS_BYTES + _LINE, dtype=torch.uint8)) // _LINE) * _LINE
 
     def run(self, rows: int) -> None:
         """Run the program for the first `rows` rows of each buffer."""
@@ -124,12 +127,12 @@ class Emitter:
         """`target` = what `epilogue` makes of `source` times `matrix`."""
         assert _FORMATS[source.tensor.dtype] == matrix.fmt
         self._kept += (source, matrix, target)
-        gated = epilogue in _GATED
+        gated, tiled = epilogue in _GATED, can_tile(matrix.fmt, matrix.steps)
         if self._product is not None:
             self._product[Linear.NEXT_WEIGHT] = matrix.data.data_ptr()
             self._product[Linear.NEXT_STEPS] = matrix.steps
         self._product = self._add(
-            self._kernels.get(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize),
+            self._kernels.get(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize, tiled),
             {
                 Linear.INPUT: source.address,
                 Linear.INPUT_STRIDE: source.stride,
@@ -142,9 +145,10 @@ class Emitter:
                 Linear.BIAS: matrix.bias.data_ptr(),
                 Linear.OUTPUT: target.address,
                 Linear.OUTPUT_STRIDE: target.stride,
-                Linear.TILES: self._tiles,
+                Linear.SUMS: self._sums,
                 Linear.GATED: int(gated),
                 Linear.TEAM: self._team.size,
+                Linear.TILE_SHAPES: self._shapes.ctypes.data if tiled else 0,
             },
         )
         return self._product

@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch.nn import functional
 
+from millrace.model_manager.engine.cpu import step_emitter
 from millrace.model_manager.engine.cpu.matrix_ops import Epilogue, Format
 from millrace.model_manager.engine.cpu.packed_matrix import PackedMatrix, can_multiply
 from millrace.model_manager.engine.cpu.row_ops import Norm
 from millrace.model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rotation, Rows
 from millrace.model_manager.engine.cpu.step_program import Kernels
 from millrace.model_manager.engine.cpu.team import Team
+from millrace.model_manager.engine.cpu.tile_ops import can_tile
 from millrace.model_manager.engine.paged_attention import CacheShape
 
 _DTYPES = {Format.FLOAT32: torch.float32, Format.BFLOAT16: torch.bfloat16, Format.INT8: torch.uint8}
@@ -80,6 +82,40 @@ def test_products_of_any_number_of_rows(emitter: Emitter, fmt: Format, rows: int
     assert _deviation(out.tensor[:rows, :200], x @ weight.T + bias) < _TOLERANCE[fmt]
     assert not out.tensor[:rows, 200:].any()
     assert not out.tensor[rows:].any()
+
+
+@pytest.mark.parametrize("fmt", Format)
+@pytest.mark.parametrize("inner", [64, 80, 1024])
+def test_a_row_is_the_same_bits_whatever_its_company(emitter: Emitter, fmt: Format, inner: int) -> None:
+    """80 is no whole number of the matrix unit's tiles in any format."""
+    x, weight = torch.randn(300, inner), torch.randn(100, inner)
+    matrix, factors = PackedMatrix([weight], [None], fmt), _factors(emitter, x, fmt)
+    out = Rows(300, 100, torch.float32)
+    emitter.multiply(factors, matrix, out, Epilogue.STORE)
+    emitter.run(300)
+    together = out.tensor[:300].clone()
+    for rows in (1, 7, 8, 9, 16, 17, 33, 129):
+        out.tensor.zero_()
+        emitter.run(rows)
+        assert torch.equal(out.tensor[:rows], together[:rows]), rows
+
+
+@pytest.mark.parametrize("fmt", [Format.INT8, Format.BFLOAT16])
+@pytest.mark.parametrize("rows", [1, 9, 40, 200])
+def test_the_matrix_unit_and_vector_instructions_agree(
+    kernels: Kernels, fmt: Format, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_tile(fmt, 32):
+        pytest.skip("the processor lacks AMX, or the system refuses it")
+    x, matrix = torch.randn(rows, 256), PackedMatrix([torch.randn(96, 256)], [None], fmt)
+    results = []
+    for tiled in (True, False):
+        monkeypatch.setattr(step_emitter, "can_tile", lambda *_, tiled=tiled: tiled)
+        emitter, out = Emitter(Team(2), kernels), Rows(rows, 96, torch.float32)
+        emitter.multiply(_factors(emitter, x, fmt), matrix, out, Epilogue.STORE)
+        emitter.run(rows)
+        results.append(out.tensor[:rows].clone())
+    assert _deviation(results[0], results[1]) <= (0.0 if fmt == Format.INT8 else 1e-5)
 
 
 @pytest.mark.parametrize("fmt", Format)
