@@ -47,6 +47,7 @@ WORKER = ["beam-millrace[engine]"] if (HERE / "PKG-INFO").exists() else []
 SERVE = [
     "httptools>=0.6,<1",
     "prometheus-client>=0.21,<1",
+    "python-multipart>=0.0.20,<1",
     "starlette>=0.46,<2",
     "uvicorn>=0.34,<1",
     "uvloop>=0.21,<1",

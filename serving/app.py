@@ -17,11 +17,15 @@ from starlette.routing import Route
 
 from millrace.model_manager.wire.errors import MillraceError
 
+from .batches.routes import batch_routes
+from .batches.runner import BatchRunner
 from .chat import chat
 from .completions import completion
 from .embeddings import embedding
 from .endpoints import Asked, Computed
 from .errors import NOT_FOUND, HttpError, http_error, internal
+from .files.owners import check_folder
+from .files.routes import file_routes
 from .keys import KeyCheck, read_keys
 from .openapi import docs_page, openapi
 from .service import Service
@@ -32,12 +36,15 @@ _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embe
 _COMPUTED = {"/tokenize": tokenize, "/detokenize": detokenize}
 
 
-def make_app(service: Service) -> Starlette:
-    """The application; raises ConfigError for a file of keys that cannot be read."""
+def make_app(service: Service, batches: BatchRunner) -> Starlette:
+    """The application; raises ConfigError for a file of keys that cannot be read, or files that cannot be kept."""
+    check_folder(service.settings)
     views = _Views(service)
     routes = [
         *(Route(path, Asked(service, path, prepare), methods=["POST"]) for path, prepare in _ASKED.items()),
         *(Route(path, Computed(service, path, make), methods=["POST"]) for path, make in _COMPUTED.items()),
+        *file_routes(service),
+        *batch_routes(service, batches),
         Route("/v1/models", views.models),
         Route("/v1/models/{name:path}", views.model),
         Route("/health", views.health),
@@ -62,7 +69,7 @@ def _middleware(settings: ServeConfig) -> list[Middleware]:
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origin),
-                allow_methods=["GET", "POST"],
+                allow_methods=["GET", "POST", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=["x-millrace-ignored", "retry-after"],
             )

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from millrace.model_manager.wire.errors import ConfigError
 
-PACKAGES = ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
+PACKAGES = ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn", "uvloop")
 
 
 def check_extra(command: str, *packages: str) -> None:

@@ -21,6 +21,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from .addresses import refused, url
 from .app import make_app
+from .batches.runner import BatchRunner
 from .connections import Connection
 from .engine import Engine, Opener
 from .observers import Observer
@@ -87,13 +88,16 @@ class _Serving:
         """Listen, load the model meanwhile, and serve until the end."""
         engine = Engine(opener)
         service = Service(self._settings, served, engine, observers)
+        batches = BatchRunner(service)
         try:
-            server = _Uvicorn(self._config(service))
+            server = _Uvicorn(self._config(service, batches))
             self._tell(f"serving {served.model} at {self._url(sock)}; the model is being loaded")
             self._watch(server, service)
             engine.start()
+            batches.start()
             await server.serve(sockets=[sock])
         finally:
+            await batches.close()
             await asyncio.to_thread(service.close)
         if self._error is not None:
             raise self._error
@@ -110,9 +114,9 @@ class _Serving:
 
         service.engine.opened.add_done_callback(opened)
 
-    def _config(self, service: Service) -> uvicorn.Config:
+    def _config(self, service: Service, batches: BatchRunner) -> uvicorn.Config:
         config = uvicorn.Config(
-            make_app(service),
+            make_app(service, batches),
             http=Connection,
             ws="none",
             lifespan="off",

@@ -23,6 +23,10 @@ from .submitting import Submitter
 _THREADS = 4
 """Threads that read bodies, apply chat templates and tokenize."""
 _Made = TypeVar("_Made")
+JobCommand = Callable[[str, Sequence[str]], list[str]]
+"""Of a command of millrace's, such as `run`, and its further flags: the whole command line, which answers with this
+server's model. Its process leads a group, and ends with the server's even where that is killed.
+"""
 
 
 class Abortable(Protocol):
@@ -42,6 +46,8 @@ class Served:
     """The engine's name."""
     version: str
     """The server's."""
+    job: JobCommand
+    """What starts the jobs of batches."""
 
 
 class Service:

@@ -9,6 +9,9 @@ import msgspec
 from millrace.model_manager.wire.conversion import check_types
 from millrace.model_manager.wire.errors import ConfigError
 
+_ABOVE_0 = ("max_body_mib", "request_timeout", "stall_timeout", "shutdown_timeout", "max_file_mib", "max_files_gib")
+"""Settings of the server that take a finite number above 0."""
+
 
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where `millrace metrics` listens. Raises ConfigError, naming the setting, for a value outside its range."""
@@ -53,12 +56,27 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Private key of the certificate, a PEM file."""
     cors_origin: tuple[str, ...] = ()
     """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none."""
+    files_dir: str | None = None
+    """Folder for uploaded files and batches, which outlive the server. Default: serve in the machine's cache."""
+    max_file_mib: float = 256.0
+    """Largest file to upload, in MiB; a larger one gets status 413."""
+    max_files_gib: float = 16.0
+    """Most that files and batches of all keys take on the disk, in GiB; further files get status 400."""
+    max_batches: int = 2
+    """Batches that run at once, each as a job of its own; further ones wait."""
+    max_batch_rows: int = 50_000
+    """Most prompts of a batch; one with more fails."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
         _check_port(self.port)
         _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
-        for name in ("max_body_mib", "request_timeout", "stall_timeout", "shutdown_timeout"):
+        folder = self.files_dir
+        holds = folder is None or (folder != "" and not set("*?[]") & set(folder))
+        _check("files_dir", folder, holds, "a folder whose path has none of * ? [ ], which jobs take for patterns")
+        for name in ("max_batches", "max_batch_rows"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
+        for name in _ABOVE_0:
             _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name, other in (("ssl_certfile", "ssl_keyfile"), ("ssl_keyfile", "ssl_certfile")):
             given = getattr(self, name)
@@ -68,6 +86,16 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def most_bytes(self) -> int:
         """Largest body of a request."""
         return int(self.max_body_mib * 2**20)
+
+    @property
+    def most_file_bytes(self) -> int:
+        """Largest file to upload."""
+        return int(self.max_file_mib * 2**20)
+
+    @property
+    def most_kept(self) -> int:
+        """Bytes that files and batches may take."""
+        return int(self.max_files_gib * 2**30)
 
 
 def _check_port(port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -16,15 +17,17 @@ from millrace.serving.extra import PACKAGES, check_extra
 from millrace.serving.settings import ServeConfig
 
 from ..edge import at_the_edge
-from ..flags.backend import check_engine_flags, read_backend
-from ..flags.from_settings import add_settings, given
+from ..flags.backend import check_engine_flags, given_backend, read_backend
+from ..flags.from_settings import add_settings, arguments_of, given
 from ..flags.log_level import add_logging, log_level
 from ..flags.model import add_engine, add_manager, add_model
 from ..flags.parser import FlagParser
 from ..job.logs import logs_at, tell
+from ..runners import die_with_parent
 
 if TYPE_CHECKING:
     from millrace.model_manager.client.engine_client import EngineClient
+    from millrace.serving.service import JobCommand
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,18 +36,30 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(arguments: Sequence[str]) -> int:
-    parser, names = _parser()
+    parser, names = serve_parser()
     flags = parser.parse_args(list(arguments))
     settings = ServeConfig(**given(flags, names["server"]))
     model = ModelConfig.parse(given(flags, names["model"]) | read_backend(flags)).for_task("generate")
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_extra("serve", *PACKAGES)
-    _run(flags, settings, model, manager)
+    _run(flags, settings, model, manager, job_of(flags, names))
     return 0
 
 
-def _run(flags: argparse.Namespace, settings: ServeConfig, model: ModelConfig, manager: ManagerConfig) -> None:
+def job_of(flags: argparse.Namespace, names: dict[str, list[str]]) -> JobCommand:
+    """What starts jobs of batches: with the server's flags of models, so that they attach to the same engine. There too
+    text is no turn of a conversation.
+    """
+    own = given(flags, [name for name in (*names["model"], *names["manager"]) if not name.startswith("backend")])
+    model = arguments_of(own | given_backend(flags))
+    launched = [sys.executable, str(die_with_parent.__file__), sys.executable, "-m", "millrace"]
+    return lambda command, more: [*launched, command, *model, "--chat", "never", *more]
+
+
+def _run(
+    flags: argparse.Namespace, settings: ServeConfig, model: ModelConfig, manager: ManagerConfig, job: JobCommand
+) -> None:
     from millrace.serving.observers import RequestLog
     from millrace.serving.server import serve
     from millrace.serving.service import Served
@@ -52,7 +67,7 @@ def _run(flags: argparse.Namespace, settings: ServeConfig, model: ModelConfig, m
     with logs_at(log_level(flags)) as console:
         serve(
             settings,
-            Served(settings.served_model_name or model.model, model.backend, millrace.__version__),
+            Served(settings.served_model_name or model.model, model.backend, millrace.__version__, job),
             partial(_open, model, manager),
             partial(tell, console),
             observers=[RequestLog()],
@@ -66,7 +81,7 @@ def _open(model: ModelConfig, manager: ManagerConfig, abandoned: threading.Event
     return EngineClient.open(model, manager=manager, job=f"serve, pid {os.getpid()}", chat=False, abandoned=abandoned)
 
 
-def _parser() -> tuple[FlagParser, dict[str, list[str]]]:
+def serve_parser() -> tuple[FlagParser, dict[str, list[str]]]:
     parser = FlagParser(
         prog="millrace serve",
         usage="%(prog)s [--model MODEL] [--port PORT] [flags]",

@@ -65,6 +65,11 @@ def read_backend(known: argparse.Namespace) -> dict[str, Any]:
     return fields | ({"backend_options": options} if options else {})
 
 
+def given_backend(known: argparse.Namespace) -> dict[str, Any]:
+    """The flags that `read_backend` reads, as they were given."""
+    return given(known, (*_NAMES, "backend_options", "endpoint", "server_command"))
+
+
 def _check_named(backend: str | None, options: dict[str, Any]) -> None:
     """Raises ConfigError for a kind of server as back end, and for a back end over HTTP without its server."""
     if backend in PRESETS and backend not in BACKENDS:

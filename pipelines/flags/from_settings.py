@@ -41,6 +41,19 @@ def given(arguments: argparse.Namespace, names: Collection[str]) -> dict[str, An
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 
 
+def arguments_of(values: Mapping[str, Any]) -> list[str]:
+    """Flags again, of values as argparse gives them: a command line that says the same."""
+    return [text for name, value in values.items() for text in _argument(name, value)]
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{'' if value else 'no-'}{name}"]
+    if isinstance(value, list | tuple):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}={msgspec.json.encode(value).decode() if isinstance(value, dict) else value}"]
+
+
 def _reader(field: types.Field) -> dict[str, Any]:
     kind = _without_none(field.type)
     if isinstance(kind, types.BoolType):

@@ -85,8 +85,9 @@ class Server:
 
 @contextlib.contextmanager
 def running(runtime: Path, *flags: str, **env: str) -> Iterator[Server]:
-    """A server on a free port; killed at the end, if it is still there."""
-    command = [sys.executable, "-m", "millrace", "serve", "--port", "0", *flags]
+    """A server on a free port, with files of its own; killed at the end, if it is still there."""
+    own = ["--port", "0", "--files_dir", f"{runtime}-files"]
+    command = [sys.executable, "-m", "millrace", "serve", *own, *flags]
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime)} | env
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:

@@ -1,0 +1,115 @@
+"""What a body asks of the engine, written down: the routes' own functions are handed a client that sends nothing.
+
+So a request of a batch is read as its endpoint reads it, and its answer has that endpoint's form. Prompts stay text
+here; the job makes tokens of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
+from millrace.model_manager.wire.sampling import SamplingParams
+
+from ..chat import chat
+from ..completions import completion
+from ..embeddings import embedding
+from ..endpoints import Answers
+from ..errors import HttpError, http_error, internal
+from ..exchanges import Question
+from ..parameters import INTERACTIVE
+from ..service import Service
+
+ENDPOINTS: dict[str, Any] = {
+    "/v1/chat/completions": chat,
+    "/v1/completions": completion,
+    "/v1/embeddings": embedding,
+}
+"""The endpoints that batches take, and what reads their bodies."""
+COMMANDS = dict.fromkeys(ENDPOINTS, "run") | {"/v1/embeddings": "embed"}
+"""The command that answers each endpoint's rows."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was asked for one answer, or one set of `n`."""
+
+    prompt: Any
+    params: SamplingParams
+
+    def row(self, row_id: str) -> dict[str, Any]:
+        """As a row of a job's input. A row's own priority makes it later, never earlier than other jobs' rows."""
+        params = msgspec.structs.replace(self.params, priority=max(0, self.params.priority - INTERACTIVE))
+        is_chat = isinstance(self.prompt, list) and bool(self.prompt) and isinstance(self.prompt[0], Mapping)
+        content = {"messages" if is_chat else "prompt": self.prompt}
+        return {"id": row_id, **content, "sampling_params": msgspec.to_builtins(params)}
+
+
+class _WritingClient:
+    """Stands for an EngineClient where a request is prepared and asked."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        """What is known of the model."""
+        return getattr(self._client, name)
+
+    def encoded(self, prompt: Any, *, room: int = 1) -> Any:  # noqa: ARG002 (the client's own parameter)
+        """The prompt as it is."""
+        return prompt
+
+    def submit(self, prompt: Any, params: SamplingParams, **_: Any) -> Written:
+        """What is asked."""
+        return Written(prompt, params)
+
+    def embed(self, prompt: Any, params: SamplingParams, **_: Any) -> Written:
+        """What is asked."""
+        return Written(prompt, params)
+
+
+class Desk:
+    """Reads bodies: a Service, as far as preparing a request needs one. Raises EngineError while no model is loaded."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._client = cast(EngineClient, _WritingClient(service.engine.client))
+        self.engine = self
+
+    def __getattr__(self, name: str) -> Any:
+        """The service's."""
+        return getattr(self._service, name)
+
+    @property
+    def client(self) -> EngineClient:
+        """The client that writes down."""
+        return self._client
+
+    def prepared(self, endpoint: str, body: Mapping[str, Any]) -> Answers:
+        """What a body asks; raises HttpError."""
+        try:
+            if body.get("stream"):
+                raise InvalidRequest("stream=True: takes false in a batch")
+            answers: Answers = ENDPOINTS[endpoint](body, cast(Service, self))
+        except MillraceError as error:
+            raise http_error(error) from None
+        except HttpError:
+            raise
+        except Exception:
+            _log.exception("a request of a batch failed")
+            raise internal() from None
+        most = self._service.settings.max_inflight
+        if (count := sum(question.count for question in answers.questions)) > most:
+            raise HttpError(400, f"n: the request asks for {count} answers: takes at most {most}", param="n")
+        return answers
+
+    def written(self, question: Question) -> Written:
+        """What a question would submit."""
+        return cast(Written, question.ask(self._client, "", None))

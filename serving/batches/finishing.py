@@ -1,0 +1,153 @@
+"""The files that a batch ends with: each request of its input once, in order, in the one file or in the other.
+
+Output: {"id", "custom_id", "response": {"status_code": 200, "request_id", "body"}, "error": null}. Errors: the same,
+with another status and an error as body; of a request that was never answered no response, and {"code", "message"}.
+Source: https://platform.openai.com/docs/api-reference/batch/request-output
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import msgspec
+
+from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
+
+from ..answers import usage_of
+from ..endpoints import Answers
+from ..errors import HttpError, http_error
+from ..exchanges import End
+from .asking import Desk
+from .lines import Line, requests
+from .record import Batch, Counts
+from .results import Results, RowReader, failure_of, output_of
+from .store import BatchFolder
+from .validation import row_id
+
+UNANSWERED: Mapping[str, tuple[str, str]] = {
+    "cancelled": ("batch_cancelled", "the batch was cancelled before this request was answered"),
+    "expired": ("batch_expired", "the completion window ended before this request was answered"),
+    "failed": ("batch_failed", "the batch failed before this request was answered"),
+    "completed": ("no_answer", "the job gave no answer to this request"),
+}
+"""Code and message of a request without an answer, by what the batch ends as."""
+
+
+@dataclass
+class Finished:
+    """What was written."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    unanswered: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+
+    @property
+    def counts(self) -> Counts:
+        """As the batch shows them."""
+        return Counts(self.total, self.completed, self.failed)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the errors' file has a line."""
+        return self.failed + self.unanswered > 0
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The tokens of all answers."""
+        return {
+            "input_tokens": self.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens},
+            "output_tokens": self.generated_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.prompt_tokens + self.generated_tokens,
+        }
+
+
+class Finishing:
+    """Writes the two files of a batch. Computes for long."""
+
+    def __init__(self, batch: Batch, folder: BatchFolder, desk: Desk, outcome: str) -> None:
+        """`outcome`: what the batch ends as."""
+        self._batch = batch
+        self._folder = folder
+        self._desk = desk
+        self._unanswered = UNANSWERED[outcome]
+        self._results = Results(folder.answers)
+        self._done = Finished()
+
+    def write(self, output: BinaryIO, errors: BinaryIO) -> Finished:
+        """Write a line for each request."""
+        self._results.look()
+        with RowReader() as rows:
+            for line in requests(self._folder.input, self._batch.endpoint):
+                self._done.total += 1
+                self._write_line(line, rows, output, errors)
+        return self._done
+
+    def _write_line(self, line: Line, rows: RowReader, output: BinaryIO, errors: BinaryIO) -> None:
+        try:
+            ends = self._ends(line, rows)
+        except HttpError as error:
+            self._done.failed += 1
+            errors.write(_row(line, {"response": _response(error.status, error.body()), "error": None}))
+            return
+        if ends is None:
+            self._done.unanswered += 1
+            code, message = self._unanswered
+            errors.write(_row(line, {"response": None, "error": {"code": code, "message": message}}))
+            return
+        body, spent = ends
+        self._done.completed += 1
+        for name, value in spent.items():
+            setattr(self._done, name, getattr(self._done, name) + value)
+        output.write(_row(line, {"response": _response(200, body), "error": None}))
+
+    def _ends(self, line: Line, rows: RowReader) -> tuple[dict[str, Any], dict[str, int]] | None:
+        """The answer's body, and its tokens; None where something of it is missing. Raises HttpError."""
+        answers = self._desk.prepared(self._batch.endpoint, line.body)
+        ids = [row_id(self._batch.id, line.number, part) for part in range(len(answers.questions))]
+        failed = next((each for each in ids if each not in self._results.answers), None)
+        if failed is not None:
+            if failed not in self._results.failures:
+                return None
+            raise http_error(_failure(rows.row(self._results.failures[failed])))
+        return _answered(answers, [rows.row(self._results.answers[each]) for each in ids])
+
+
+def _answered(answers: Answers, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, int]]:
+    ends, index = [], 0
+    for question, row in zip(answers.questions, rows, strict=True):
+        ends.append(End(index, output_of(row)))
+        index += question.count
+    try:
+        body = answers.whole(ends)
+    except MillraceError as error:
+        raise http_error(error) from None
+    used = usage_of(ends)
+    return body, {
+        "prompt_tokens": used["prompt_tokens"],
+        "cached_tokens": used["prompt_tokens_details"]["cached_tokens"],
+        "generated_tokens": used["completion_tokens"],
+    }
+
+
+def _failure(row: dict[str, Any]) -> MillraceError:
+    """A row's own error; a class that only jobs have is about the row."""
+    info = failure_of(row)
+    error = info.exception()
+    return error if type(error).__name__ == info.kind else InvalidRequest(info.message)
+
+
+def _response(status: int, body: dict[str, Any]) -> dict[str, Any]:
+    return {"status_code": status, "request_id": f"req_{uuid.uuid4().hex}", "body": body}
+
+
+def _row(line: Line, rest: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": line.custom_id, **rest}) + b"\n"

@@ -1,0 +1,64 @@
+"""What files and batches do on a disk: private folders, names in order of time, writes that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+_PRIVATE = 0o700
+
+
+def private_folder(path: Path) -> Path:
+    """The folder; made for this user alone, and so are those above it that are missing."""
+    for each in (*reversed(path.parents), path):
+        if not each.exists():
+            each.mkdir(mode=_PRIVATE, exist_ok=True)
+    return path
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other has; later ones sort behind earlier ones."""
+    return f"{prefix}{time.time_ns():016x}{secrets.token_hex(6)}"
+
+
+def is_id(prefix: str, name: str) -> bool:
+    """Whether `new_id` can have made the name, so that it leads to no other folder."""
+    rest = name.removeprefix(prefix)
+    return name.startswith(prefix) and len(rest) == 28 and set(rest) <= set("0123456789abcdef")
+
+
+def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
+    """Replace a file at once: readers find the old content or the new. `lasting`: also after a crash of the machine."""
+    beside = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    with beside.open("wb") as stream:
+        stream.write(data)
+        if lasting:
+            stream.flush()
+            os.fsync(stream.fileno())
+    beside.rename(path)
+    if lasting:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def bytes_in(folder: Path) -> int:
+    """What all files under a folder take. Files that are removed meanwhile do not count."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                found = os.lstat(os.path.join(place, name))  # noqa: PTH118 (a Path for each file takes most of the time)
+            except FileNotFoundError:
+                continue
+            total += found.st_size // found.st_nlink
+    return total

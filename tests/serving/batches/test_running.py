@@ -1,0 +1,166 @@
+"""A batch with jobs that do what the test says: what it comes to when they fail, and what a request's error says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from millrace.serving.batches import running
+from millrace.serving.batches.record import Batch
+from millrace.serving.batches.running import BatchRun, Gates
+from millrace.serving.batches.store import Batches, BatchFolder, next_id
+from millrace.serving.files.store import Files
+from millrace.serving.service import Service
+from millrace.serving.settings import ServeConfig
+
+ENDPOINT = "/v1/completions"
+PROGRAM = """
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+used = {"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 2}
+def row(each):
+    return {"id": each["id"], "text": each["prompt"].upper(), "finish_reason": "stop", "usage": used}
+def letter(each):
+    return {"id": each["id"], "error": sys.argv[4], "reason": "it is wrong"}
+def write(name, made):
+    with open(sys.argv[2] + name + "-00000-of-00001.jsonl", "a") as stream:
+        stream.write(json.dumps(made) + "\\n")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_PAUSE", 0.0)
+
+
+class Bench:
+    """One batch and a service whose jobs are a program of the test's."""
+
+    def __init__(self, folder: Path, program: str, error: str = "InvalidRequest") -> None:
+        def job(command: str, more: Any) -> list[str]:
+            assert command == "run"
+            given = dict(pairwise(more))
+            return [sys.executable, "-c", PROGRAM + program, given["--input"], given["--output"], str(folder), error]
+
+        served = SimpleNamespace(model="m", backend="fake", job=job)
+        self.service = SimpleNamespace(
+            served=served,
+            settings=ServeConfig(),
+            engine=SimpleNamespace(client=SimpleNamespace()),
+            check_model=lambda _name: None,
+        )
+        self.owner = folder / "owner"
+        self.files = Files(self.owner)
+
+    def create(self, count: int) -> Batch:
+        """A batch of so many requests."""
+        with self.files.new() as new:
+            for number in range(count):
+                body = {"model": "m", "prompt": f"p{number}"}
+                row = {"custom_id": f"c{number}", "method": "POST", "url": ENDPOINT, "body": body}
+                new.stream.write(json.dumps(row).encode() + b"\n")
+            file = new.keep("a", "batch")
+        made = Batch(
+            id=next_id(),
+            endpoint=ENDPOINT,
+            input_file_id=file.id,
+            model="m",
+            backend="fake",
+            created_at=1,
+            expires_at=2**40,
+        )
+        self.folder: BatchFolder = Batches(self.owner).create(made, self.files.content(file.id))
+        self.files.delete(file.id)  # a batch has a copy
+        return made
+
+    def run(self, made: Batch) -> Batch:
+        """The batch, once it is run."""
+        asyncio.run(self._run(made))
+        found = Batches(self.owner).get(made.id)
+        assert found is not None
+        return found
+
+    async def _run(self, made: Batch) -> None:
+        await BatchRun(self.owner, made, cast(Service, self.service), Gates(1)).run()
+
+    def rows(self, file_id: str | None) -> list[Any]:
+        """The lines of one of its files."""
+        if file_id is None:
+            return []
+        return [json.loads(each) for each in self.files.content(file_id).read_text().splitlines()]
+
+
+def test_a_batch_whose_job_cannot_run_fails_and_says_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "print('millrace: --model m: is gone', file=sys.stderr); sys.exit(2)")
+    found = bench.run(bench.create(3))
+    assert (found.status, found.output_file_id) == ("failed", None)
+    assert [each.code for each in found.problems] == ["job_failed"]
+    assert "--model m: is gone" in found.problems[0].message
+    assert {row["error"]["code"] for row in bench.rows(found.error_file_id)} == {"batch_failed"}
+    assert [each.name for each in bench.folder.path.iterdir()] == ["batch.json"]
+
+
+def test_jobs_that_die_are_started_again_while_they_come_further(tmp_path: Path) -> None:
+    program = """
+import os
+done = sys.argv[3] + "/done"
+count = int(open(done).read()) if os.path.exists(done) else 0
+write("", row(rows[count]))
+open(done, "w").write(str(count + 1))
+os.kill(os.getpid(), 9)
+"""
+    bench = Bench(tmp_path, program)
+    found = bench.run(bench.create(8))
+    assert (found.status, found.request_counts.completed, found.error_file_id) == ("completed", 8, None)
+    rows = bench.rows(found.output_file_id)
+    assert [row["custom_id"] for row in rows] == [f"c{number}" for number in range(8)]
+    assert [row["response"]["body"]["choices"][0]["text"] for row in rows] == [f"P{number}" for number in range(8)]
+    assert found.usage is not None
+    assert (found.usage["input_tokens"], found.usage["output_tokens"]) == (24, 16)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        ("PromptTooLong", 400, "context_length_exceeded"),
+        ("ConstraintNotMet", 400, "constraint_not_met"),
+        ("DeadlineExceeded", 504, "deadline_exceeded"),
+        ("UnreadableRow", 400, None),
+    ],
+)
+def test_a_row_that_failed_has_its_endpoints_error(tmp_path: Path, error: str, status: int, code: str | None) -> None:
+    bench = Bench(tmp_path, "write('', row(rows[0])); write('.dead_letters', letter(rows[1])); sys.exit(1)", error)
+    found = bench.run(bench.create(2))
+    assert (found.status, found.request_counts.completed, found.request_counts.failed) == ("completed", 1, 1)
+    (row,) = bench.rows(found.error_file_id)
+    assert (row["custom_id"], row["response"]["status_code"]) == ("c1", status)
+    assert row["response"]["body"]["error"]["code"] == code
+    assert "it is wrong" in row["response"]["body"]["error"]["message"]
+
+
+def test_a_batch_that_another_server_runs_is_left_alone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "sys.exit(2)")
+    made = bench.create(1)
+    with bench.folder.held() as is_held:
+        assert is_held
+        assert bench.run(made).status == "validating"
+    assert bench.run(made).status == "failed"
+
+
+def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+    program = """
+import os
+os.makedirs(sys.argv[2] + ".tmp/1", exist_ok=True)
+stream = open(sys.argv[2] + ".tmp/1/completions-1.jsonl", "w")
+stream.write(json.dumps(row(rows[0])) + "\\n" + json.dumps(row(rows[1]))[:-5])
+"""
+    bench = Bench(tmp_path, program)
+    found = bench.run(bench.create(2))
+    assert (found.status, found.request_counts.completed) == ("failed", 1)
