@@ -28,6 +28,7 @@ from .files.owners import check_folder
 from .files.routes import file_routes
 from .keys import KeyCheck, read_keys
 from .openapi import docs_page, openapi
+from .responses.route import response_routes
 from .service import Service
 from .settings import ServeConfig
 from .tokens import detokenize, tokenize
@@ -43,6 +44,7 @@ def make_app(service: Service, batches: BatchRunner) -> Starlette:
     routes = [
         *(Route(path, Asked(service, path, prepare), methods=["POST"]) for path, prepare in _ASKED.items()),
         *(Route(path, Computed(service, path, make), methods=["POST"]) for path, make in _COMPUTED.items()),
+        *response_routes(service),
         *file_routes(service),
         *batch_routes(service, batches),
         Route("/v1/models", views.models),

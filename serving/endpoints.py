@@ -58,6 +58,9 @@ class StreamedAnswers(Answers, Protocol):
 class Endpoint:
     """A route as an ASGI application: `handle` does the work, and here its errors become answers."""
 
+    reply_kind: type[Reply] = Reply
+    """The form of its answers."""
+
     def __init__(self, service: Service, route: str) -> None:
         self._service = service
         self._route = route
@@ -65,7 +68,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         settings = self._service.settings
-        reply, observed = Reply(scope, send, settings.stall_timeout), Observed(self._route)
+        reply, observed = self.reply_kind(scope, send, settings.stall_timeout), Observed(self._route)
         self._service.observers.started(observed)
         try:
             async with asyncio.timeout(settings.request_timeout):

@@ -28,7 +28,10 @@ class Stalled(Exception):
 
 
 class Reply:
-    """The one answer to a request."""
+    """The one answer to a request. Routes whose streams have another form have a kind of their own."""
+
+    done = _DONE
+    """What ends a stream."""
 
     def __init__(self, scope: Scope, send: Send, stall_timeout: float) -> None:
         self._abort = scope.get(ABORT)
@@ -37,6 +40,8 @@ class Reply:
         self._is_stream = False
         self.status = 0
         """HTTP status; 0 until it is sent."""
+        self.num_events = 0
+        """Events of a stream so far."""
         self.headers: dict[str, str] = {}
         """Further headers, to be set before the answer begins."""
 
@@ -51,21 +56,34 @@ class Reply:
         if not self._is_stream:
             self._is_stream = True
             await self._begin(200, {**self.headers, "cache-control": "no-cache"}, b"text/event-stream; charset=utf-8")
-        data = b"".join(b"data: %b\n\n" % msgspec.json.encode(value) for value in values)
-        if data:
+        encoded = [self.encoded(value) for value in values]
+        self.num_events += len(encoded)
+        if data := b"".join(encoded):
             await self._write({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """The end of a stream."""
-        await self._write({"type": "http.response.body", "body": _DONE})
+        await self._write({"type": "http.response.body", "body": self.done})
 
     async def fail(self, error: HttpError) -> None:
         """An error: as the whole answer, or as the last event of a stream that has begun."""
         if not self.status:
-            await self.json(error.body(), error.status, error.headers)
+            await self.json(self.error_body(error), error.status, error.headers)
         elif self._is_stream:
-            await self.events([error.body()])
+            await self.events([self.error_event(error)])
             await self.end()
+
+    def encoded(self, value: Any) -> bytes:
+        """An event of a stream."""
+        return b"data: %b\n\n" % msgspec.json.encode(value)
+
+    def error_body(self, error: HttpError) -> dict[str, Any]:
+        """An error as the whole answer."""
+        return error.body()
+
+    def error_event(self, error: HttpError) -> dict[str, Any]:
+        """An error as the last event of a stream."""
+        return self.error_body(error)
 
     async def _begin(self, status: int, headers: Mapping[str, str], kind: bytes = b"application/json") -> None:
         self.status = status

@@ -1,0 +1,144 @@
+"""A body of `/v1/responses` as one of `/v1/chat/completions`: the same conversation, tools and parameters.
+
+Source: https://platform.openai.com/docs/api-reference/responses/create
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from millrace.model_manager.wire.errors import InvalidRequest
+
+from ..bodies import Body
+
+_TEXTS = ("input_text", "output_text", "text")
+_SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "top_logprobs", "user", "metadata", "service_tier")
+"""Fields that both bodies have."""
+_LOGPROBS = "message.output_text.logprobs"
+_REFUSED = {
+    "previous_response_id": "the server keeps no response; send the whole conversation as input",
+    "conversation": "the server keeps no conversation; send it as input",
+    "prompt": "the server keeps no prompts; send its text as instructions",
+    "background": "takes false; a batch runs beside its client (/v1/batches)",
+    "n": "a response is one answer",
+    "max_tool_calls": "there are no tools that the server calls itself",
+}
+"""Fields that are about what a server keeps or does between requests."""
+
+
+class ResponsesBody(Body, frozen=True, kw_only=True):
+    """`/v1/responses`. Further fields are those of sampling, under their names in SamplingParams."""
+
+    input: Any = msgspec.field()
+    """A text, or a list of items: messages, calls of functions and what these gave."""
+    instructions: str | None = None
+    """A system message before the input."""
+    max_output_tokens: int | None = None
+    """Most tokens to generate; by default as many as the model has positions."""
+    text: Any = None
+    """`format`: text, json_object or json_schema."""
+    tools: list[Any] = msgspec.field(default_factory=list)
+    """Functions that the answer may call."""
+    tool_choice: Any = None
+    """none, auto (by default, if there are tools), required, or a function by its name."""
+    stream: bool = False
+    """Send the answer as typed server-sent events, as it is generated."""
+    store: bool = False
+    """No effect: no response is kept."""
+    include: list[str] = msgspec.field(default_factory=list)
+    """`message.output_text.logprobs`."""
+    previous_response_id: str | None = None
+    """Refused: the server keeps no response."""
+    truncation: str = "disabled"
+    """Takes disabled."""
+    reasoning: Any = None
+    """No effect."""
+
+
+OWN = frozenset(ResponsesBody.__struct_fields__)
+
+
+def chat_fields(fields: Mapping[str, Any], body: ResponsesBody) -> dict[str, Any]:
+    """The fields of a conversation's body; raises InvalidRequest, which names the field."""
+    for name, reason in _REFUSED.items():
+        if fields.get(name) not in (None, False):
+            raise InvalidRequest(f"{name}: is not taken: {reason}")
+    if body.truncation not in ("disabled", "auto"):
+        raise InvalidRequest(f"truncation={body.truncation!r}: takes disabled")
+    if unknown := [each for each in body.include if each != _LOGPROBS]:
+        raise InvalidRequest(f"include={unknown[0]!r}: takes {_LOGPROBS}")
+    if body.max_output_tokens is not None and body.max_output_tokens < 1:
+        raise InvalidRequest(f"max_output_tokens={body.max_output_tokens}: takes 1 or more")
+    given = {name: fields[name] for name in fields if name not in OWN or name in _SAME}
+    system = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    asked = {
+        "messages": [*system, *_messages(body.input)],
+        "tools": [_tool(f"tools[{index}]", each) for index, each in enumerate(body.tools)],
+        "tool_choice": _choice(body.tool_choice),
+        "response_format": _format(body.text),
+        "max_completion_tokens": body.max_output_tokens,
+        "logprobs": True if _LOGPROBS in body.include or fields.get("top_logprobs") else None,
+    }
+    return given | {name: value for name, value in asked.items() if value is not None}
+
+
+def _messages(given: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(given, str):
+        yield {"role": "user", "content": given}
+        return
+    if not isinstance(given, list):
+        raise InvalidRequest("input: takes a text or a list of items")
+    for index, item in enumerate(given):
+        name = f"input[{index}]"
+        kind = item.get("type", "message") if isinstance(item, Mapping) else None
+        if kind == "message":
+            yield {"role": item.get("role"), "content": _content(f"{name}.content", item.get("content"))}
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            yield {"role": "assistant", "tool_calls": [call]}
+        elif kind == "function_call_output":
+            content = _content(f"{name}.output", item.get("output"))
+            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+        elif kind != "reasoning":  # another model's thoughts are no part of this one's conversation
+            raise InvalidRequest(f"{name}: takes an item of type message, function_call or function_call_output")
+
+
+def _content(name: str, given: Any) -> Any:
+    """Parts in the names that conversations have for them."""
+    if not isinstance(given, list):
+        return given
+    parts = []
+    for index, part in enumerate(given):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in _TEXTS:
+            raise InvalidRequest(f"{name}[{index}]: takes a part of type input_text or output_text, got {kind!r}")
+        parts.append({"type": "text", "text": part.get("text")})
+    return parts
+
+
+def _tool(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping) or given.get("type") != "function":
+        raise InvalidRequest(f"{name}: takes a tool of type function")
+    kept = {key: given[key] for key in ("name", "description", "parameters", "strict") if given.get(key) is not None}
+    return {"type": "function", "function": kept}
+
+
+def _choice(given: Any) -> Any:
+    if isinstance(given, Mapping) and given.get("type") == "function":
+        return {"type": "function", "function": {"name": given.get("name")}}
+    return given
+
+
+def _format(text: Any) -> dict[str, Any] | None:
+    asked = text.get("format") if isinstance(text, Mapping) else text
+    if asked is None:
+        return None
+    if not isinstance(asked, Mapping):
+        raise InvalidRequest("text: takes an object with format")
+    if asked.get("type") != "json_schema":
+        return dict(asked)
+    return {"type": "json_schema", "json_schema": {name: asked[name] for name in asked if name != "type"}}
