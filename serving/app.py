@@ -31,6 +31,7 @@ from .openapi import docs_page, openapi
 from .responses.route import response_routes
 from .service import Service
 from .settings import ServeConfig
+from .tgi.routes import tgi_routes
 from .tokens import detokenize, tokenize
 
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
@@ -47,6 +48,7 @@ def make_app(service: Service, batches: BatchRunner) -> Starlette:
         *response_routes(service),
         *file_routes(service),
         *batch_routes(service, batches),
+        *tgi_routes(service),
         Route("/v1/models", views.models),
         Route("/v1/models/{name:path}", views.model),
         Route("/health", views.health),

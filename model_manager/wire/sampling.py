@@ -32,7 +32,7 @@ from .errors import InvalidRequest
 
 MOST_LOGPROBS = 20
 """Alternatives to a token whose log-probabilities can be asked for."""
-_MAX_STOPS = 16
+MAX_STOPS = 16
 _MAX_LENGTH = 256
 _MAX_SALT = 256
 _MOST = "2**63 - 1"
@@ -154,7 +154,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Give the log-probability of each prompt token, and of so many of the likeliest tokens in its place, 0 to 20."""
 
     def __post_init__(self) -> None:
-        _check("stop", len(self.stop), len(self.stop) <= _MAX_STOPS, f"at most {_MAX_STOPS} strings")
+        _check("stop", len(self.stop), len(self.stop) <= MAX_STOPS, f"at most {MAX_STOPS} strings")
         for name, takes in _RANGES:
             value = getattr(self, name)
             for each in value or () if takes.each else (value,):

@@ -119,6 +119,8 @@ def test_what_the_server_is_and_serves_is_told(server: Server) -> None:
         assert httpx.get(f"{server.url}{path}").status_code == 200
     described = httpx.get(f"{server.url}/openapi.json").json()
     assert {COMPLETIONS, CHAT, EMBEDDINGS, "/v1/models"} <= described["paths"].keys()
+    assert described["paths"]["/v1/batches"].keys() == {"get", "post"}
+    assert described["paths"]["/v1/files/{file_id}"]["delete"]["parameters"][0]["name"] == "file_id"
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(server: Server) -> None:
