@@ -61,14 +61,29 @@ async def _ask(
 
 
 def arrive(
-    url: str, model: str, prompts: Iterator[str], *, rate: float, seconds: float, max_tokens: int, seed: int
+    url: str,
+    model: str,
+    prompts: Iterator[str],
+    *,
+    rate: float,
+    seconds: float,
+    max_tokens: int,
+    stream: bool,
+    seed: int,
 ) -> Load:
-    """One round of streamed requests that come at random (Poisson), `rate` a second, however many are unanswered."""
-    return asyncio.run(_arrive(url, model, prompts, rate, seconds, max_tokens, random.Random(seed)))
+    """One round of requests that come at random (Poisson), `rate` a second, however many are unanswered."""
+    body = {"model": model, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    return asyncio.run(_arrive(f"{url}/v1/completions", body, prompts, rate, seconds, stream, random.Random(seed)))
 
 
 async def _arrive(
-    url: str, model: str, prompts: Iterator[str], rate: float, seconds: float, max_tokens: int, chance: random.Random
+    url: str,
+    body: dict[str, object],
+    prompts: Iterator[str],
+    rate: float,
+    seconds: float,
+    stream: bool,
+    chance: random.Random,
 ) -> Load:
     load = Load()
     connector = aiohttp.TCPConnector(limit=0)
@@ -77,8 +92,7 @@ async def _arrive(
         due, requests = chance.expovariate(rate), []
         while due < seconds:
             await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
-            body = {"model": model, "prompt": next(prompts), "max_tokens": max_tokens, "temperature": 0}
-            asked = _request(session, f"{url}/v1/completions", body | {"ignore_eos": True}, load, True)
+            asked = _request(session, url, body | {"prompt": next(prompts)}, load, stream)
             requests.append(asyncio.ensure_future(asked))
             due += chance.expovariate(rate)
         await asyncio.gather(*requests)

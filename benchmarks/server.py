@@ -5,8 +5,9 @@
 
 Each server runs the model's random weights in one shape, and stays up; rounds of `--seconds` take turns. A client asks
 again when its request is answered. FastAPI's route is a plain function, which FastAPI runs in threads. All sides get
-the same prompts, of `--prompt_tokens` tokens; no prefix is cached. Then streamed requests come at random, at the shares
-of its own saturation that `--loads` names: how long the first token takes, and each later one. The last line is JSON.
+the same prompts, of `--prompt_tokens` tokens; no prefix is cached. Then requests come at random, at the shares of its
+own saturation that `--loads` names: how long an answer takes, and of a streamed one the first token and each later one.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -117,10 +118,16 @@ class _Side:
         return load.requests_per_s
 
     def count_arrivals(self, prompts: Iterator[str], arguments: argparse.Namespace, share: float) -> dict[str, Any]:
-        """Streamed requests at random, at this share of what the rounds saw: percentiles of their waits."""
+        """Requests at random, at this share of what the rounds saw: percentiles of their waits, in seconds."""
         limits = {"rate": share * self._saturation, "seconds": 2 * arguments.seconds, "seed": len(self._at_random)}
-        load = arrive(self._url, self._model, prompts, max_tokens=arguments.max_tokens, **limits)
-        waits = {"first_token_s": _percentiles(load.first_tokens), "later_token_s": _percentiles(load.later_tokens)}
+        stream = not self.name.startswith("fastapi")  # which answers as a whole
+        load = arrive(self._url, self._model, prompts, max_tokens=arguments.max_tokens, stream=stream, **limits)
+        waits = {"latency_s": _percentiles(load.waits)}
+        if stream:
+            waits |= {
+                "first_token_s": _percentiles(load.first_tokens),
+                "later_token_s": _percentiles(load.later_tokens),
+            }
         self._at_random[f"{share:.0%}"] = waits
         return waits
 

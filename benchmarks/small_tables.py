@@ -1,5 +1,6 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
-each element waits in a pipeline (benchmarks.latency) and what constraints cost (benchmarks.constrained).
+each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), and servers
+(benchmarks.server).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ def small_table(figures: dict[str, Any]) -> str:
 def _lines(figures: dict[str, Any]) -> list[list[str]]:
     if "starts" in figures:
         return _starts(figures["starts"])
+    if "clients" in figures:
+        return _servers(figures)
     if "sides" in figures:
         return _constrained(figures)
     return _latencies(figures) if "barrier" in figures else _queues(figures)
@@ -73,3 +76,26 @@ def _of_batch(side: dict[str, Any], batch: str) -> str:
     rounds = side["rounds"][batch]
     relative = "" if batch == "free" else f", {side['relative'][batch]:.3f} of free"
     return f"{side['tokens_per_s'][batch]:.0f} ({min(rounds):.0f}–{max(rounds):.0f}){relative}"
+
+
+def _servers(figures: dict[str, Any]) -> list[list[str]]:
+    """Saturation, then the waits at shares of it: the median and the 99th percentile, in milliseconds."""
+    shares = [*figures["sides"]["millrace"].get("at_random", {})]
+    what = f"{figures['shape']}, {figures['dtype']}, {figures['clients']} clients, {figures['max_tokens']} tokens each"
+    head = [what, "requests/s", "server's own CPU, ms a request", *(f"first token at {share}, ms" for share in shares)]
+    rows = [
+        [
+            name,
+            f"{side['requests_per_s']:.1f} ({min(side['rounds']):.1f}–{max(side['rounds']):.1f})",
+            f"{side['server_cpu_ms_a_request']:.2f}",
+            *(_first_token(side["at_random"][share]) for share in shares),
+        ]
+        for name, side in figures["sides"].items()
+    ]
+    return [head, ["---"] * len(head), *rows]
+
+
+def _first_token(waits: dict[str, dict[str, float]]) -> str:
+    """Of a server that answers as a whole, the answer."""
+    told, what = ("first_token_s", "") if "first_token_s" in waits else ("latency_s", " (whole)")
+    return " / ".join(f"{1000 * waits[told][share]:,.0f}" for share in ("p50", "p99")) + what

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ..wire.config import ModelConfig
+from ..wire.imports import importing
 from .interface import Engine
 
 
@@ -14,12 +15,13 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from ..grammars.compiling import GrammarCompiler
-    from .engine import LLMEngine
-    from .loading.draft_loading import load_with_draft
-    from .resident_memory import give_back
-    from .scheduling.stopping import StopRules
-    from .tensor_parallel.leader import load_divided
+    with importing():
+        from ..grammars.compiling import GrammarCompiler
+        from .engine import LLMEngine
+        from .loading.draft_loading import load_with_draft
+        from .resident_memory import give_back
+        from .scheduling.stopping import StopRules
+        from .tensor_parallel.leader import load_divided
 
     give_back()  # before the weights are loaded
     if config.tensor_parallel > 1:

@@ -26,6 +26,7 @@ from ..wire.batching import failure_batches, fits_alone, fits_among_others, outp
 from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
 from ..wire.errors import ErrorInfo, InvalidRequest, ModelError, ModelLoadFailed, RequestError
+from ..wire.imports import importing
 from ..wire.messages import (
     Cancel,
     EngineFailed,
@@ -105,7 +106,8 @@ def load_engine(start: StartEngine) -> Engine:
     check_engine_extra(start.config)
     check_revision(start.config.model, Path(start.folder), start.config.revision)
     module, _, function = BACKENDS[start.config.backend].loader.partition(":")
-    load: Callable[[ModelConfig, Path], Engine] = getattr(import_module(module), function)
+    with importing():
+        load: Callable[[ModelConfig, Path], Engine] = getattr(import_module(module), function)
     return load(start.config, Path(start.folder))
 
 
