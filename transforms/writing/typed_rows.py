@@ -52,7 +52,12 @@ def _path(path: str, result: Extracted) -> str:
 
 def fields_of(row: dict[str, Any]) -> dict[str, Any]:
     """The extracted fields of a written row, by the names that the user's type has."""
-    return {_given_name(name): value for name, value in row.items() if name not in _OURS}
+    return {_given_name(name): value for name, value in own_columns(row).items()}
+
+
+def own_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """The extracted fields of a written row, by the names that the row and its paths have."""
+    return {name: value for name, value in row.items() if name not in _OURS}
 
 
 def _given_name(name: str) -> str:

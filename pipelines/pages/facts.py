@@ -1,0 +1,115 @@
+"""What plots and filters need of a written row, whatever task and format it is of; its texts are not among it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+COLUMNS = (
+    *("id", "finish_reason", "usage", "timings", "confidences", "probabilities", "labels", "prompt_hash"),
+    *("error", "reason", "response", "custom_id"),
+)
+"""The columns that are looked at."""
+Light = msgspec.defstruct(
+    "Light", [(name, Any, None) for name in COLUMNS], module=__name__
+)  # everything else in a line is skipped
+UNREADABLE = "unreadable"
+"""What a row that is no row counts as."""
+
+
+class Facts(NamedTuple):
+    """What one row says of its request; None where it says nothing."""
+
+    failed: bool = False
+    ended: str = ""
+    """The finish reason, or the class of the error."""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    generated_tokens: int | None = None
+    latency: float | None = None
+    """Seconds."""
+    first_token: float | None = None
+    """Seconds."""
+    confidence: float | None = None
+    """The lowest probability of the row's values, 0 to 1."""
+
+
+def facts_of(row: Mapping[str, Any]) -> Facts:
+    """Of a row in any of the shapes of output_rows.py and openai_rows.py; odd values count as missing."""
+    if _is_extracted(row):
+        return Facts(False, "stop", *_spent(row.get("usage"), row.get("timings")), _lowest(row["confidences"]))
+    error = row.get("error")
+    if isinstance(error, str):
+        return Facts(True, error)
+    if isinstance(error, Mapping):
+        return Facts(True, str(error.get("kind") or error.get("code") or "error"))
+    if isinstance(row.get("response"), Mapping):
+        return _of_openai(row["response"])
+    ended = row.get("finish_reason")
+    ended = ended if isinstance(ended, str) else "stop" if row.get("usage") is not None else UNREADABLE
+    confidence = _likeliest(row) if row.get("probabilities") is not None else None
+    failed = ended in ("error", UNREADABLE)
+    return Facts(failed, ended, *_spent(row.get("usage"), row.get("timings")), confidence)
+
+
+def _is_extracted(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("confidences"), Mapping)
+
+
+def _of_openai(response: Mapping[str, Any]) -> Facts:
+    body = response.get("body")
+    body = body if isinstance(body, Mapping) else {}
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    ended = first.get("finish_reason")
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return Facts(False, ended if isinstance(ended, str) else "stop", *_spent({"cached_tokens": cached, **usage}, None))
+
+
+def _spent(usage: Any, timings: Any) -> tuple[int | None, int | None, int | None, float | None, float | None]:
+    usage = usage if isinstance(usage, Mapping) else {}
+    timings = timings if isinstance(timings, Mapping) else {}
+    return (
+        _whole(usage.get("prompt_tokens")),
+        _whole(usage.get("cached_tokens")),
+        _whole(usage.get("completion_tokens")),
+        _finite(timings.get("latency")),
+        _finite(timings.get("first_token")),
+    )
+
+
+def probability(logprob: Any) -> float | None:
+    """Of a mean log-probability; None for what is none."""
+    found = _finite(logprob)
+    return None if found is None else math.exp(min(found, 0.0))
+
+
+def _lowest(confidences: Mapping[str, Any]) -> float | None:
+    found = [each for value in confidences.values() if (each := probability(value)) is not None]
+    return min(found, default=None)
+
+
+def _likeliest(row: Mapping[str, Any]) -> float | None:
+    """How sure the model is of the label: the highest probability, and of several labels the lowest of theirs."""
+    probabilities = row["probabilities"]
+    if not isinstance(probabilities, Mapping):
+        return None
+    labels = row.get("labels")
+    given = [probabilities.get(label) for label in labels] if isinstance(labels, list) else []
+    found = [each for value in given if (each := _finite(value)) is not None]
+    everything = [each for value in probabilities.values() if (each := _finite(value)) is not None]
+    return min(found) if found else max(everything, default=None)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

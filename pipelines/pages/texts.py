@@ -1,0 +1,54 @@
+"""Values of rows as text that a page can hold: clipped, and with no character that a browser changes, drops or obeys.
+
+Escaping for HTML is the templates' business. What stands here decides which text a cell has: its DOM text is `text`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+MOST_SHOWN = 2000
+"""Characters of a value."""
+MOST_OF_DOCUMENT = 20_000
+"""Characters of a document whose spans are shown."""
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
+"""Control characters but tab and line feed, what turns the direction of text around, and halves of characters."""
+_PICTURES = 0x2400
+"""Where Unicode has pictures of the control characters."""
+
+
+class Clipped(NamedTuple):
+    """The beginning of a text."""
+
+    text: str
+    dropped: int = 0
+    """Characters that are left out behind it."""
+
+
+def clipped(value: Any, most: int = MOST_SHOWN) -> Clipped:
+    """A value as text, at most `most` characters of it."""
+    text = value if isinstance(value, str) else as_text(value)
+    return Clipped(harmless(text[:most]), max(len(text) - most, 0))
+
+
+def as_text(value: Any) -> str:
+    """Text as it is, nothing for null, everything else as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):  # a circle, or keys of odd types
+        return str(value)
+
+
+def harmless(text: str) -> str:
+    """The same text, as long as before, with a sign in the place of each character that a browser would not show."""
+    return _HARMFUL.sub(lambda found: _sign(ord(found[0])), text)
+
+
+def _sign(code: int) -> str:
+    return chr(_PICTURES + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"

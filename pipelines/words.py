@@ -1,0 +1,74 @@
+"""The words for what a job came to, once: its progress, its summary and its report say the same things in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millrace.model_manager.wire.errors import counted
+
+_MEASURABLE = 1.0
+"""Seconds of a job whose speed is told."""
+_MOST_REASONS = 4
+
+
+def number(value: float) -> str:
+    """With separators of thousands."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def duration(seconds: float) -> str:
+    """h:mm:ss, or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def span(seconds: float) -> str:
+    """A time, with tenths where it is short."""
+    return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def prompts_per_s(value: float) -> str:
+    """`41.0 prompts/s`."""
+    return f"{value:,.1f} prompts/s"
+
+
+def tokens_per_s(value: float) -> str:
+    """`1,234 tokens/s`."""
+    return f"{value:,.0f} tokens/s"
+
+
+def speeds(prompts: int, tokens: int, seconds: float) -> list[str]:
+    """None of a job of less than a second, which says nothing of a longer one; tokens where some are generated."""
+    if seconds < _MEASURABLE:
+        return []
+    return [prompts_per_s(prompts / seconds), *([tokens_per_s(tokens / seconds)] if tokens else [])]
+
+
+def generated(tokens: int) -> str:
+    """`1,000 generated`: tokens."""
+    return f"{tokens:,} generated"
+
+
+def tokens_of(prompt: int, cached: int, made: int) -> str:
+    """`2,000 prompt tokens (500 from the cache), 1,000 generated`."""
+    return f"{counted(prompt, 'prompt token')} ({cached:,} from the cache), {generated(made)}"
+
+
+def answered(rows: int, failed: int) -> str:
+    """`10 rows answered, 2 failed`."""
+    return f"{counted(rows, 'row')} answered, {failed:,} failed"
+
+
+def reasons(failures: Mapping[str, int]) -> str:
+    """The commonest classes of errors, each with its rows: `12 InvalidRequest, 1 PromptTooLong`; empty if none."""
+    ordered = sorted(failures.items(), key=lambda each: (-each[1], each[0]))
+    told = [f"{rows:,} {name}" for name, rows in ordered[:_MOST_REASONS]]
+    rest = sum(rows for _, rows in ordered[_MOST_REASONS:])
+    return ", ".join([*told, *([f"{rest:,} of other classes"] if rest else [])])
+
+
+STARTUP = "model load included"
+"""What the seconds before the first request are spent on."""
+RAN = "first request to last result"
+"""What the seconds of a job are."""
