@@ -21,7 +21,7 @@ from ..flags.options import make_parser
 from ..flags.tasks import TASKS
 from ..machines import GPUS
 
-_LEFT_OUT = ("help", "dry_run", "quiet", "verbose")
+_LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "report", "prices")
 """Flags that serve somebody at a terminal."""
 _REQUIRED = ("input", "output")
 _INTEGER = "-?[0-9]+"

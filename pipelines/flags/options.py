@@ -16,13 +16,13 @@ from millrace.model_manager.grammars.compiling import check as check_constraint
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.transforms.addresses import Address
+from millrace.transforms.addresses import Address, Files
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
 from millrace.transforms.models.updates import WatchedFile
-from millrace.transforms.runners import PRISM, Runner, runner_of
+from millrace.transforms.runners import DATAFLOW, PRISM, Runner, runner_of
 from millrace.transforms.tasks import TaskSettings
-from millrace.transforms.writing.output_files import IfExists
+from millrace.transforms.writing.output_files import IfExists, OutputFiles, output_and_format
 
 from ..machines import GpuRequest
 from .backend import check_engine_flags, read_backend
@@ -65,6 +65,10 @@ class JobOptions:
     sampling: SamplingParams
     manager: ManagerConfig
     fail_fast: bool
+    report: str
+    """The file of the job's report; empty for none."""
+    prices: str | None
+    """A file of prices, by which the report tells what the job costs."""
     quiet: bool
     verbose: bool
     log_level: str
@@ -153,6 +157,8 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         sampling=sampling,
         manager=runner_of(beam).manager_config(given(known, names["manager"])),
         fail_fast=known.fail_fast,
+        report=_report(known, beam, is_stream=any(address.is_stream for address in inputs)),
+        prices=known.prices,
         quiet=known.quiet,
         verbose=known.verbose,
         log_level=log_level(known),
@@ -164,6 +170,21 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         settings=task.read_flags(known, names["task"]),
         job=f"{task.command} to {known.output}, pid {os.getpid()}, {uuid.uuid4().hex[:16]}",
     )
+
+
+def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:
+    """The file's name: as given, or else beside an output of files of a job that ends and is waited for."""
+    if isinstance(known.report, str):
+        if not known.report.strip():
+            raise ConfigError("--report '': takes a path, or nothing behind it")
+        return known.report
+    address = _address("--output", known.output, beam)
+    if not isinstance(address, Files):
+        if known.report:
+            raise ConfigError(f"--report: needs a path behind it where --output is a topic, such as {address}")
+        return ""
+    wanted = known.report is True or (known.report is None and not is_stream and runner_of(beam) is not DATAFLOW)
+    return f"{OutputFiles(output_and_format(address.path, None)[0]).prefix}.report.html" if wanted else ""
 
 
 def _check_commands(flags: Sequence[str], task: TaskCommand) -> None:
@@ -348,6 +369,20 @@ def _add_output(group: Any, default: str) -> None:
         metavar="SECONDS",
         help="Time after the end of a stream's window in which late rows are still written, to further files; later "
         "rows are dropped. Default: 86400, a day.",
+    )
+    group.add_argument(
+        "--report",
+        nargs="?",
+        const=True,
+        metavar="PATH",
+        help="Write a page of what the job came to, an HTML file, local or gs://. Default: beside the output's files, "
+        "as <output>.report.html; of a job that ends and is waited for.",
+    )
+    group.add_argument("--no-report", dest="report", action="store_false", default=None, help="Write no such page.")
+    group.add_argument(
+        "--prices",
+        metavar="FILE",
+        help="Prices as millrace plan takes them: with --machine_type the report tells what the job's time costs.",
     )
     group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
     group.add_argument(

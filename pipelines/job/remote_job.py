@@ -12,8 +12,9 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability.portable_runner import PipelineResult, PortableMetrics
 
-from millrace.model_manager.wire.errors import counted
 from millrace.transforms.elements.metrics import NAMESPACE
+
+from ..words import answered
 
 _EVERY = 2.0
 """Seconds between two looks."""
@@ -70,4 +71,4 @@ def _rows(result: PipelineResult) -> str:
     for counter in metrics.query(MetricsFilter().with_namespace(NAMESPACE))["counters"]:
         counts[counter.key.metric.name] += counter.attempted or counter.committed or 0
     done, failed = counts["requests"] - counts["failures"], counts["failures"] + counts["unreadable_rows"]
-    return f"{counted(done, 'row')} answered, {failed:,} failed" if done or failed else ""
+    return answered(done, failed) if done or failed else ""

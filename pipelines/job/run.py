@@ -34,7 +34,7 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
-from millrace.transforms.elements.metrics import tallied
+from millrace.transforms.elements.metrics import failures_in, tallied
 from millrace.transforms.reading.count import RowCount, count_rows
 from millrace.transforms.runners import DATAFLOW, PRISM, runs_here
 from millrace.transforms.streams.readers import when_reading
@@ -61,6 +61,8 @@ from ..runners.prism import OwnPrism
 from .logs import logs_at, tell
 from .progress import Speed, shown_progress
 from .remote_job import followed, job_id
+from .report.job_report import JobReport, check_report, reported
+from .report.record import Recorder, looking
 from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print_summary
 
 _LOOK_SECONDS = 0.2
@@ -77,6 +79,7 @@ def run_job(options: JobOptions, build: Build) -> int:
         if options.runner is DATAFLOW:
             return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
+        check_report(options)
         if runs_here(options.beam, options.runner):
             check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
@@ -129,11 +132,12 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console, be
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
-    with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console):
-        result = pipeline.run()
-        result.wait_until_finish()
-    outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
-    outcome = replace(outcome, startup=outcome.startup and outcome.startup + before)
+    with reported(options, _read_status) as report:
+        with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console, report.recorder):
+            result = pipeline.run()
+            result.wait_until_finish()
+        outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
+        outcome = report.finished(replace(outcome, startup=outcome.startup and outcome.startup + before))
     print_summary(outcome, quiet=options.quiet, stderr=console.file)
     return outcome.status
 
@@ -150,7 +154,8 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     result = None
     to_cancel = _how_to_cancel(options)
     ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=(signal.SIGTERM,))
-    with ends, hint_at_workers(options.beam):
+    report = JobReport(options, _read_status)
+    with ends, hint_at_workers(options.beam), _looked_at(report.recorder):
         result = pipeline.run()
         with _followed(result, options, console, to_cancel):
             state = result.wait_until_finish()
@@ -159,6 +164,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
         clear_temporary(options, may_go_on=True)
     if state == PipelineState.DONE and isinstance(result, PortableResult):
         outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
+        outcome = report.finished(outcome)
         if not options.quiet:
             print("as its runner counted:")
         print_summary(outcome, quiet=options.quiet, stderr=console.file)
@@ -300,15 +306,30 @@ def _what_comes_again(options: JobOptions) -> str:
 
 
 @contextlib.contextmanager
-def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None], console: Console) -> Iterator[None]:
+def _progress(
+    options: JobOptions,
+    total: Callable[[JobOptions], RowCount | None],
+    console: Console,
+    recorder: Recorder | None = None,
+) -> Iterator[None]:
+    """`recorder`: looks at the manager too, for the report."""
     if options.quiet:
-        yield
+        with _looked_at(recorder):
+            yield
         return
     is_read = threading.Event()
-    with when_reading(is_read.set):
-        speed = Speed(total(options), lambda: str(options.source) if is_read.is_set() else "")
-        with shown_progress(_read_status, options.job, speed, console):
+    with when_reading(is_read.set), tallied() as counts:
+        speed = Speed(
+            total(options),
+            lambda: str(options.source) if is_read.is_set() else "",
+            lambda: failures_in(counts.copy()),
+        )
+        with shown_progress(recorder.read if recorder else _read_status, options.job, speed, console):
             yield
+
+
+def _looked_at(recorder: Recorder | None) -> contextlib.AbstractContextManager[None]:
+    return looking(recorder) if recorder is not None else contextlib.nullcontext()
 
 
 def _total(options: JobOptions) -> RowCount:

@@ -7,11 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import IO, Any
 
-import msgspec
-import pyarrow.parquet as pq
 from apache_beam.metrics.metric import MetricsFilter
 
 from millrace.model_manager.wire.backends import BACKENDS
@@ -19,22 +16,19 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
 from millrace.transforms.addresses import Address, Files
-from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE
+from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE, failures_in
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
 from millrace.transforms.elements.repeated_ids import RepeatedIds, answered_ids, repeated_ids
-from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.models.summary_counters import counted_unmet, failed_changes
-from millrace.transforms.writing.csv_rows import read_csv
 from millrace.transforms.writing.typed_rows import fields_of
 
 from ..edge import print_at_the_end
+from ..pages.row_files import first_rows
 from ..places.endpoints import are_same_files, files_at
-from .progress import duration
+from ..words import RAN, STARTUP, answered, reasons, span, speeds, tokens_of
 
 _EXAMPLES = 3
 _WIDTH = 100
-_MEASURABLE = 1.0
-"""Seconds of a job whose speed is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +53,10 @@ class Outcome:
     dead_letter_files: list[str] = field(default_factory=list)
     sent_to: str = ""
     """The topic of the completions, if they went to one."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Dead letters by the classes of their errors."""
+    report: str = ""
+    """The file of the job's report, if there is one."""
     dead_letters_to: str = ""
     """The topic of the dead letters, if they went to one."""
     near_misses: dict[NearMiss, int] = field(default_factory=dict)
@@ -129,6 +127,7 @@ def outcome_so_far(counts: Counter[str]) -> Outcome:
         prompt_tokens=counts["prompt_tokens"],
         cached_tokens=counts["cached_tokens"],
         generated_tokens=counts["generated_tokens"],
+        failures=failures_in(counts),
     )
 
 
@@ -177,21 +176,17 @@ def summary_lines(outcome: Outcome) -> list[str]:
         kept = " beside the earlier ones" if outcome.earlier_files else ""
         return [f"no results{kept}: every row failed", *_output(outcome)]
     return [
-        f"{counted(outcome.completions, 'completion')} in {span(outcome.seconds)}, first request to last result"
-        f"{_speeds(outcome)}",
+        f"{counted(outcome.completions, 'completion')} in {span(outcome.seconds)}, {RAN}{_speeds(outcome)}",
         _tokens(outcome),
-        *([f"startup:      {span(outcome.startup)} (model load included)"] if outcome.startup else []),
+        *([f"startup:      {span(outcome.startup)} ({STARTUP})"] if outcome.startup else []),
         *_output(outcome),
         *_examples(outcome.files),
     ]
 
 
 def _speeds(outcome: Outcome) -> str:
-    """None of a job of less than a second, which says nothing of a longer one."""
-    if outcome.seconds < _MEASURABLE:
-        return ""
-    tokens = [f"{outcome.generated_tokens / outcome.seconds:,.0f} tokens/s"] if outcome.generated_tokens else []
-    return f": {', '.join([f'{outcome.completions / outcome.seconds:,.1f} prompts/s', *tokens])}"
+    told = speeds(outcome.completions, outcome.generated_tokens, outcome.seconds)
+    return f": {', '.join(told)}" if told else ""
 
 
 def count_lines(outcome: Outcome) -> list[str]:
@@ -199,31 +194,23 @@ def count_lines(outcome: Outcome) -> list[str]:
     if not outcome.rows_read and not outcome.completions and not outcome.dead_letters:
         return []
     read = f", of {counted(outcome.rows_read, 'row')} read" if outcome.rows_read else ""
-    answered = f"{counted(outcome.completions, 'row')} answered, {outcome.dead_letters:,} failed{read}"
-    return [answered, _tokens(outcome)]
+    return [f"{answered(outcome.completions, outcome.dead_letters)}{read}", _tokens(outcome)]
 
 
 def _tokens(outcome: Outcome) -> str:
-    return (
-        f"{counted(outcome.prompt_tokens, 'prompt token')} ({outcome.cached_tokens:,} from the cache), "
-        f"{outcome.generated_tokens:,} generated"
-    )
+    return tokens_of(outcome.prompt_tokens, outcome.cached_tokens, outcome.generated_tokens)
 
 
 def _output(outcome: Outcome) -> list[str]:
     return [
         f"completions:  {outcome.sent_to or places(outcome.files or outcome.earlier_files)}",
         f"dead letters: {_dead_letters(outcome)}",
+        *([f"report:       {outcome.report}"] if outcome.report else []),
         *_of_ids(outcome),
         *([f"warning:      {sentence('the model', outcome.unmet_settings)}"] if outcome.unmet_settings else []),
         *(f"warning:      {change}" for change in outcome.failed_changes),
         *(f"warning:      {found.sentence(rows)}" for found, rows in sorted(outcome.near_misses.items())),
     ]
-
-
-def span(seconds: float) -> str:
-    """A time, with tenths where it is short."""
-    return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def _nothing_done(outcome: Outcome) -> list[str]:
@@ -255,10 +242,12 @@ def places(files: list[str]) -> str:
 def _dead_letters(outcome: Outcome) -> str:
     if not outcome.dead_letters:
         return "none"
+    several = f" ({reasons(outcome.failures)})" if len(outcome.failures) > 1 else ""
+    rows = f"{counted(outcome.dead_letters, 'row')}{several}"
     if outcome.dead_letters_to:
-        return f"{counted(outcome.dead_letters, 'row')} in {outcome.dead_letters_to}"
+        return f"{rows} in {outcome.dead_letters_to}"
     first = next(iter(_rows(outcome.dead_letter_files, 1)), {"error": "?", "reason": "?"})
-    return f"{counted(outcome.dead_letters, 'row')} in {places(outcome.dead_letter_files)}, the first: {_why(first)}"
+    return f"{rows} in {places(outcome.dead_letter_files)}, the first: {_why(first)}"
 
 
 def _why(dead_letter: dict[str, Any]) -> str:
@@ -297,39 +286,4 @@ def _short(text: str) -> str:
 
 def _rows(files: list[str], count: int) -> list[dict[str, Any]]:
     """The first rows of the first file."""
-    if not files:
-        return []
-    with open_file(files[0]) as stream:
-        if files[0].endswith(".parquet"):
-            file = pq.ParquetFile(stream)
-            batch = next(file.iter_batches(batch_size=count, columns=_columns(file.schema_arrow.names)), None)
-            return list(batch.to_pylist()) if batch is not None else []
-        if files[0].endswith(".csv"):
-            return [_decoded(row) for row in islice(read_csv(stream), count)]
-        return [msgspec.json.decode(line) for line in islice(stream, count)]
-
-
-_NESTED = ("probabilities", "labels", "scores", "embedding")
-"""Columns that are shown, and hold more than text."""
-
-
-def _decoded(row: dict[str, str]) -> dict[str, Any]:
-    """What is shown of a row of CSV, as JSON lines have it. A number and its digits as text look the same."""
-    if "confidences" in row:
-        return {name: cell if name == "id" else _value_of(cell) for name, cell in row.items()}
-    nested = {name: msgspec.json.decode(row[name]) for name in _NESTED if row.get(name)}
-    return {**row, **nested}
-
-
-def _value_of(cell: str) -> Any:
-    try:
-        return msgspec.json.decode(cell) if cell else None
-    except (msgspec.MsgspecError, RecursionError):
-        return cell
-
-
-def _columns(names: list[str]) -> list[str] | None:
-    """The columns that are shown; None is all."""
-    if {"confidences", *_NESTED} & {*names}:
-        return None
-    return [name for name in ("id", "text") if name in names]
+    return first_rows(files[0], count) if files else []

@@ -91,25 +91,25 @@ class LineRows:
 
     def read(self, start: int, count: int) -> list[Row]:
         """From the nearest mark on."""
-        if start and self._rows is None:
-            self.count()
         mark = start // _EVERY
-        first = self._marks[mark] if mark < len(self._marks) else 0
-        if start and mark >= len(self._marks):
+        if mark and mark >= len(self._marks) and self._rows is None:
+            self.count()
+        if mark and mark >= len(self._marks):
             return []
+        first = self._marks[mark] if mark else 0
         with open_file(self.path) as stream:
             lines = _filled(read_lines(stream, first, limit=_MOST_BYTES))
             return [_decoded(line, dict) for line in islice(lines, start % _EVERY, start % _EVERY + count)]
 
     def _lines(self) -> Iterator[Line]:
         """All of them; takes the marks on the way."""
-        marks, number = array("Q"), 0
+        number = 0
         with open_file(self.path) as stream:
             for number, line in enumerate(_filled(read_lines(stream, limit=_MOST_BYTES)), 1):
-                if number % _EVERY == 1:
-                    marks.append(line.offset)
+                if number == len(self._marks) * _EVERY + 1:
+                    self._marks.append(line.offset)
                 yield line
-        self._marks, self._rows = marks, number
+        self._rows = number
 
 
 def _filled(lines: Iterator[Line]) -> Iterator[Line]:

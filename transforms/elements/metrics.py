@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import time as wall_clock
 
@@ -23,6 +23,7 @@ METRICS = {
     "unreadable_rows": "Rows read that are no prompt; each is a dead letter.",
     "requests": "Requests that ended, failed ones included.",
     "failures": "Requests that failed; each is a dead letter.",
+    "failure:ERROR": "Rows that became dead letters, by the error's class.",
     "prompt_tokens": "Tokens of the prompts of finished requests.",
     "cached_tokens": "Prompt tokens whose KV cache was reused.",
     "generated_tokens": "Tokens that the model generated.",
@@ -59,11 +60,32 @@ def tallied() -> Iterator[Counter[str]]:
         _tallies[:] = [each for each in _tallies if each is not tally]
 
 
+_FAILURE = "failure:"
+
+
+class Failures:
+    """Counts dead letters by the classes of their errors."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Count] = {}
+
+    def count(self, error: str) -> None:
+        """`error`: the class."""
+        if error not in self._counts:
+            self._counts[error] = Count(_FAILURE + error)
+        self._counts[error].inc()
+
+
+def failures_in(counts: Mapping[str, int]) -> dict[str, int]:
+    """Dead letters by the classes of their errors, from counters by name."""
+    return {name.removeprefix(_FAILURE): rows for name, rows in counts.items() if name.startswith(_FAILURE)}
+
+
 class Count:
     """A counter of Beam's, which is tallied too."""
 
     def __init__(self, name: str) -> None:
-        assert name in METRICS
+        assert name in METRICS or name.startswith(_FAILURE)
         self._name = name
         self._counter = Metrics.counter(NAMESPACE, name)
 
@@ -84,6 +106,7 @@ class RequestMetrics:
         self._active = Metrics.distribution(NAMESPACE, ACTIVE)
         self._requests = Count("requests")
         self._failures = Count("failures")
+        self._classes = Failures()
         self._prompt_tokens = Count("prompt_tokens")
         self._cached_tokens = Count("cached_tokens")
         self._generated_tokens = Count("generated_tokens")
@@ -95,10 +118,11 @@ class RequestMetrics:
         """A request is sent, or its end is seen."""
         self._active.update(_ms(wall_clock() - self._built_at))
 
-    def failed(self) -> None:
-        """A request without a completion."""
+    def failed(self, error: str) -> None:
+        """A request without a completion, and the error's class."""
         self._requests.inc()
         self._failures.inc()
+        self._classes.count(error)
 
     def finished(self, result: Completion | Result) -> None:
         """A request and what it took."""

@@ -10,7 +10,7 @@ import apache_beam as beam
 from millrace.model_manager.wire.errors import ErrorInfo
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
-from ..elements.metrics import Count
+from ..elements.metrics import Count, Failures
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
 from ..exception_handling import HandlesExceptions
@@ -86,6 +86,7 @@ class RowsDoFn(beam.DoFn):
         self._near_misses = NearMisses()
         self._prompts = Count("prompts")
         self._unreadable = Count("unreadable_rows")
+        self._failures = Failures()
 
     def _sorted(self, rows: Iterable[Prompt | DeadLetter]) -> Iterator[Any]:
         """The prompts as they are, the letters to their output. Raises what a letter says, if `strict`."""
@@ -97,6 +98,7 @@ class RowsDoFn(beam.DoFn):
                 yield row
                 continue
             self._unreadable.inc()
+            self._failures.count(row.error)
             if self._strict:
                 raise ErrorInfo(kind=row.error, message=f"{row.source}: {row.reason}").exception()
             yield beam.pvalue.TaggedOutput(DEAD_LETTERS, row)

@@ -180,7 +180,7 @@ class ElementRequests:
         self, dead_letter: DeadLetter, key_part: tuple[Any, ...], element: WindowedValue
     ) -> Emitted:
         """The dead letter as an output element, or its error raised, as `on_failure` says."""
-        self._metrics.failed()
+        self._metrics.failed(dead_letter.error)
         if self._on_failure == "dead_letter":
             return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(dead_letter, key_part, element))
         message = f"prompt {dead_letter.id}: {dead_letter.reason}"

@@ -1,0 +1,237 @@
+"""When a job's report is made, and that nothing of it can make the job fail: what goes wrong is one warning.
+
+    with reported(options) as report:       a job that ends by an error, or by Ctrl-C, is reported as such
+        …run, with report.recorder looking at the manager…
+        outcome = report.finished(outcome)  outcome.report names the file
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from millrace.model_manager.wire.errors import ConfigError, counted
+from millrace.transforms.addresses import Files
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.files.file_systems import create, rename
+from millrace.transforms.files.object_stores import is_local
+from millrace.transforms.runners import runs_here
+
+from ...edge import unwrapped
+from ...flags.options import JobOptions
+from ...pages.html import page, policy
+from ...pages.prompts import Input
+from ...pages.table import Digest, Table, digest_of
+from ...pages.texts import harmless
+from ...places.endpoints import files_of, input_format_of
+from ...words import RAN, STARTUP, reasons, span, speeds
+from ..summary import Outcome
+from .content import Failure, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
+from .record import ReadStatus, Recorder
+from .settings import cost_of, prices_of, settings_of
+
+_SAMPLE = 20
+_UNSURE = 10
+_MOST_OF_BROKEN = 100_000
+"""Rows that are looked at of a job that did not end: whoever pressed Ctrl-C waits for it."""
+_log = logging.getLogger(__name__)
+
+
+def check_report(options: JobOptions) -> None:
+    """Raises ConfigError for a report that cannot be, and for prices that are none."""
+    if options.report and options.is_stream:
+        raise ConfigError(f"--report {options.report}: takes a job that ends, and {options.source} is a stream")
+    prices_of(options)
+
+
+@contextlib.contextmanager
+def reported(options: JobOptions, read: ReadStatus) -> Iterator[JobReport]:
+    """The report of the job that the block runs; it is written at its end, unless the flags say that there is none."""
+    report = JobReport(options, read)
+    try:
+        yield report
+    except BaseException as error:
+        report.broken(error)
+        raise
+
+
+class JobReport:
+    """Collects what a report needs while a job runs, and writes it."""
+
+    def __init__(self, options: JobOptions, read: ReadStatus) -> None:
+        self._options = options
+        self._began = time.time()
+        self._is_made = False
+        self.recorder: Recorder | None = None
+        if options.report and runs_here(options.beam, options.runner):
+            self.recorder = Recorder(options.job, self._is_model, read)
+            self.recorder.read()
+
+    def _is_model(self, name: str) -> bool:
+        return self._options.updates is not None or name == self._options.model.model
+
+    def finished(self, outcome: Outcome) -> Outcome:
+        """Write the report; the outcome then names it. A job that had nothing to do leaves an earlier one as it is."""
+        self._is_made = True
+        if not self._options.report or not (outcome.completions or outcome.dead_letters):
+            return outcome
+        return replace(outcome, report=self._options.report) if self._write(outcome, "done", []) else outcome
+
+    def broken(self, error: BaseException) -> None:
+        """Write what is known of a job that did not end, if it has written rows."""
+        files = files_of(self._options)
+        if self._is_made or not self._options.report or files is None:
+            return
+        with contextlib.suppress(Exception):
+            outcome = replace(
+                Outcome(
+                    completions=0,
+                    failed_requests=0,
+                    unreadable_rows=0,
+                    prompt_tokens=0,
+                    cached_tokens=0,
+                    generated_tokens=0,
+                ),
+                files=files.interrupted("completions"),
+                dead_letter_files=files.interrupted("dead_letters"),
+            )
+            if outcome.files or outcome.dead_letter_files:
+                self._write(outcome, *_how_it_broke(error, files.temporary))
+
+    def _write(self, outcome: Outcome, state: str, notes: list[str]) -> bool:
+        """Whether it is written. Ctrl-C ends the report alone: the job is over."""
+        path = self._options.report
+        try:
+            if self.recorder is not None:
+                self.recorder.read()
+            report = self._made(outcome, state, notes)
+            _write(path, page("report.html", report=report, title=report.title, policy=policy()))
+        except (Exception, KeyboardInterrupt) as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
+            _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
+            return False
+        return True
+
+    def _made(self, outcome: Outcome, state: str, notes: list[str]) -> Report:
+        options = self._options
+        table = Table(outcome.files)
+        most = None if state == "done" else _MOST_OF_BROKEN
+        digest = digest_of(table, sample=_SAMPLE, unsure=_UNSURE, most_rows=most)
+        letters = Table(outcome.dead_letter_files) if outcome.dead_letter_files else None
+        failures, letter_rows = failures_of(letters, outcome.failures)
+        if state != "done":
+            outcome = _as_written(outcome, digest, failures)
+        rows = table.at(digest.chosen())
+        shown, missing = sample_of(rows, letter_rows, _source(options))
+        return Report(
+            title=harmless(f"millrace {options.task.command}: {options.output}"),
+            state=state,
+            when=self._when(),
+            notes=[*notes, *self._notes(outcome, digest, state)],
+            figures=self._figures(outcome, state),
+            plots=[over_time(self.recorder, self._elsewhere()), lengths(digest), latencies(digest)],
+            ended=digest.ended.most_common(),
+            engine=engine_facts(self.recorder) if self.recorder else [],
+            engine_unknown=self._engine_unknown(),
+            failures=failures,
+            rows=shown,
+            sample_title=_sample_title(digest, len(rows)),
+            sample_note=missing if rows else "no row of the output can be read from here",
+            settings=settings_of(options),
+        )
+
+    def _when(self) -> str:
+        began = datetime.fromtimestamp(self._began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"began {began}, took {span(time.time() - self._began)} with everything"
+
+    def _notes(self, outcome: Outcome, digest: Digest, state: str) -> list[str]:
+        found = []
+        if outcome.earlier_files or self._options.if_exists == "resume":
+            earlier = counted(len(outcome.earlier_files), "file")
+            found.append(f"Resumed: {earlier} of earlier runs are part of the output, and not counted here.")
+        if state != "done":
+            found.append("All figures are of the rows that were written before the end.")
+        if digest.rows and digest.rows != outcome.completions:
+            found.append(f"The files have {counted(digest.rows, 'row')}, which lengths and times are of.")
+        return found
+
+    def _figures(self, outcome: Outcome, state: str) -> list[tuple[str, str, str]]:
+        spent = time.time() - self._began
+        rate = speeds(outcome.completions, outcome.generated_tokens, outcome.seconds)
+        price, rests_on = cost_of(prices_of(self._options), self._options, spent) if self.recorder else ("", "")
+        return [
+            ("rows answered", f"{outcome.completions:,}", ""),
+            ("rows failed", f"{outcome.dead_letters:,}", reasons(outcome.failures)),
+            ("prompt tokens", f"{outcome.prompt_tokens:,}", f"{outcome.cached_tokens:,} from the cache"),
+            ("generated tokens", f"{outcome.generated_tokens:,}", ""),
+            *([("time", span(outcome.seconds), RAN)] if state == "done" else []),
+            *([("startup", span(outcome.startup), STARTUP)] if outcome.startup else []),
+            *([("speed", rate[0], ", ".join(rate[1:]))] if rate else []),
+            ("cost", price or "not known", rests_on or f"{self._elsewhere()}; millrace plan estimates it"),
+        ]
+
+    def _elsewhere(self) -> str:
+        return f"the job's workers were {self._options.runner.name}'s, and their manager was not asked"
+
+    def _engine_unknown(self) -> str:
+        if self.recorder is None:
+            return f"not known here: {self._elsewhere()}"
+        if not engine_facts(self.recorder):
+            return "the manager told nothing of the engine while the job ran"
+        shared = "Another job used the engine at the same time: these counts are of both. " if self.recorder.is_shared else ""
+        return f"{shared}As the manager told when it was last asked."
+
+
+def _how_it_broke(error: BaseException, temporary: str) -> tuple[str, list[str]]:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", [f"Interrupted: --resume goes on from what is in {temporary}."]
+    ours = unwrapped(error)
+    said = str(ours) if ours is not None else f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return "failed", [f"Failed: {harmless(said[:600])}", f"--resume goes on from what is in {temporary}."]
+
+
+def _as_written(outcome: Outcome, digest: Digest, failures: list[Failure]) -> Outcome:
+    """Counts of what is in the files of a job that did not end."""
+    return replace(
+        outcome,
+        completions=digest.rows - digest.failed,
+        failed_requests=sum(each.rows for each in failures) + digest.failed,
+        failures={each.error: each.rows for each in failures},
+        prompt_tokens=digest.prompt_tokens.total,
+        cached_tokens=digest.cached_tokens,
+        generated_tokens=digest.generated_tokens.total,
+    )
+
+
+def _sample_title(digest: Digest, rows: int) -> str:
+    if rows == digest.rows:
+        return "All rows"
+    return f"A sample of {rows:,} rows" + (", those of the lowest confidence among them" if digest.unsure else "")
+
+
+def _source(options: JobOptions) -> Input | None:
+    """Where prompts can be looked up again."""
+    if not isinstance(options.source, Files):
+        return None
+    shape = RowShape(
+        prompt_column=options.prompt_column,
+        id_column=options.id_column,
+        row_params=options.row_params,
+        documents=options.task.documents,
+        template=options.template,
+    )
+    return Input([str(each) for each in options.input], shape, input_format_of(options))
+
+
+def _write(path: str, html: str) -> None:
+    """Whole or not at all: in an object store a file appears when it is closed."""
+    target = f"{path}.{uuid.uuid4().hex}.new" if is_local(path) else path
+    with create(target) as stream:
+        stream.write(html.encode("utf-8", "replace"))
+    if target != path:
+        rename(target, path)

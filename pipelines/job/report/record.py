@@ -1,0 +1,124 @@
+"""What the manager says while a job runs, kept for its report: progress over time, and what the engines did.
+
+It looks when progress looks: `read` stands in the place of a reader of the manager's status. A job that shows no progress
+has a thread of its own for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import EngineStats, ModelStatus
+
+from ...pages.sketches import Point, Series
+from ..continued import Continued
+
+ReadStatus = Callable[[], Status | None]
+_EVERY = 0.5
+"""Seconds between two looks."""
+
+
+class EngineCounts(NamedTuple):
+    """What the engines of a model did for as long as the job ran."""
+
+    steps: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class Engine:
+    """The engines of one model."""
+
+    def __init__(self, start: ModelStatus | None) -> None:
+        """`start`: what they had done before the job."""
+        self._counts = Continued(_counts(start.stats) if start else EngineCounts())
+        self._restarts = self._restarts_before = start.restarts if start else 0
+        self.counts = EngineCounts()
+        self.most_blocks = (0, 0)
+        """Most blocks of KV cache in use, of how many."""
+        self.most_memory = 0.0
+        """MB."""
+
+    def add(self, status: ModelStatus) -> None:
+        """What the manager says of it now."""
+        self.counts = EngineCounts(*self._counts.add(_counts(status.stats)))
+        self._restarts = max(self._restarts, status.restarts)
+        self.most_blocks = max(self.most_blocks, (status.stats.blocks_used, status.stats.blocks_total))
+        self.most_memory = max(self.most_memory, status.stats.rss_mb)
+
+    @property
+    def restarts(self) -> int:
+        """Times that an engine was started again."""
+        return self._restarts - self._restarts_before
+
+
+class Recorder:
+    """Looks at the manager for one job. Looks from several threads take turns."""
+
+    def __init__(self, job: str, models: Callable[[str], bool], read: ReadStatus) -> None:
+        """`models`: whether a model, by its name, is one of the job's."""
+        self.series = Series()
+        self.engines: dict[str, Engine] = {}
+        """By the models' keys."""
+        self.is_shared = False
+        """Another job's requests ran beside."""
+        self._job = job
+        self._is_ours = models
+        self._read = read
+        self._counts = Continued()
+        self._others: dict[str, int] | None = None
+        self._lock = threading.Lock()
+
+    def read(self) -> Status | None:
+        """What the manager says; noted."""
+        status = self._read()
+        with self._lock:
+            self._note(status)
+        return status
+
+    def _note(self, status: Status | None) -> None:
+        is_first = self._others is None
+        jobs = {each.job: each.finished + each.failed for each in status.jobs} if status else {}
+        self._others = jobs if self._others is None else self._others
+        if status is None:
+            return
+        for job in status.jobs:
+            if job.job == self._job:
+                point = Point(time.monotonic(), job.finished + job.failed, job.generated_tokens)
+                self.series.add(self._counts.point(point))
+            elif jobs[job.job] > self._others.get(job.job, 0):
+                self.is_shared = True
+        for model in filter(lambda model: self._is_ours(model.model), status.models):
+            if model.key not in self.engines:
+                self.engines[model.key] = Engine(model if is_first else None)
+            self.engines[model.key].add(model)
+
+
+@contextlib.contextmanager
+def looking(recorder: Recorder) -> Iterator[None]:
+    """While the block runs, a thread looks, for a job that shows no progress."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(_EVERY):
+            recorder.read()
+
+    thread = threading.Thread(target=look, name="report", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _counts(stats: EngineStats) -> EngineCounts:
+    return EngineCounts(*(getattr(stats, name) for name in EngineCounts._fields))
