@@ -24,6 +24,7 @@ CLIENT = [
     "huggingface-hub>=1,<3",
     "jinja2>=3.1,<4",
     "llguidance>=1.9,<2",
+    "markupsafe>=2.1,<4",
     "msgspec>=0.21,<1",
     "numpy>=2,<3",
     "pandas>=2,<3",  # Beam imports it for YAML, and wherever it finds itself in IPython
@@ -81,6 +82,7 @@ setup(
         "millrace": ["py.typed"],
         "millrace.model_manager.store": ["embedded/**/*"],
         "millrace.pipelines.commands": ["*.yaml"],
+        "millrace.pipelines.pages": ["templates/*"],
     },
     install_requires=[*CLIENT, *WORKER],
     extras_require={

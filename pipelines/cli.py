@@ -25,6 +25,7 @@ commands:
   plan          estimate workers, hours and money of a job
   yaml FILE     run a pipeline in Apache Beam's YAML that uses Generate, Score, Embed, Extract or Classify
   expansion     serve these transforms to Beam pipelines in Java and other languages
+  view OUTPUT   look at the rows of an output in a browser
   show PLACE    the row at a place that an id or a dead letter names, such as prompts.jsonl@1234
   engines       the engines that --backend names; engines install NAME sets one up
   ps [--json]   what runs on this machine: models, jobs, processes
@@ -72,6 +73,7 @@ COMMANDS = {
     "plan": "plan.command:main",
     "yaml": "commands.yaml_job:main",
     "expansion": "commands.expansion:main",
+    "view": "view.command:main",
     "show": "commands.show:main",
     "engines": "commands.engines:main",
     "ps": "commands.processes:ps",

@@ -174,6 +174,8 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
 
 def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:
     """The file's name: as given, or else beside an output of files of a job that ends and is waited for."""
+    if known.report and runner_of(beam) is DATAFLOW:
+        raise ConfigError("--report: a job on Dataflow is not waited for, and has none; leave it out")
     if isinstance(known.report, str):
         if not known.report.strip():
             raise ConfigError("--report '': takes a path, or nothing behind it")

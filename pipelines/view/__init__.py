@@ -1,0 +1,1 @@
+"""`millrace view`: outputs as pages, served to this machine alone, or written as one file."""
