@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..pages.sketches import Point
+from ..pages.sketches import Sample
 
 
 class Continued:
@@ -21,6 +21,6 @@ class Continued:
         self._sum = self._sum or [0] * len(counts)
         return tuple(total + count for total, count in zip(self._sum, counts, strict=True))
 
-    def point(self, sample: Point) -> Point:
+    def point(self, sample: Sample) -> Sample:
         """The same for a point in time."""
-        return Point(sample.at, *self.add((sample.done, sample.tokens)))
+        return Sample(sample.at, *self.add((sample.done, sample.tokens)))

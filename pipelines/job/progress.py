@@ -18,7 +18,7 @@ from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.reading.count import RowCount
 
-from ..pages.sketches import Point
+from ..pages.sketches import Sample
 from ..words import duration, generated, prompts_per_s, reasons, tokens_per_s
 from .continued import Continued
 from .logs import tell
@@ -49,10 +49,10 @@ class Speed:
         self.total = total
         self.reading = reading
         self.failures = failures
-        self._samples: deque[Point] = deque()
+        self._samples: deque[Sample] = deque()
         self._counts = Continued()
 
-    def add(self, sample: Point) -> None:
+    def add(self, sample: Sample) -> None:
         """Add the latest counts of the manager, and drop the samples that are too old."""
         sample = self._counts.point(sample)
         self._samples.append(sample)
@@ -106,7 +106,7 @@ def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
         return f"loading {loading[0]}"
     if found is None:
         return f"{_READING}{source}" if (source := speed.reading()) else "starting"
-    speed.add(Point(now, found.finished + found.failed, found.generated_tokens))
+    speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
     return speed.line(waits=status is not None and not any(model.outstanding for model in status.models))
 
 

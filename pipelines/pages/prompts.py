@@ -6,13 +6,14 @@ no id in an output makes anything else be read. Other ids take a pass over the i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from apache_beam.io.filesystems import BeamIOError
 
-from millrace.model_manager.wire.errors import MillraceError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.files.formats import input_format
@@ -70,7 +71,8 @@ class _Search:
         """Of a line, or of a file that is read whole."""
         path, mark, place = identity.rpartition(LINE_MARK)
         if mark and place.isdecimal() and path in self._files and self._format(path) in ("jsonl", "text"):
-            return _prompt(find_row(Position.parse(identity), self._source.shape, self._source.named_format))
+            with contextlib.suppress(ConfigError):  # no row begins there
+                return _prompt(find_row(Position.parse(identity), self._source.shape, self._source.named_format))
         if identity in self._files and self._format(identity) == "file":
             return next(filter(None, map(_prompt, read_range(FileRange(identity, "file"), self._source.shape))), None)
         return None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, ModelStatus
 
-from ...pages.sketches import Point, Series
+from ...pages.sketches import Sample, Series
 from ..continued import Continued
 
 ReadStatus = Callable[[], Status | None]
@@ -92,7 +92,7 @@ class Recorder:
             return
         for job in status.jobs:
             if job.job == self._job:
-                point = Point(time.monotonic(), job.finished + job.failed, job.generated_tokens)
+                point = Sample(time.monotonic(), job.finished + job.failed, job.generated_tokens)
                 self.series.add(self._counts.point(point))
             elif jobs[job.job] > self._others.get(job.job, 0):
                 self.is_shared = True

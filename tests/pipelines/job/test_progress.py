@@ -10,7 +10,6 @@ from rich.console import Console
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
 from millrace.pipelines.job.progress import Speed, describe, shown_progress
-from millrace.pipelines.words import duration
 from millrace.transforms.reading.count import RowCount
 from millrace.transforms.streams.readers import ReaderDoFn, tell_reading, when_reading
 from millrace.transforms.streams.watch import Look
@@ -80,8 +79,16 @@ def test_the_line_has_done_and_total_speeds_and_time_left() -> None:
     speed = Speed(RowCount(500, True))
     describe(status(job(0)), "j", speed, 10.0)
     line = describe(status(job(19, 1, tokens=3000)), "j", speed, 12.0)
-    assert line == "20 / 500   10.0 prompts/s   1,500 tokens/s   0:48 left"
+    assert line == "20 / 500   3,000 generated   10.0 prompts/s   1,500 tokens/s   0:48 left"
     assert speed.fraction() == 0.04
+
+
+def test_rows_that_failed_are_told_with_their_commonest_reasons() -> None:
+    failures = {"InvalidRequest": 12, "PromptTooLong": 3}
+    speed = Speed(RowCount(500, True), failures=lambda: failures)
+    assert describe(status(job(0)), "j", speed, 0.0) == "0 / 500   15 failed: 12 InvalidRequest, 3 PromptTooLong"
+    line = describe(status(job(5, 15)), "j", speed, 2.0)
+    assert line == "20 / 500   10.0 prompts/s   0:48 left   15 failed: 12 InvalidRequest, 3 PromptTooLong"
 
 
 def test_an_estimated_total_says_so() -> None:
@@ -101,7 +108,7 @@ def test_counts_go_on_where_another_manager_begins_at_none() -> None:
     speed = Speed(RowCount(100, True))
     describe(status(job(20, tokens=40)), "j", speed, 0.0)
     line = describe(status(job(5, tokens=10)), "j", speed, 1.0)
-    assert line.startswith("25 / 100   5.0 prompts/s   10 tokens/s")
+    assert line.startswith("25 / 100   50 generated   5.0 prompts/s   10 tokens/s")
 
 
 def test_nothing_is_assumed_without_a_total() -> None:
@@ -117,11 +124,6 @@ def test_a_stream_that_has_done_all_there_is_says_that_it_waits() -> None:
     assert set(lines[20:]) == {"3 done, waiting for more"}
     busy = describe(status(job(3), outstanding=1), "j", speed, 60.0)
     assert busy == "3   0.0 prompts/s"
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
-def test_durations(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
 
 
 @pytest.mark.parametrize("terminal", [True, False])

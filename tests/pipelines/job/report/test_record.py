@@ -1,0 +1,55 @@
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
+from millrace.pipelines.job.report.content import engine_facts, over_time
+from millrace.pipelines.job.report.record import Recorder
+
+
+def status(stats: EngineStats, *jobs: JobStatus, restarts: int = 0, model: str = "m") -> Status:
+    models = [ModelStatus(f"key of {model}", model, "ready", [1], 1, restarts, 0, None, stats)]
+    return Status(pid=1, uptime=1.0, models=models, jobs=list(jobs), processes=[])
+
+
+def recorded(*found: Status | None) -> Recorder:
+    looks = iter(found)
+    recorder = Recorder("j", lambda name: name == "m", lambda: next(looks))
+    for _ in found:
+        recorder.read()
+    return recorder
+
+
+def test_what_an_engine_did_before_the_job_is_not_the_jobs() -> None:
+    recorder = recorded(
+        status(EngineStats(steps=100, preemptions=7, prompt_tokens=1000, cached_tokens=900), restarts=2),
+        status(EngineStats(steps=150, preemptions=8, prompt_tokens=1200, cached_tokens=950), restarts=2),
+    )
+    told = dict(engine_facts(recorder))
+    assert (told["steps"], told["preemptions"], told["restarts"]) == ("50", "1", "0")
+    assert told["prompt tokens from the prefix cache"] == "50 of 200 (25 %)"
+    assert told["drafted tokens that were right"] == "none drafted"
+
+
+def test_counts_go_on_where_an_engine_is_started_again() -> None:
+    recorder = recorded(
+        None,
+        status(EngineStats(steps=10, drafted_tokens=8, accepted_tokens=4)),
+        status(EngineStats(steps=3, drafted_tokens=2, accepted_tokens=2), restarts=1),
+    )
+    told = dict(engine_facts(recorder))
+    assert (told["steps"], told["restarts"]) == ("13", "1")
+    assert told["drafted tokens that were right"] == "6 of 10 (60 %)"
+
+
+def test_another_models_engine_is_left_out_and_another_jobs_requests_are_told() -> None:
+    recorder = recorded(
+        status(EngineStats(steps=5), JobStatus("other", finished=3)),
+        status(EngineStats(steps=9), JobStatus("other", finished=3), model="another"),
+    )
+    assert not recorder.is_shared
+    recorder = recorded(None, status(EngineStats(steps=9), JobStatus("other", finished=1), JobStatus("j", finished=1)))
+    assert recorder.is_shared
+
+
+def test_nothing_is_made_up_where_nobody_looked() -> None:
+    assert over_time(None, "the workers were elsewhere").unknown == "not known here: the workers were elsewhere"
+    assert engine_facts(recorded(None)) == []
+    assert over_time(recorded(None), "").unknown == "the job was too short for a plot"

@@ -1,0 +1,39 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.pipelines.pages.texts import as_text, clipped, harmless
+from tests.pipelines.pages.hostile import TEXTS
+
+
+@given(st.text(st.characters(codec=None)))
+def test_a_harmless_text_is_as_long_as_the_given_one_and_can_be_encoded(text: str) -> None:
+    found = harmless(text)
+    assert len(found) == len(text), "spans of a document stay where they are"
+    found.encode()
+    assert not set(found) & {chr(code) for code in (*range(9), 11, 12, 13, *range(14, 32), 0x7F, 0x202E)}
+    assert harmless(found) == found
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_is_harmless_stays(text: str) -> None:
+    kept = "".join(each for each in text if each.isprintable() or each in "\n\t")
+    assert kept.replace("�", "") in harmless(text) or set(harmless(text)) - set(text)
+
+
+def test_a_long_value_is_clipped_and_says_so() -> None:
+    assert clipped("x" * 10_000_000, 10) == ("x" * 10, 9_999_990)
+    assert clipped("xyz", 10) == ("xyz", 0)
+
+
+def test_values_are_shown_as_json_and_null_as_nothing() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    assert [as_text(value) for value in ({"a": "ü"}, [1, None], None, 2.5, "as it is")] == [
+        '{"a": "ü"}',
+        "[1, null]",
+        "",
+        "2.5",
+        "as it is",
+    ]
+    assert as_text(circle) == "[[...]]"
