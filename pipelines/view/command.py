@@ -12,7 +12,7 @@ from typing import get_args
 
 from apache_beam.io.filesystems import BeamIOError
 
-from millrace.model_manager.wire.errors import ConfigError, counted
+from millrace.model_manager.wire.errors import ConfigError, MillraceError, counted
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.files.file_systems import create, match
 from millrace.transforms.files.formats import NamedFormat
@@ -130,8 +130,8 @@ def _write(look: Look, path: str, rows: int) -> None:
     try:
         with create(path) as stream:
             stream.write(_html(shown, form=False).encode("utf-8", "replace"))
-    except OSError as error:
-        raise ConfigError(f"--output {path}: cannot be written: {error.strerror or error}") from None
+    except (OSError, ValueError, MillraceError) as error:
+        raise ConfigError(f"--output {path}: cannot be written: {error}") from None
     print(f"{shown.said}: {path}")
 
 

@@ -1,0 +1,48 @@
+"""Outputs to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.transforms.writing.output_rows import PARQUET_SCHEMA
+
+
+def row(number: int) -> dict[str, Any]:
+    """A completion; every tenth was cut, every hundredth failed."""
+    ended = "error" if number % 100 == 99 else "length" if number % 10 == 9 else "stop"
+    return {
+        "id": f"r{number}",
+        "text": f"answer {number}",
+        "finish_reason": ended,
+        "usage": {"prompt_tokens": 5, "cached_tokens": 0, "completion_tokens": 3},
+        "model": "m",
+        "columns": {},
+        **({"error": {"kind": "EngineKiller", "message": "died"}} if ended == "error" else {}),
+    }
+
+
+def lines(folder: Path, count: int, name: str = "out") -> Path:
+    """As JSON lines."""
+    path = folder / f"{name}-00000-of-00001.jsonl"
+    path.write_text("".join(json.dumps(row(number)) + "\n" for number in range(count)))
+    return path
+
+
+def parquet(folder: Path, count: int) -> Path:
+    """As Parquet, in row groups as jobs write them; made group by group."""
+    path = folder / "out-00000-of-00001.parquet"
+    with pq.ParquetWriter(path, PARQUET_SCHEMA, compression="zstd") as writer:
+        for group in _groups(count):
+            writer.write_table(pa.Table.from_pylist([row(number) | {"columns": "{}"} for number in group], PARQUET_SCHEMA))
+    return path
+
+
+def _groups(count: int) -> Iterator[range]:
+    for start in range(0, count, 10_000):
+        yield range(start, min(start + 10_000, count))

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.pipelines.pages.prompts import Input
+from millrace.pipelines.view.looks import PAGE, Filter, Look
+from tests.json_lines import write_rows
+from tests.pipelines.view.outputs import lines, parquet
+
+
+def ids(look: Look, query: str) -> list[str]:
+    return [row.id.text for row in look.page(query).rows]
+
+
+@pytest.mark.parametrize("make", [lines, parquet])
+def test_pages_hold_all_rows_once(tmp_path: Path, make: type) -> None:
+    look = Look("out", [str(make(tmp_path, 120))], None)
+    assert [len(ids(look, f"page={page}")) for page in (1, 2, 3)] == [PAGE, PAGE, 20]
+    assert [name for page in (1, 2, 3) for name in ids(look, f"page={page}")] == [f"r{n}" for n in range(120)]
+    last = look.page("page=3")
+    assert last.page_said == "101 to 120 of 120 rows"
+    assert dict(last.pages) == {"first": "?page=1", "previous": "?page=2", "next": "", "last": ""}
+
+
+@pytest.mark.parametrize("query", ["page=0", "page=", "page=-3", "page=x", "page=99999999999999999999", "a=1&a=2", "%00"])
+def test_an_odd_address_is_a_page_too(tmp_path: Path, query: str) -> None:
+    look = Look("out", [str(lines(tmp_path, 60))], None)
+    assert len(look.page(query).rows) in (PAGE, 10)
+
+
+def test_filters_find_rows_wherever_they_are(tmp_path: Path) -> None:
+    look = Look("out", [str(lines(tmp_path, 1000))], None)
+    assert ids(look, "failed=1") == [f"r{n}" for n in range(99, 1000, 100)]
+    cut = look.page("kind=length&page=2")
+    assert [row.id.text for row in cut.rows] == [f"r{n}" for n in range(9, 1000, 10) if n % 100 != 99][PAGE:]
+    assert cut.page_said == "51 to 90 of 90 that fit, of 1,000 rows"
+    assert dict(cut.pages)["first"] == "?kind=length&page=1"
+    assert look.page("kind=length&failed=1").rows == []
+    assert look.page("below=50").rows == []
+    assert set(look.page("").kinds) == {"stop", "length", "EngineKiller"}
+
+
+def test_rows_of_low_confidence_are_found(tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "x": 1, "confidences": {"x": -n / 10}, "spans": {}} for n in range(30)]
+    look = Look("out", [str(write_rows(tmp_path / "a.jsonl", rows))], None)
+    assert ids(look, "below=20") == [f"r{n}" for n in range(17, 30)]
+    assert look.page("").with_confidence
+
+
+def test_prompts_stand_beside_their_answers(tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "p.jsonl", ({"id": f"r{n}", "prompt": f"question {n}"} for n in range(120)))
+    look = Look("out", [str(lines(tmp_path, 120))], Input([str(prompts)]))
+    assert [row.prompt[0].text for row in look.page("page=3").rows] == [f"question {n}" for n in range(100, 120)]
+
+
+def test_an_output_without_rows_is_one_empty_page(tmp_path: Path) -> None:
+    page = Look("out", [str(lines(tmp_path, 0))], None).page("page=7")
+    assert (page.rows, page.page_said) == ([], "0 of 0 rows")
+
+
+@given(st.builds(Filter, st.text(max_size=9), st.booleans(), st.none() | st.integers(0, 100)), st.integers(1, 10**9))
+def test_an_address_says_what_the_filter_is(chosen: Filter, page: int) -> None:
+    assert Filter.parse(chosen.query(page).removeprefix("?")) == (chosen, page)
