@@ -10,8 +10,9 @@ import contextlib
 import csv
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
 from typing import Any, BinaryIO, Protocol
 
 import msgspec
@@ -52,6 +53,9 @@ class RowFile(Protocol):
 
     def read(self, start: int, count: int) -> list[Row]:
         """Whole rows."""
+
+    def at(self, numbers: Sequence[int]) -> list[Row]:
+        """The whole rows of these numbers, which are in order."""
 
 
 def row_file(path: str) -> RowFile:
@@ -100,6 +104,10 @@ class LineRows:
         with open_file(self.path) as stream:
             lines = _filled(read_lines(stream, first, limit=_MOST_BYTES))
             return [_decoded(line, dict) for line in islice(lines, start % _EVERY, start % _EVERY + count)]
+
+    def at(self, numbers: Sequence[int]) -> list[Row]:
+        """Each from its nearest mark on."""
+        return [row for number in numbers for row in self.read(number, 1)]
 
     def _lines(self) -> Iterator[Line]:
         """All of them; takes the marks on the way."""
@@ -166,6 +174,28 @@ class ParquetRows:
                 group += 1
         return found
 
+    def at(self, numbers: Sequence[int]) -> list[Row]:
+        """A pass over each row group that has some."""
+        found: list[Row] = []
+        with open_file(self.path) as stream:
+            file = pq.ParquetFile(stream, pre_buffer=False)
+            for group, of_group in groupby(numbers, partial(bisect_right, self._ends)):
+                if group < len(self._ends):
+                    before = self._ends[group - 1] if group else 0
+                    found += self._picked(file, group, [number - before for number in of_group])
+        return found
+
+    def _picked(self, file: pq.ParquetFile, group: int, numbers: Sequence[int]) -> list[Row]:
+        found: list[Row] = []
+        first = 0
+        for batch in file.iter_batches(batch_size=_BATCH, row_groups=[group]):
+            inside = [number - first for number in numbers if first <= number < first + batch.num_rows]
+            found += plain_rows(batch.take(inside)) if inside else ()
+            first += batch.num_rows
+            if first > numbers[-1]:
+                break
+        return found
+
     def _of_group(self, file: pq.ParquetFile, group: int, skip: int, count: int) -> list[Row]:
         found: list[Row] = []
         for batch in file.iter_batches(batch_size=_BATCH, row_groups=[group]):
@@ -219,6 +249,10 @@ class CsvRows:
             stream.seek(self._marks[mark])
             records = _records(_Counting(stream))
             return [self._row(record) for record in islice(records, start % _EVERY, start % _EVERY + count)]
+
+    def at(self, numbers: Sequence[int]) -> list[Row]:
+        """Each from its nearest mark on."""
+        return [row for number in numbers for row in self.read(number, 1)]
 
     def _row(self, record: list[str]) -> Row:
         row = dict(zip(self._header, record, strict=False))

@@ -6,6 +6,7 @@
 <output>.dead_letters-00000-of-00001.jsonl            rows without a completion; no file when nothing failed
 <output>.tmp/…                                        files of a job that runs, or was interrupted
 <output>.tmp/superseded.json                          the files that a run with --overwrite will replace
+<output>.report.html                                  what the job came to, for people (pipelines/job/report/)
 .millrace/<name>.settings.json                        the settings that made the rows (places/provenance.py)
 .millrace/<name>.claim                                which job writes them, while it runs (places/claims.py)
 """

@@ -65,7 +65,14 @@ def test_rows_of_several_files_are_one_table(tmp_path: Path) -> None:
     table = Table(paths)
     assert table.count() == 8
     assert [row["id"] for row in table.read(1, 4)] == ["r1", "r2", "r0", "r1"]
-    assert [row["id"] for row in table.at([7, 0])] == ["r4", "r0"]
+    assert [row["id"] for row in table.at([0, 2, 3, 7, 8])] == ["r0", "r2", "r0", "r4"]
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "parquet", "csv"])
+def test_single_rows_are_picked(tmp_path: Path, extension: str) -> None:
+    file = row_file(str(written(tmp_path, extension, 1000)))
+    numbers = [0, 1, 127, 128, 500, 999, 1000]
+    assert [row["id"] for row in file.at(numbers)] == [f"r{number}" for number in numbers[:-1]]
 
 
 def test_a_line_that_is_no_row_is_shown_as_one(tmp_path: Path) -> None:
