@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from .texts import harmless
+
 COLUMNS = (
     *("id", "finish_reason", "usage", "timings", "confidences", "probabilities", "labels", "prompt_hash"),
     *("error", "reason", "response", "custom_id"),
@@ -16,6 +18,8 @@ COLUMNS = (
 Light = msgspec.defstruct(
     "Light", [(name, Any, None) for name in COLUMNS], module=__name__
 )  # everything else in a line is skipped
+_KIND = 60
+"""Characters of a kind of ending: classes of errors and finish reasons are shorter."""
 UNREADABLE = "unreadable"
 """What a row that is no row counts as."""
 
@@ -35,6 +39,11 @@ class Facts(NamedTuple):
     """Seconds."""
     confidence: float | None = None
     """The lowest probability of the row's values, 0 to 1."""
+
+    @property
+    def kind(self) -> str:
+        """`ended` as pages and filters name it."""
+        return harmless(self.ended[:_KIND])
 
 
 def facts_of(row: Mapping[str, Any]) -> Facts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace.transforms.writing.typed_rows import own_columns
@@ -64,14 +64,9 @@ class ShownRow:
     """Empty where it is not known."""
     prompt_dropped: int
     answer: Clipped
-    fields: Sequence[Field] = field(default_factory=tuple)
+    fields: Sequence[Field] = ()
     why: Clipped = Clipped("")
     """Why it failed."""
-
-    @property
-    def kind(self) -> str:
-        """The error's class or the finish reason, as filters name it."""
-        return harmless(self.facts.ended[:60])
 
 
 def shown_row(row: Mapping[str, Any], prompt: Clipped | None = None) -> ShownRow:

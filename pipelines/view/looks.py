@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from millrace.model_manager.wire.errors import counted
@@ -66,7 +67,7 @@ class Filter:
     def fits(self, facts: Facts) -> bool:
         """Whether a row is shown."""
         return (
-            (not self.kind or harmless(facts.ended[:60]) == self.kind)
+            (not self.kind or facts.kind == self.kind)
             and (not self.failed or facts.failed)
             and (self.below is None or (facts.confidence is not None and facts.confidence * 100 < self.below))
         )
@@ -138,7 +139,7 @@ class Look:
         said = f"the first {counted(len(found), 'row')} of {number(self.count())}"
         return Page(**{**self._head(Filter()), "said": said}, rows=shown)
 
-    def _head(self, chosen: Filter) -> dict[str, object]:
+    def _head(self, chosen: Filter) -> dict[str, Any]:
         files = self._paths[0] if len(self._paths) == 1 else f"{counted(len(self._paths), 'file')}, {self._paths[0]} …"
         return {
             "title": self._title,
@@ -170,7 +171,7 @@ class Look:
 
     def _notice(self, facts: Facts) -> None:
         if len(self._kinds) < MOST_KINDS:
-            self._kinds[harmless(facts.ended[:60])] = None
+            self._kinds[facts.kind] = None
         self._with_confidence = self._with_confidence or facts.confidence is not None
 
 

@@ -19,7 +19,7 @@ from ...pages.row_files import Row
 from ...pages.shown_rows import ShownRow, shown_row
 from ...pages.sketches import Histogram, rates
 from ...pages.table import Digest, Table
-from ...pages.texts import Clipped, clipped, harmless
+from ...pages.texts import Clipped, clipped
 from ...words import duration
 from .record import Recorder
 
@@ -95,7 +95,7 @@ class Report:
     @property
     def kinds(self) -> list[str]:
         """The sample's finish reasons and classes of errors."""
-        return sorted({row.kind for row in self.rows})
+        return sorted({row.facts.kind for row in self.rows})
 
     @property
     def with_confidence(self) -> bool:
@@ -186,7 +186,7 @@ def failures_of(letters: Table | None, counted: dict[str, int]) -> tuple[list[Fa
     found: dict[str, Failure] = {}
     rows = Counter[str]()
     for row in letters.scan() if letters else ():
-        error = harmless(facts_of(row).ended[:60])
+        error = facts_of(row).kind
         rows[error] += 1
         failure = found.setdefault(error, Failure(error, 0)) if len(found) < _CLASSES else found.get(error)
         if failure is not None and len(failure.examples) < _EXAMPLES:

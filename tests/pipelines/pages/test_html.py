@@ -32,7 +32,7 @@ def chromium() -> Iterator[Browser]:
 
 def html(rows: list[tuple[dict[str, Any], str]]) -> str:
     shown = [shown_row(row, Clipped(prompt)) for row, prompt in rows]
-    view = Page("a title", "said", sorted({row.kind for row in shown}), Filter(), True, shown)
+    view = Page("a title", "said", sorted({row.facts.kind for row in shown}), Filter(), True, shown)
     return page("rows.html", view=view, title=view.title, policy=policy())
 
 

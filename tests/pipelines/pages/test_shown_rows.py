@@ -77,5 +77,5 @@ def test_labels_are_shown_with_their_probabilities_the_documents_own_first() -> 
 
 def test_a_dead_letter_shows_its_row_and_why() -> None:
     found = shown_row({"id": "a", "error": "InvalidRequest", "reason": "no prompt", "row": {"x": "<b>"}})
-    assert (found.why.text, found.kind) == ("no prompt", "InvalidRequest")
+    assert (found.why.text, found.facts.kind) == ("no prompt", "InvalidRequest")
     assert found.prompt[0].text == '{"x": "<b>"}'
