@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     @property
     def kind(self) -> str:
         """`ended` as pages and filters name it."""
-        return harmless(self.ended[:_KIND])
+        return " ".join(harmless(self.ended[:_KIND]).split())
 
 
 def facts_of(row: Mapping[str, Any]) -> Facts:

@@ -95,11 +95,7 @@ class _Search:
                     return
 
     def _rows(self, most: int) -> Iterator[Prompt]:
-        parts = (
-            part
-            for file in self._files.values()
-            for part in split_file(file, self._source.named_format)
-        )
+        parts = (part for file in self._files.values() for part in split_file(file, self._source.named_format))
         rows = (row for part in parts for row in read_range(part, self._source.shape))
         for number, row in enumerate(rows):
             if number >= most:

@@ -1,7 +1,7 @@
 """Files of results, read by need: all rows in passing, or some from a number on, with memory that does not grow.
 
-Of each file a mark is kept for every 256 rows, or the row groups of Parquet. A row that cannot be read is an object that
-says why, under UNREADABLE.
+Of each file a mark is kept for every 256 rows, or the row groups of Parquet. A row that cannot be read is an object
+that says why, under UNREADABLE.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A written row, and the prompt it answers, as a page shows them: clipped texts, fields with their spans, marks.
 
-    completion   prompt │ text           score, embed   prompt │ what was found, in a line
-    extract      document with its spans marked by field │ fields, their values and how sure the model was
-    classify     document │ each label and its probability
+completion   prompt │ text           score, embed   prompt │ what was found, in a line
+extract      document with its spans marked by field │ fields, their values and how sure the model was
+classify     document │ each label and its probability
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from millrace.transforms.writing.typed_rows import own_columns
 
 from .facts import UNREADABLE, Facts, facts_of, probability
-from .texts import MOST_OF_DOCUMENT, Clipped, as_text, clipped, harmless
+from .texts import MOST_OF_DOCUMENT, NOTHING, Clipped, as_text, clipped, harmless
 
 COLOURS = 8
 """Colours of fields; the ninth field has that of the first."""
@@ -65,7 +65,7 @@ class ShownRow:
     prompt_dropped: int
     answer: Clipped
     fields: Sequence[Field] = ()
-    why: Clipped = Clipped("")
+    why: Clipped = NOTHING
     """Why it failed."""
 
 
@@ -96,7 +96,7 @@ def _own_prompt(row: Mapping[str, Any], facts: Facts) -> str:
 
 def _why(row: Mapping[str, Any], facts: Facts) -> Clipped:
     if not facts.failed:
-        return Clipped("")
+        return NOTHING
     error = row.get("error")
     said = error.get("message") if isinstance(error, Mapping) else row.get("reason", row.get(UNREADABLE))
     return clipped(said)

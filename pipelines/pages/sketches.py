@@ -163,7 +163,11 @@ def rates(points: Iterable[Sample], most: int = 120) -> list[tuple[float, float,
             seconds = point.at - last.at
             if seconds > 0:
                 found.append(
-                    (point.at - points[0].at, (point.done - last.done) / seconds, (point.tokens - last.tokens) / seconds)
+                    (
+                        point.at - points[0].at,
+                        (point.done - last.done) / seconds,
+                        (point.tokens - last.tokens) / seconds,
+                    )
                 )
                 last = point
     return found

@@ -13,7 +13,9 @@ MOST_SHOWN = 2000
 """Characters of a value."""
 MOST_OF_DOCUMENT = 20_000
 """Characters of a document whose spans are shown."""
-_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
+_HARMFUL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
+)
 """Control characters but tab and line feed, what turns the direction of text around, and halves of characters."""
 _PICTURES = 0x2400
 """Where Unicode has pictures of the control characters."""
@@ -25,6 +27,9 @@ class Clipped(NamedTuple):
     text: str
     dropped: int = 0
     """Characters that are left out behind it."""
+
+
+NOTHING = Clipped("")
 
 
 def clipped(value: Any, most: int = MOST_SHOWN) -> Clipped:

@@ -1,4 +1,4 @@
-"""`millrace view out/rows.parquet`: looks at the rows of outputs in a browser; `--output` writes a page of the first."""
+"""`millrace view out/rows.parquet`: the rows of outputs in a browser; `--output` writes a page of the first."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ def _write(look: Look, path: str, rows: int) -> None:
 
 def _serve(look: Look, flags: argparse.Namespace) -> None:
     ended = end_signal()
-    with served(lambda query: _html(look.page(query), form=True), flags.port) as address, contextlib.ExitStack() as stack:
+    with (
+        served(lambda query: _html(look.page(query), form=True), flags.port) as address,
+        contextlib.ExitStack() as stack,
+    ):
         print(f"{counted(look.count(), 'row')} at {address} (Ctrl-C ends it)", flush=True)
         if not flags.no_browser:
             stack.enter_context(_opened(address))

@@ -29,12 +29,14 @@ Answer = Callable[[str], str]
 
 @contextmanager
 def served(answer: Answer, port: int = 0) -> Iterator[str]:
-    """While the block runs, pages are served; yields their address. Raises ConfigError for a port that cannot be had."""
+    """While the block runs, serve pages; yields their address. Raises ConfigError for a port that cannot be had."""
     token = secrets.token_urlsafe(24)
     try:
         server = _Server((_HOST, port), _Handler)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--port {port}: cannot be listened on: {error}; takes another one, or 0 for a free one") from None
+        raise ConfigError(
+            f"--port {port}: cannot be listened on: {error}; takes another one, or 0 for a free one"
+        ) from None
     server.answer, server.path = answer, f"/{token}/"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="view", daemon=True)
     thread.start()
@@ -77,7 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(HTTPStatus.OK, page, "text/html")
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        """The same, without the page."""
+        self.do_GET()
 
     def _is_for_us(self) -> bool:
         port = self.server.server_port
@@ -105,5 +109,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Not which Python this is."""
         return "millrace"
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the library)
         """Nothing: an address in a log would have the token in it."""

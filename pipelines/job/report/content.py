@@ -70,6 +70,9 @@ class Chosen(NamedTuple):
     """Per cent."""
 
 
+NOTHING_CHOSEN = Chosen()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """All that the template asks for."""
@@ -90,7 +93,7 @@ class Report:
     sample_title: str
     sample_note: str
     settings: Sequence[tuple[str, str]]
-    chosen: Chosen = Chosen()
+    chosen: Chosen = NOTHING_CHOSEN
 
     @property
     def kinds(self) -> list[str]:
@@ -206,4 +209,3 @@ def sample_of(rows: Sequence[Row], letters: Sequence[Row], source: Input | None)
     missing = sum(not row.prompt for row in shown)
     why = f"{missing:,} of these prompts were not found again in the input" if missing else ""
     return shown + [shown_row(row) for row in letters], why
-

@@ -1,8 +1,8 @@
 """When a job's report is made, and that nothing of it can make the job fail: what goes wrong is one warning.
 
-    with reported(options) as report:       a job that ends by an error, or by Ctrl-C, is reported as such
-        …run, with report.recorder looking at the manager…
-        outcome = report.finished(outcome)  outcome.report names the file
+with reported(options) as report:       a job that ends by an error, or by Ctrl-C, is reported as such
+…run, with report.recorder looking at the manager…
+outcome = report.finished(outcome)  outcome.report names the file
 """
 
 from __future__ import annotations
@@ -183,7 +183,11 @@ class JobReport:
             return f"not known here: {self._elsewhere()}"
         if not engine_facts(self.recorder):
             return "the manager told nothing of the engine while the job ran"
-        shared = "Another job used the engine at the same time: these counts are of both. " if self.recorder.is_shared else ""
+        shared = (
+            "Another job used the engine at the same time: these counts are of both. "
+            if self.recorder.is_shared
+            else ""
+        )
         return f"{shared}As the manager told when it was last asked."
 
 

@@ -1,7 +1,7 @@
 """What the manager says while a job runs, kept for its report: progress over time, and what the engines did.
 
-It looks when progress looks: `read` stands in the place of a reader of the manager's status. A job that shows no progress
-has a thread of its own for it.
+It looks when progress looks: `read` stands in the place of a reader of the manager's status. A job that shows no
+progress has a thread of its own for it.
 """
 
 from __future__ import annotations

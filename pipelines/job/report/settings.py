@@ -1,4 +1,4 @@
-"""What ran: the settings of a job that are not the defaults, the versions, and what its time costs. No secret is told."""
+"""What ran: settings of a job that are not the defaults, versions, and what its time costs. No secret is told."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def _settings(options: JobOptions) -> Iterator[tuple[str, Any]]:
     yield "job", options.job
 
 
-def _others(settings: msgspec.Struct, defaults: msgspec.Struct, leave_out: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _others(
+    settings: msgspec.Struct, defaults: msgspec.Struct, leave_out: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Any]]:
     """What differs from the defaults."""
     for name in settings.__struct_fields__:
         value = getattr(settings, name)

@@ -8,7 +8,7 @@ TEXTS = [
     "</style><style>*{display:none}</style>",
     "-->]]></textarea></title><iframe src='https://example.invalid/'></iframe>",
     "{{ 7 * 7 }}{% for x in y %}",
-    "\" onmouseover=\"alert(3)\" x='",
+    '" onmouseover="alert(3)" x=\'',
     "&lt;b&gt; &amp; &#x3c;script&#x3e; &nbsp;",
     "javascript:alert(4)",
     "null \x00 bell \x07 escape \x1b[31m delete \x7f next line \x85",

@@ -29,7 +29,10 @@ ANYTHING = st.recursive(
             },
             Facts(False, "stop", None, None, 2),
         ),
-        ({"probabilities": {"a": 0.25, "b": 0.75}, "labels": ["b"], "usage": {}}, Facts(False, "stop", confidence=0.75)),
+        (
+            {"probabilities": {"a": 0.25, "b": 0.75}, "labels": ["b"], "usage": {}},
+            Facts(False, "stop", confidence=0.75),
+        ),
     ],
 )
 def test_a_row_of_each_kind(row: dict[str, Any], facts: Facts) -> None:

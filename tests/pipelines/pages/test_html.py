@@ -21,7 +21,8 @@ from tests.pipelines.pages.opened import address_of, browser, opened
 
 TEXT = st.sampled_from(TEXTS) | st.text(st.characters(codec=None), max_size=40)
 VALUE = """nodes => nodes.map(node => [...node.childNodes]
-    .filter(child => !(child.classList && child.classList.contains("dropped"))).map(child => child.textContent).join(""))"""
+    .filter(child => !(child.classList && child.classList.contains("dropped")))
+    .map(child => child.textContent).join(""))"""
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace import Prompt
 from millrace.pipelines.pages.prompts import Input, find_prompts
 from millrace.transforms.elements.prompt_rows import RowShape
 from tests.json_lines import write_rows
@@ -35,8 +36,6 @@ def test_a_prompt_is_found_by_an_id_of_its_own(tmp_path: Path, extension: str) -
 def test_rows_of_one_id_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     rows = [{"id": "a", "prompt": "one"}, {"id": "a", "prompt": "two"}]
     path = write_rows(tmp_path / "p.jsonl", rows)
-    from millrace import Prompt
-
     hashes = [Prompt(text=row["prompt"]).prompt_hash for row in rows]
     found = find_prompts(Input([str(path)]), [("a", each) for each in hashes])
     assert [found["a", each].text for each in hashes] == ["one", "two"]

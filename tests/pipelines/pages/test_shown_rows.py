@@ -25,8 +25,10 @@ def extracted(spans: dict[str, Any], document: str = DOCUMENT) -> ShownRow:
 
 
 def test_spans_are_marked_where_they_are_and_have_the_colours_of_their_fields() -> None:
-    at = {name: {"start": DOCUMENT.index(text), "end": DOCUMENT.index(text) + len(text)} for name, text in
-          (("number", "A-7"), ("lines[0].item", "lamps"), ("lines[1].item", "chairs"))}
+    at = {
+        name: {"start": DOCUMENT.index(text), "end": DOCUMENT.index(text) + len(text)}
+        for name, text in (("number", "A-7"), ("lines[0].item", "lamps"), ("lines[1].item", "chairs"))
+    }
     found = extracted(at)
     assert "".join(piece.text for piece in found.prompt) == DOCUMENT
     marked = {piece.path: (piece.text, piece.level) for piece in found.prompt if piece.field is not None}
@@ -42,7 +44,9 @@ def test_spans_are_marked_where_they_are_and_have_the_colours_of_their_fields() 
 
 @given(
     st.text(st.characters(codec=None), max_size=60),
-    st.dictionaries(st.text(max_size=4), st.fixed_dictionaries({"start": st.integers(-2, 70), "end": st.integers(-2, 70)})),
+    st.dictionaries(
+        st.text(max_size=4), st.fixed_dictionaries({"start": st.integers(-2, 70), "end": st.integers(-2, 70)})
+    ),
 )
 def test_whatever_spans_say_the_document_is_whole(document: str, spans: dict[str, Any]) -> None:
     found = extracted(spans, document)

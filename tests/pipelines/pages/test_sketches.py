@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ def test_every_number_lies_in_a_bar_and_none_is_lost(numbers: list[int]) -> None
     bars = counted.bars()
     assert sum(bar.count for bar in bars) == counted.count == len(numbers)
     assert (counted.total, counted.least, counted.most) == (sum(numbers), min(numbers), max(numbers))
-    assert all(before.high == after.low for before, after in zip(bars, bars[1:], strict=False))
+    assert all(before.high == after.low for before, after in pairwise(bars))
     assert bars[0].low <= min(numbers)
     assert bars[-1].high > max(numbers)
     for bar in bars if len(bars) < 40 else ():

@@ -39,7 +39,9 @@ def parquet(folder: Path, count: int) -> Path:
     path = folder / "out-00000-of-00001.parquet"
     with pq.ParquetWriter(path, PARQUET_SCHEMA, compression="zstd") as writer:
         for group in _groups(count):
-            writer.write_table(pa.Table.from_pylist([row(number) | {"columns": "{}"} for number in group], PARQUET_SCHEMA))
+            writer.write_table(
+                pa.Table.from_pylist([row(number) | {"columns": "{}"} for number in group], PARQUET_SCHEMA)
+            )
     return path
 
 

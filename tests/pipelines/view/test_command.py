@@ -20,6 +20,7 @@ from tests.json_lines import write_rows
 from tests.pipelines.pages.opened import address_of, browser, opened
 from tests.pipelines.refusals import Refused
 from tests.pipelines.view.outputs import lines, parquet
+from tests.waiting import eventually
 
 MILLION = 1_000_000
 
@@ -125,15 +126,15 @@ def peak(pid: int) -> float:
 def test_only_this_user_can_read_the_address_that_a_browser_is_given(tmp_path: Path) -> None:
     """Command lines are seen by everyone on the machine."""
     seen = tmp_path / "seen"
-    (tmp_path / "browser").write_text(f'#!/bin/sh\nfile="${{1#file://}}"\nstat -c %a "$(dirname "$file")" > {seen}.new\n'
-                                      f'cat "$file" >> {seen}.new\nmv {seen}.new {seen}\n')
+    (tmp_path / "browser").write_text(
+        f'#!/bin/sh\nfile="${{1#file://}}"\nstat -c %a "$(dirname "$file")" > {seen}.new\n'
+        f'cat "$file" >> {seen}.new\nmv {seen}.new {seen}\n'
+    )
     (tmp_path / "browser").chmod(0o755)
     command = view(str(lines(tmp_path, 3)))[:-1]
     env = os.environ | {"BROWSER": f"{tmp_path}/browser %s"}
     with started(command, stdout=subprocess.PIPE, env=env) as process:
         address = address_in(process)
-        from tests.waiting import eventually
-
         eventually(seen.exists)
         mode, html = seen.read_text().split("\n", 1)
         assert mode == "700"

@@ -24,7 +24,9 @@ def test_pages_hold_all_rows_once(tmp_path: Path, make: type) -> None:
     assert dict(last.pages) == {"first": "?page=1", "previous": "?page=2", "next": "", "last": ""}
 
 
-@pytest.mark.parametrize("query", ["page=0", "page=", "page=-3", "page=x", "page=99999999999999999999", "a=1&a=2", "%00"])
+@pytest.mark.parametrize(
+    "query", ["page=0", "page=", "page=-3", "page=x", "page=99999999999999999999", "a=1&a=2", "%00"]
+)
 def test_an_odd_address_is_a_page_too(tmp_path: Path, query: str) -> None:
     look = Look("out", [str(lines(tmp_path, 60))], None)
     assert len(look.page(query).rows) in (PAGE, 10)

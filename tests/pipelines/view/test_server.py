@@ -17,7 +17,9 @@ def address() -> Iterator[str]:
         yield found
 
 
-def ask(address: str, path: str | None = None, method: str = "GET", host: str | None = None) -> tuple[int, str, dict[str, str]]:
+def ask(
+    address: str, path: str | None = None, method: str = "GET", host: str | None = None
+) -> tuple[int, str, dict[str, str]]:
     parts = urlsplit(address)
     with closing(http.client.HTTPConnection(parts.netloc, timeout=60)) as connection:
         headers = {} if host is None else {"Host": host}

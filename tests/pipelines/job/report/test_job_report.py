@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from tests.pipelines.pages.hostile import TEXTS
 from tests.pipelines.pages.opened import Opened, address_of, browser, opened
 
 ROOT = Path(__file__).parents[4]
+pytestmark = pytest.mark.usefixtures("runtime")
 FAKE = ["--backend", "fake", "--max_tokens", "4", "--linger", "20"]
 
 
@@ -33,7 +35,9 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def prompts(tmp_path: Path) -> str:
     """500 questions with hostile ids and texts among them, one line that is no JSON, and one prompt that is too long."""
-    lines = [json.dumps({"id": f"q{n}", "prompt": TEXTS[n % len(TEXTS)].replace("\ud83d", "") or "x"}) for n in range(60)]
+    lines = [
+        json.dumps({"id": f"q{n}", "prompt": TEXTS[n % len(TEXTS)].replace("\ud83d", "") or "x"}) for n in range(60)
+    ]
     lines += ["not json", json.dumps({"prompt": "word " * 5000}), json.dumps({"prompt": "p", "max_tokens": -1})]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
     return str(tmp_path / "prompts.jsonl")
@@ -52,7 +56,7 @@ def table(found: Opened, heading: str) -> dict[str, str]:
 
 
 def test_a_report_says_what_the_summary_and_the_output_say(
-    runtime: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium: Browser
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium: Browser
 ) -> None:
     assert dispatch(["run", "--input", prompts, "--output", f"{tmp_path}/out/c", *FAKE]) == 0
     said = capsys.readouterr().out
@@ -83,7 +87,7 @@ def test_a_report_says_what_the_summary_and_the_output_say(
         assert found.is_clean(address_of(path))
 
 
-def test_no_report_is_written_where_none_is_wanted(runtime: Path, prompts: str, tmp_path: Path) -> None:
+def test_no_report_is_written_where_none_is_wanted(prompts: str, tmp_path: Path) -> None:
     places = ["run", "--input", prompts, "--quiet", *FAKE]
     assert dispatch([*places, "--output", f"{tmp_path}/out/c", "--no-report"]) == 0
     assert not list(tmp_path.glob("out/*.html"))
@@ -94,7 +98,7 @@ def test_no_report_is_written_where_none_is_wanted(runtime: Path, prompts: str, 
 
 
 def test_a_report_that_cannot_be_written_is_one_warning(
-    runtime: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     flags = ["--report", f"{tmp_path}/file/report.html", *FAKE]
@@ -104,9 +108,7 @@ def test_a_report_that_cannot_be_written_is_one_warning(
     assert "report:  " not in shown.out
 
 
-def test_a_resumed_job_says_so_and_counts_its_own_rows(
-    runtime: Path, prompts: str, tmp_path: Path, chromium: Browser
-) -> None:
+def test_a_resumed_job_says_so_and_counts_its_own_rows(prompts: str, tmp_path: Path, chromium: Browser) -> None:
     flags = ["run", "--input", prompts, "--output", f"{tmp_path}/out/c", "--quiet", *FAKE]
     assert dispatch([*flags, "--limit", "10"]) == 0
     assert dispatch([*flags, "--resume"]) == 0
@@ -121,8 +123,6 @@ def test_a_resumed_job_says_so_and_counts_its_own_rows(
 
 
 def test_an_interrupted_job_reports_what_it_has_written(runtime: Path, tmp_path: Path, chromium: Browser) -> None:
-    import os
-
     rows = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(400))
     prompts = write_rows(tmp_path / "prompts.jsonl", rows)
     command = [*job_command("run", prompts, tmp_path / "out/c"), "--backend=fake", "--max_tokens=20", "--linger=0.5"]
@@ -143,7 +143,7 @@ def test_an_interrupted_job_reports_what_it_has_written(runtime: Path, tmp_path:
         assert found.is_clean(address_of(path))
 
 
-def test_a_job_that_fails_says_why(runtime: Path, tmp_path: Path, chromium: Browser) -> None:
+def test_a_job_that_fails_says_why(tmp_path: Path, chromium: Browser) -> None:
     rows: list[Any] = [{"id": f"p{n}", "prompt": f"question {n}"} for n in range(30)]
     rows += [{"id": "bad", "prompt": "x", "max_tokens": -1}]
     prompts = write_rows(tmp_path / "prompts.jsonl", rows)
@@ -159,7 +159,7 @@ def test_a_job_that_fails_says_why(runtime: Path, tmp_path: Path, chromium: Brow
 
 
 def test_the_cost_is_told_by_prices_and_a_machines_type(
-    runtime: Path, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium: Browser
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium: Browser
 ) -> None:
     prices = ["--prices", str(ROOT / "deploy/dataflow/prices.example.toml"), "--machine_type"]
     places = ["run", "--input", prompts, "--output", f"{tmp_path}/out/c", "--quiet"]
@@ -171,7 +171,9 @@ def test_the_cost_is_told_by_prices_and_a_machines_type(
     assert "machine_hours.my-own" in capsys.readouterr().err
 
 
-def test_a_stream_has_no_report_and_refuses_one(runtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_has_no_report_and_refuses_one(
+    runtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--input", f"watch:{tmp_path}/*.jsonl", "--output", f"{tmp_path}/out/c", "--report", *FAKE]
     assert dispatch(["run", *flags]) == 2
     assert "takes a job that ends" in capsys.readouterr().err
@@ -179,7 +181,7 @@ def test_a_stream_has_no_report_and_refuses_one(runtime: Path, tmp_path: Path, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["rows.parquet", "rows.csv"])
-def test_documents_show_their_spans(runtime: Path, tmp_path: Path, chromium: Browser, output: str) -> None:
+def test_documents_show_their_spans(tmp_path: Path, chromium: Browser, output: str) -> None:
     flags = ["--schema", "examples.documents.rows:Order", "--kv_cache_gib", "0.05", "--linger", "20", "--quiet"]
     source = str(ROOT / "examples/documents/orders/*.txt")
     assert dispatch(["extract", "--input", source, "--output", f"{tmp_path}/out/{output}", *flags]) == 0
@@ -204,7 +206,7 @@ def test_documents_show_their_spans(runtime: Path, tmp_path: Path, chromium: Bro
         assert found.is_clean(address_of(path))
 
 
-def test_labels_show_their_probabilities(runtime: Path, tmp_path: Path, chromium: Browser) -> None:
+def test_labels_show_their_probabilities(tmp_path: Path, chromium: Browser) -> None:
     (tmp_path / "docs").mkdir()
     for number in range(5):
         (tmp_path / f"docs/{number}.txt").write_text(f"review {number} <b>good</b>")
