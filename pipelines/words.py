@@ -16,6 +16,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
+def percent(share: float) -> str:
+    """`87 %`; what is nearly certain keeps a digit more: `99.7 %`."""
+    return f"{100 * share:.1f} %" if 0.99 <= share < 0.9995 else f"{100 * share:.0f} %"
+
+
 def duration(seconds: float) -> str:
     """h:mm:ss, or m:ss."""
     minutes, rest = divmod(round(seconds), 60)

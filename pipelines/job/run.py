@@ -132,7 +132,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console, be
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
-    with reported(options, _read_status) as report:
+    with reported(options, _read_status, before) as report:
         with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console, report.recorder):
             result = pipeline.run()
             result.wait_until_finish()

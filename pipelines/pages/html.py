@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from ..words import duration, number, span
+from ..words import percent
 
 
 def page(template: str, **values: Any) -> str:
@@ -48,7 +48,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, span=span, duration=duration)
+    environment.filters.update(percent=percent)
     return environment
 
 

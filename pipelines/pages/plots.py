@@ -12,6 +12,8 @@ from markupsafe import Markup, escape
 from .sketches import Histogram
 
 _WIDTH, _HEIGHT = 460, 150
+_STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+"""Round numbers that axes end at, up to 10 and in every power of 10."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 12, 26
 
 
@@ -32,11 +34,11 @@ def line_plot(name: str, points: Sequence[tuple[float, float]], time: str) -> Ma
 def bar_plot(name: str, counted: Histogram, unit: str) -> Markup:
     """How many rows have which number of something; the bins grow with the number."""
     bars = counted.bars()
-    top = _rounded(max((bar.count for bar in bars), default=0))
+    top = _rounded(max((bar.rows for bar in bars), default=0))
     width = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
     drawn = Markup("")
     for index, bar in enumerate(bars):
-        height = (_HEIGHT - _TOP - _BOTTOM) * bar.count / top
+        height = (_HEIGHT - _TOP - _BOTTOM) * bar.rows / top
         upto = f"{bar.low:,}" if bar.high == bar.low + 1 else f"{bar.low:,} to {bar.high - 1:,}"
         drawn += Markup(
             '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
@@ -45,7 +47,7 @@ def bar_plot(name: str, counted: Histogram, unit: str) -> Markup:
             _HEIGHT - _BOTTOM - height,
             max(min(width - 1, 40), 0.5),
             height,
-            f"{upto} {unit}: {bar.count:,}",
+            f"{upto} {unit}: {bar.rows:,}",
         )
     told = (
         f"{name}: {counted.least:,} to {counted.most:,} {unit}, on average {counted.mean:,.1f}, "
@@ -91,13 +93,13 @@ def _y(part: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, … that is not below."""
+    """The next round number that is not below."""
     scale = 1.0
     while value > 10 * scale:
         scale *= 10
     while 0 < value <= scale / 10:
         scale /= 10
-    return next((scale * step for step in (1, 2, 5, 10) if scale * step >= value), 10 * scale)
+    return next((scale * step for step in _STEPS if scale * step >= value), 10 * scale)
 
 
 def _number(value: float) -> str:

@@ -21,7 +21,7 @@ class Bar(NamedTuple):
 
     low: int
     high: int
-    count: int
+    rows: int
 
 
 class Histogram:

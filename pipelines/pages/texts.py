@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 MOST_SHOWN = 2000
@@ -39,11 +40,13 @@ def clipped(value: Any, most: int = MOST_SHOWN) -> Clipped:
 
 
 def as_text(value: Any) -> str:
-    """Text as it is, nothing for null, everything else as JSON."""
+    """Text as it is, nothing for null, dates and decimals as they are written, everything else as JSON."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{value.normalize():f}"  # a column has one number of digits for all its values
+    if not isinstance(value, dict | list | tuple | bool | int | float):
+        return str(value)
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, TypeError, RecursionError):  # a circle, or keys of odd types

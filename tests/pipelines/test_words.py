@@ -1,6 +1,6 @@
 import pytest
 
-from millrace.pipelines.words import answered, duration, reasons, span, speeds, tokens_of
+from millrace.pipelines.words import answered, duration, percent, reasons, span, speeds, tokens_of
 
 
 def test_the_four_commonest_reasons_are_told_and_the_rest_is_counted() -> None:
@@ -20,4 +20,5 @@ def test_words_of_counts_and_speeds() -> None:
     assert speeds(10, 1000, 10.0) == ["1.0 prompts/s", "100 tokens/s"]
     assert speeds(10, 0, 10.0) == ["1.0 prompts/s"]
     assert speeds(10, 1000, 0.5) == []
+    assert [percent(share) for share in (0.5, 0.996, 0.99996, 1.0)] == ["50 %", "99.6 %", "100 %", "100 %"]
     assert [span(0.04), span(59.9), span(60)] == ["0.0 s", "59.9 s", "1:00"]

@@ -1,6 +1,6 @@
 """When a job's report is made, and that nothing of it can make the job fail: what goes wrong is one warning.
 
-with reported(options) as report:       a job that ends by an error, or by Ctrl-C, is reported as such
+with reported(…) as report:        a job that ends by an error, or by Ctrl-C, is reported as such
 …run, with report.recorder looking at the manager…
 outcome = report.finished(outcome)  outcome.report names the file
 """
@@ -50,9 +50,12 @@ def check_report(options: JobOptions) -> None:
 
 
 @contextlib.contextmanager
-def reported(options: JobOptions, read: ReadStatus) -> Iterator[JobReport]:
-    """The report of the job that the block runs; it is written at its end, unless the flags say that there is none."""
-    report = JobReport(options, read)
+def reported(options: JobOptions, read: ReadStatus, before: float) -> Iterator[JobReport]:
+    """The report of the job that the block runs; it is written at its end, unless the flags say that there is none.
+
+    `before`: seconds since the command's start.
+    """
+    report = JobReport(options, read, before)
     try:
         yield report
     except BaseException as error:
@@ -63,9 +66,9 @@ def reported(options: JobOptions, read: ReadStatus) -> Iterator[JobReport]:
 class JobReport:
     """Collects what a report needs while a job runs, and writes it."""
 
-    def __init__(self, options: JobOptions, read: ReadStatus) -> None:
+    def __init__(self, options: JobOptions, read: ReadStatus, before: float = 0.0) -> None:
         self._options = options
-        self._began = time.time()
+        self._began = time.time() - before
         self._is_made = False
         self.recorder: Recorder | None = None
         if options.report and runs_here(options.beam, options.runner):
@@ -140,7 +143,7 @@ class JobReport:
             engine_unknown=self._engine_unknown(),
             failures=failures,
             rows=shown,
-            sample_title=_sample_title(digest, len(rows)),
+            sample_title=_sample_title(digest, len(rows), len(letter_rows)),
             sample_note=missing if rows else "no row of the output can be read from here",
             settings=settings_of(options),
         )
@@ -212,10 +215,10 @@ def _as_written(outcome: Outcome, digest: Digest, failures: list[Failure]) -> Ou
     )
 
 
-def _sample_title(digest: Digest, rows: int) -> str:
-    if rows == digest.rows:
-        return "All rows"
-    return f"A sample of {rows:,} rows" + (", those of the lowest confidence among them" if digest.unsure else "")
+def _sample_title(digest: Digest, rows: int, letters: int) -> str:
+    found = "All rows" if rows == digest.rows else f"A sample of {counted(rows, 'row')}"
+    unsure = ", those of the lowest confidence among them" if digest.unsure and rows < digest.rows else ""
+    return found + unsure + (f", and {counted(letters, 'dead letter')}" if letters else "")
 
 
 def _source(options: JobOptions) -> Input | None:

@@ -48,8 +48,8 @@ def _settings(options: JobOptions) -> Iterator[tuple[str, Any]]:
         yield name, "(not shown)" if _SECRET.search(name) else value
     yield from _others(options.sampling, SamplingParams(**options.task.defaults))
     for name, value in msgspec.structs.asdict(options.settings).items():
-        if isinstance(value, str | int | float | list | tuple) and value is not False:
-            yield name, list(value) if isinstance(value, tuple) else value
+        if value is not False and isinstance(value, str | int | float | list | tuple):
+            yield name, value
     yield "limit", options.limit
     yield "resume", "yes" if options.if_exists == "resume" else None
     yield "chat", None if options.chat is None else "always" if options.chat else "never"

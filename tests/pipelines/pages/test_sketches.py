@@ -12,13 +12,13 @@ def test_every_number_lies_in_a_bar_and_none_is_lost(numbers: list[int]) -> None
     for number in numbers:
         counted.add(number)
     bars = counted.bars()
-    assert sum(bar.count for bar in bars) == counted.count == len(numbers)
+    assert sum(bar.rows for bar in bars) == counted.count == len(numbers)
     assert (counted.total, counted.least, counted.most) == (sum(numbers), min(numbers), max(numbers))
     assert all(before.high == after.low for before, after in pairwise(bars))
     assert bars[0].low <= min(numbers)
     assert bars[-1].high > max(numbers)
     for bar in bars if len(bars) < 40 else ():
-        assert bar.count == sum(bar.low <= number < bar.high for number in numbers)
+        assert bar.rows == sum(bar.low <= number < bar.high for number in numbers)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1))

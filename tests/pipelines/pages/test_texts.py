@@ -1,3 +1,6 @@
+from datetime import date
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,11 +32,15 @@ def test_a_long_value_is_clipped_and_says_so() -> None:
 def test_values_are_shown_as_json_and_null_as_nothing() -> None:
     circle: list[object] = []
     circle.append(circle)
-    assert [as_text(value) for value in ({"a": "ü"}, [1, None], None, 2.5, "as it is")] == [
+    assert [
+        as_text(value) for value in ({"a": "ü"}, [1, None], None, 2.5, "as it is", date(2026, 5, 1), Decimal("8.5000"))
+    ] == [
         '{"a": "ü"}',
         "[1, null]",
         "",
         "2.5",
         "as it is",
+        "2026-05-01",
+        "8.5",
     ]
     assert as_text(circle) == "[[...]]"

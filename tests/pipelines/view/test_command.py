@@ -86,7 +86,7 @@ def test_files_are_named_by_path_glob_or_what_a_jobs_output_said(tmp_path: Path)
     [
         ([], "OUTPUT is missing: takes files of results or dead letters"),
         (["gone.jsonl"], "gone.jsonl: no such output"),
-        (["*.parquet"], "*.parquet: no such output"),
+        (["*.csv"], "*.csv: no such output"),
         (["a.jsonl", "--rows", "0"], "--rows 0: takes 1 or more"),
         (["a.jsonl", "--input", "gone"], "--input gone: no such file"),
         (["bad.parquet"], "bad.parquet: is no Parquet file"),
