@@ -15,6 +15,8 @@ COLUMNS = (
     *("error", "reason", "response", "custom_id"),
 )
 """The columns that are looked at."""
+ENDINGS = ("finish_reason", "confidences", "probabilities", "labels", "error", "reason", "response")
+"""The columns that filters need, of rows that say how they ended."""
 Light = msgspec.defstruct(
     "Light", [(name, Any, None) for name in COLUMNS], module=__name__
 )  # everything else in a line is skipped

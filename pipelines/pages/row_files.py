@@ -24,7 +24,7 @@ from millrace.transforms.files.lines import Line, read_lines
 from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.reading.arrow_plain import plain_rows
 
-from .facts import COLUMNS, UNREADABLE, Light
+from .facts import COLUMNS, ENDINGS, UNREADABLE, Light
 
 Row = dict[str, Any]
 _EVERY = 256
@@ -48,8 +48,8 @@ class RowFile(Protocol):
     def count(self) -> int:
         """How many rows it has; the first time, a file of lines is read for it."""
 
-    def scan(self) -> Iterator[Row]:
-        """All rows, with the columns of facts.py alone."""
+    def scan(self, *, spent: bool = True) -> Iterator[Row]:
+        """All rows, with the columns of facts.py alone. `spent`: with what they took, where it costs to read that."""
 
     def read(self, start: int, count: int) -> list[Row]:
         """Whole rows."""
@@ -88,7 +88,7 @@ class LineRows:
         assert self._rows is not None
         return self._rows
 
-    def scan(self) -> Iterator[Row]:
+    def scan(self, *, spent: bool = True) -> Iterator[Row]:  # noqa: ARG002
         """Every line."""
         for line in self._lines():
             yield _decoded(line, Light)
@@ -151,11 +151,13 @@ class ParquetRows:
         """Known from the file's end."""
         return self._ends[-1] if self._ends else 0
 
-    def scan(self) -> Iterator[Row]:
+    def scan(self, *, spent: bool = True) -> Iterator[Row]:
         """Every batch, without the columns of texts."""
         with open_file(self.path) as stream:
             file = pq.ParquetFile(stream)
-            names = [name for name in file.schema_arrow.names if name in COLUMNS]
+            there = file.schema_arrow.names
+            wanted = COLUMNS if spent or "finish_reason" not in there else ENDINGS
+            names = [name for name in there if name in wanted]
             if not names:
                 yield from ({} for _ in range(self.count()))
                 return
@@ -224,7 +226,7 @@ class CsvRows:
         assert self._rows is not None
         return self._rows
 
-    def scan(self) -> Iterator[Row]:
+    def scan(self, *, spent: bool = True) -> Iterator[Row]:  # noqa: ARG002
         """Every record; takes the marks on the way."""
         marks, number = array("Q"), 0
         with open_file(self.path) as stream:

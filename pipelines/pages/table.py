@@ -27,10 +27,10 @@ class Table:
         """All rows; the first time, files of lines are read for it."""
         return sum(file.count() for file in self._files)
 
-    def facts(self) -> Iterator[Facts]:
-        """Of every row, in order."""
+    def facts(self, *, spent: bool = True) -> Iterator[Facts]:
+        """Of every row, in order. `spent`: with tokens and times."""
         for file in self._files:
-            yield from map(facts_of, file.scan())
+            yield from map(facts_of, file.scan(spent=spent))
 
     def scan(self) -> Iterator[Row]:
         """Every row, with the columns of facts.py alone."""

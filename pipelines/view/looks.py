@@ -105,7 +105,7 @@ class Look:
         self._lock = threading.Lock()
         self._kinds: dict[str, None] = {}
         self._with_confidence = False
-        for facts in islice(self._table.facts(), _LOOKED_AT):
+        for facts in islice(self._table.facts(spent=False), _LOOKED_AT):
             self._notice(facts)
 
     def count(self) -> int:
@@ -157,7 +157,7 @@ class Look:
         """The numbers of the rows that fit; kept for the next pages."""
         if chosen not in self._found:
             found = array("Q")
-            for place, facts in enumerate(self._table.facts()):
+            for place, facts in enumerate(self._table.facts(spent=False)):
                 self._notice(facts)
                 if chosen.fits(facts):
                     found.append(place)

@@ -1,8 +1,7 @@
 """When a job's report is made, and that nothing of it can make the job fail: what goes wrong is one warning.
 
-with reported(…) as report:        a job that ends by an error, or by Ctrl-C, is reported as such
-…run, with report.recorder looking at the manager…
-outcome = report.finished(outcome)  outcome.report names the file
+A job runs within `reported`: one that ends by an error, or by Ctrl-C, is reported as such. One that ends well calls
+`finished`; its outcome then names the file.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_the_main_job_completes_prompts_and_says_where_and_how_many(
     shown = capsys.readouterr()
     assert "28 completions in" in shown.out
     assert f"{tmp_path}/out/c-00000-of-00001.jsonl" in shown.out
-    assert "dead letters: 2 rows in" in shown.out
+    assert "dead letters: 2 rows (1 PromptTooLong, 1 UnreadableRow) in" in shown.out
     assert runtime.exists()
 
 

@@ -20,6 +20,7 @@ from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import in_full_swing
 from tests.pipelines.pages.hostile import TEXTS
 from tests.pipelines.pages.opened import Opened, address_of, browser, opened
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[4]
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -128,6 +129,7 @@ def test_an_interrupted_job_reports_what_it_has_written(runtime: Path, tmp_path:
     env = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": "0.02"}
     with started(command, stderr=subprocess.PIPE, env=env) as process:
         in_full_swing(runtime)
+        eventually(lambda: any(path.stat().st_size for path in tmp_path.glob("out/c.tmp/*/completions-*.jsonl")))
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=300)
     assert process.returncode == 130, shown
@@ -177,11 +179,10 @@ def test_a_stream_has_no_report_and_refuses_one(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["rows.parquet", "rows.csv"])
-def test_documents_show_their_spans(tmp_path: Path, chromium: Browser, output: str) -> None:
+def test_documents_show_their_spans(tmp_path: Path, chromium: Browser) -> None:
     flags = ["--schema", "examples.documents.rows:Order", "--kv_cache_gib", "0.05", "--linger", "20", "--quiet"]
     source = str(ROOT / "examples/documents/orders/*.txt")
-    assert dispatch(["extract", "--input", source, "--output", f"{tmp_path}/out/{output}", *flags]) == 0
+    assert dispatch(["extract", "--input", source, "--output", f"{tmp_path}/out/rows.parquet", *flags]) == 0
     path = tmp_path / "out/rows.report.html"
     with opened(chromium, address_of(path)) as found:
         assert found.page.locator("article.row:not(.failed)").count() == 20
