@@ -106,6 +106,7 @@ setup(
             "nbclient",
             "nbformat",
             "openai",
+            "playwright",
             "pydantic",
             "pytest",
             "pytest-timeout",

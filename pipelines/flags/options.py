@@ -183,7 +183,7 @@ def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool
     address = _address("--output", known.output, beam)
     if not isinstance(address, Files):
         if known.report:
-            raise ConfigError(f"--report: needs a path behind it where --output is a topic, such as {address}")
+            raise ConfigError(f"--report: takes the path of a file, since --output {address} is a topic")
         return ""
     wanted = known.report is True or (known.report is None and not is_stream and runner_of(beam) is not DATAFLOW)
     return f"{OutputFiles(output_and_format(address.path, None)[0]).prefix}.report.html" if wanted else ""

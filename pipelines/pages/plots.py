@@ -18,7 +18,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 12, 26
 
 
 def line_plot(name: str, points: Sequence[tuple[float, float]], time: str) -> Markup:
-    """A value over seconds. `time`: how long the plot's whole width is, in words."""
+    """A value over seconds, each of the time since the point before it. `time`: the plot's whole width in words."""
+    points = [(0.0, points[0][1]), *points] if points else []
     top = _rounded(max((value for _, value in points), default=0.0))
     end = max((at for at, _ in points), default=0.0) or 1.0
     places = " ".join(f"{_x(at / end):.1f},{_y(value / top):.1f}" for at, value in points)

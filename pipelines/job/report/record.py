@@ -96,7 +96,10 @@ class Recorder:
                 self.series.add(self._counts.point(point))
             elif jobs[job.job] > self._others.get(job.job, 0):
                 self.is_shared = True
-        for model in filter(lambda model: self._is_ours(model.model), status.models):
+        ours = [model for model in status.models if self._is_ours(model.model)]
+        if self._job not in jobs and any(model.outstanding for model in ours):
+            self.series.add(self._counts.point(Sample(time.monotonic(), 0, 0)))  # the first requests run
+        for model in ours:
             if model.key not in self.engines:
                 self.engines[model.key] = Engine(model if is_first else None)
             self.engines[model.key].add(model)

@@ -1,3 +1,5 @@
+import msgspec
+
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
 from millrace.pipelines.job.report.content import engine_facts, over_time
@@ -47,6 +49,14 @@ def test_another_models_engine_is_left_out_and_another_jobs_requests_are_told() 
     assert not recorder.is_shared
     recorder = recorded(None, status(EngineStats(steps=9), JobStatus("other", finished=1), JobStatus("j", finished=1)))
     assert recorder.is_shared
+
+
+def test_time_counts_from_when_requests_run() -> None:
+    waiting = status(EngineStats())
+    running = msgspec.structs.replace(waiting, models=[msgspec.structs.replace(waiting.models[0], outstanding=3)])
+    done = status(EngineStats(steps=4), JobStatus("j", finished=2, failed=1, generated_tokens=9))
+    points = recorded(None, waiting, running, running, done).series.points()
+    assert [(point.done, point.tokens) for point in points] == [(0, 0), (0, 0), (3, 9)]
 
 
 def test_nothing_is_made_up_where_nobody_looked() -> None:
