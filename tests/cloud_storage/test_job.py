@@ -1,5 +1,6 @@
 """The main job with prompts, weights and output on gs://, and real processes, while requests fail."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,11 @@ def test_a_job_is_right_through_all_of_it(bucket: Bucket, job: list[str], tmp_pa
     assert {row["id"]: row["text"] for row in bucket.rows("out/c-")} == {"mexico": "Mexico City", "peru": "Lima"}
     assert [row["row"] for row in bucket.rows("out/c.dead_letters-")] == ["bad"]
     assert bucket.names("out/c.tmp") == []
+    report = bucket.server.get(bucket.name, "out/c.report.html").decode()
+    assert "What is the capital of Peru?" in report, "prompts of the bucket stand beside the answers of the bucket"
+    looked = tmp_path / "page.html"
+    assert dispatch(["view", f"{bucket.address}/out/c", "--output", str(looked)]) == 0
+    assert {"Lima", "Mexico City", "UnreadableRow"} <= {*re.findall(r">([\w ]+)<", looked.read_text())}
     assert sum(rule.happened for rule in rules) > 15
 
 
