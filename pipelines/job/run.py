@@ -60,6 +60,7 @@ from ..runners.named_runner import FnApiRunner, named_runner
 from ..runners.prism import OwnPrism
 from .logs import logs_at, tell
 from .progress import Speed, shown_progress
+from .published import published
 from .remote_job import followed, job_id
 from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print_summary
 
@@ -301,13 +302,14 @@ def _what_comes_again(options: JobOptions) -> str:
 
 @contextlib.contextmanager
 def _progress(options: JobOptions, total: Callable[[JobOptions], RowCount | None], console: Console) -> Iterator[None]:
-    if options.quiet:
-        yield
-        return
-    is_read = threading.Event()
-    with when_reading(is_read.set):
-        speed = Speed(total(options), lambda: str(options.source) if is_read.is_set() else "")
-        with shown_progress(_read_status, options.job, speed, console):
+    rows = total(options)
+    with published(options, rows, _read_status):
+        if options.quiet:
+            yield
+            return
+        is_read = threading.Event()
+        speed = Speed(rows, lambda: str(options.source) if is_read.is_set() else "")
+        with when_reading(is_read.set), shown_progress(_read_status, options.job, speed, console):
             yield
 
 

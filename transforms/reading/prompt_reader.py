@@ -13,6 +13,7 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
 from ..elements.metrics import Count
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
+from ..elements.recent_rows import tell_failed
 from ..exception_handling import HandlesExceptions
 from .read_rows import MAX_ROW_BYTES
 
@@ -99,4 +100,5 @@ class RowsDoFn(beam.DoFn):
             self._unreadable.inc()
             if self._strict:
                 raise ErrorInfo(kind=row.error, message=f"{row.source}: {row.reason}").exception()
+            tell_failed(row)
             yield beam.pvalue.TaggedOutput(DEAD_LETTERS, row)
