@@ -81,6 +81,7 @@ setup(
         "millrace": ["py.typed"],
         "millrace.model_manager.store": ["embedded/**/*"],
         "millrace.pipelines.commands": ["*.yaml"],
+        "millrace.serving.window": ["static/*"],
     },
     install_requires=[*CLIENT, *WORKER],
     extras_require={
