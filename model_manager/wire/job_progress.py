@@ -152,7 +152,9 @@ def _swept(folder: Path) -> Iterator[JobProgress]:
             yield job
         else:
             path.unlink(missing_ok=True)
-            path.with_suffix(".partial").unlink(missing_ok=True)
+    for path in folder.glob("job-*.partial"):
+        if not born(int(path.stem.removeprefix("job-"))):
+            path.unlink(missing_ok=True)
 
 
 def born(pid: int) -> int:

@@ -16,7 +16,7 @@ from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 
-from ..job.progress import duration
+from ..job.times import duration
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("decode", "█", "blue"))
@@ -56,7 +56,7 @@ def _head(figures: Figures) -> Text:
     if figures.status is not None:
         held = seconds_and_bytes(figures.status.uptime, sum(figures.memory.values()))
         return line.append(f"manager {figures.status.pid}, {held}", style="not bold")
-    told = f"the manager does not answer: {figures.error}" if figures.error else "no manager runs"
+    told = f"the manager does not answer: {plain(figures.error)}" if figures.error else "no manager runs"
     return line.append(told, style="not bold red" if figures.error else "not bold yellow")
 
 
@@ -94,7 +94,7 @@ def _models(models: Iterable[ModelStatus], width: int) -> Table:
         stats, info = model.stats, model.info
         most = info.max_num_seqs if info else 0
         cells = [
-            Text(model.model, style="bold"),
+            Text(plain(model.model), style="bold"),
             Text(model.state, style=_STATES.get(model.state, "bright_black")),
             f"{stats.running}/{most}" + f" +{stats.waiting}" * bool(stats.waiting),
             f"{bar(stats.blocks_used / stats.blocks_total, 8)} {stats.blocks_used / stats.blocks_total:.0%}"
@@ -111,7 +111,7 @@ def _more(model: ModelStatus) -> str:
     info = model.info
     formats = [info.device, info.dtype, info.quantization.replace("none", ""), info.kv_cache_dtype] if info else []
     restarts = [f"{model.restarts} restart{'s' * (model.restarts != 1)}"] if model.restarts else []
-    return escape(", ".join([*dict.fromkeys(filter(None, formats)), *restarts, f"pid {_pids(model)}"]))
+    return escape(plain(", ".join([*dict.fromkeys(filter(None, formats)), *restarts, f"pid {_pids(model)}"])))
 
 
 def _pids(model: ModelStatus) -> str:
@@ -121,7 +121,10 @@ def _pids(model: ModelStatus) -> str:
 def _jobs(jobs: Iterable[JobProgress], width: int) -> Iterator[RenderableType]:
     for job in jobs:
         yield Text.assemble(
-            (job.command, "bold"), f" to {_short(job.output)}, {job.model}, pid {job.pid}", no_wrap=True, overflow="ellipsis"
+            (plain(job.command), "bold"),
+            plain(f" to {_short(job.output)}, {job.model}, pid {job.pid}"),
+            no_wrap=True,
+            overflow="ellipsis",
         )
         yield _progress(job, width)
 
@@ -135,14 +138,15 @@ def _progress(job: JobProgress, width: int) -> Text:
     failed = f"   {job.failed:,} failed" if job.failed else ""
     line = Text("  ", no_wrap=True, overflow="ellipsis")
     if job.total:
-        line.append(bar(ended / job.total, max(min(width - len(rest) - len(failed) - 6, 40), 8)), style="blue").append("  ")
+        room = min(width - len(rest) - len(failed) - 6, 40)
+        line.append(bar(ended / job.total, max(room, 8)), style="blue").append("  ")
     return line.append(rest).append(failed, style="red")
 
 
 def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
     for job in jobs[-3:]:
         counts = f"{job.finished:,} done, {job.failed:,} failed, {job.generated_tokens:,} generated"
-        yield Text(f"  {job.job or '(unnamed)'}: {counts}", style="bright_black", no_wrap=True, overflow="ellipsis")
+        yield Text(plain(f"  {job.job or '(unnamed)'}: {counts}"), style="bright_black", no_wrap=True, overflow="ellipsis")
 
 
 def _rows(rows: Sequence[RowLife], width: int) -> Table:
@@ -151,7 +155,7 @@ def _rows(rows: Sequence[RowLife], width: int) -> Table:
     heads = Text("  ".join(f"{sign} {name}" for name, sign, _ in _SPANS), style="bright_black")
     table = _table(("", heads, ""))
     for row in reversed(rows):
-        table.add_row(Text(_ending(row.of)), _life(row, room / longest if longest > 0 else 0.0), _took(row))
+        table.add_row(Text(plain(_ending(row.of))), _life(row, room / longest if longest > 0 else 0.0), _took(row))
     return table
 
 
@@ -165,7 +169,7 @@ def _life(row: RowLife, per_second: float) -> Text:
 def _took(row: RowLife) -> Text:
     whole = _seconds(row.queued + row.prefill + row.decode)
     if row.state == "failed":
-        return Text(f"{row.error}, {whole}", style="red")
+        return Text(plain(f"{row.error}, {whole}"), style="red")
     if row.state == "running":
         return Text(f"running, {whole}")
     return Text(f"{row.prompt_tokens:,} + {row.generated_tokens:,} tokens, {whole}")
@@ -175,7 +179,7 @@ def _letter(letter: FailedRow) -> Text:
     at = time.strftime("%H:%M:%S", time.localtime(letter.at))
     source = f" ({_short(letter.source)})" if letter.source else ""
     line = Text(f"{at} ", no_wrap=True, overflow="ellipsis")
-    return line.append(letter.error, style="red").append(f" {letter.reason}{source}")
+    return line.append(plain(letter.error), style="red").append(plain(f" {letter.reason}{source}"))
 
 
 def _table(heads: Iterable[str | Text]) -> Table:
@@ -183,6 +187,11 @@ def _table(heads: Iterable[str | Text]) -> Table:
     for head in heads:
         table.add_column(head, no_wrap=True, overflow="ellipsis")
     return table
+
+
+def plain(text: str) -> str:
+    """Without what would steer a terminal: names and reasons may hold anything."""
+    return "".join(each if each.isprintable() else "�" for each in text)
 
 
 def _short(address: str) -> str:

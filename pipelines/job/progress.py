@@ -20,6 +20,7 @@ from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.reading.count import RowCount
 
 from .logs import tell
+from .times import duration as duration  # imports no Beam
 
 POLL_SECONDS = 0.5
 _PLAIN_EVERY = 10.0
@@ -100,13 +101,6 @@ class Speed:
         if not self.total or prompts_per_s <= 0:
             return None
         return max(self.total.rows - self._samples[-1].done, 0) / prompts_per_s
-
-
-def duration(seconds: float) -> str:
-    """h:mm:ss, or m:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
