@@ -105,6 +105,7 @@ setup(
             "nbclient",
             "nbformat",
             "openai",
+            "playwright",
             "pydantic",
             "pytest",
             "pytest-timeout",

@@ -231,7 +231,7 @@ def test_a_server_that_ends_and_begins_again_is_seen_again(chromium: Browser, tm
 def test_a_key_is_asked_for_and_is_used_for_figures_and_prompts(chromium: Browser, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("sesame\n")
     with (
-        fake_server(tmp_path / "rt", "--api_key_file", str(tmp_path / "keys"), keys=["sesame"]) as guarded,
+        fake_server(tmp_path / "rt", "--api_key_file", str(tmp_path / "keys")) as guarded,
         viewed(chromium, guarded.url, expects="status of 401") as page,
     ):
         field = page.get_by_label("This server wants an API key")
