@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
@@ -19,6 +18,7 @@ from millrace.model_manager.wire.config import runtime_dir
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.job_progress import JobProgress, running_jobs
 from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.runtime import RuntimeDir
 
 _MIB = 2**20
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Snapshot:
 def snapshot(read: ReadStatus = read_status) -> Snapshot:
     """Look now; takes as long as the manager does."""
     status, error = _status(read)
-    return Snapshot(time.time(), status, error, _jobs(runtime_dir()), _memory(status))
+    return Snapshot(time.time(), status, error, _jobs(RuntimeDir(runtime_dir())), _memory(status))
 
 
 def _status(read: ReadStatus) -> tuple[Status | None, str]:
@@ -56,10 +56,11 @@ def _status(read: ReadStatus) -> tuple[Status | None, str]:
         return None, str(error)
 
 
-def _jobs(folder: Path) -> list[JobProgress]:
+def _jobs(folder: RuntimeDir) -> list[JobProgress]:
+    """None of a folder in which others may write."""
     try:
-        return running_jobs(folder)
-    except OSError as error:
+        return running_jobs(folder.path) if folder.check() else []
+    except (MillraceError, OSError) as error:
         _log.warning("no jobs: %s", error)
         return []
 

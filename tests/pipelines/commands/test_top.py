@@ -59,7 +59,8 @@ def figures() -> dict[str, Any]:
 
 
 def unstyled(shown: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    """What a terminal shows; a new frame begins on a line of its own."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.replace("\x1b[H", "\n"))
 
 
 @pytest.mark.usefixtures("machine")

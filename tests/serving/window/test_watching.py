@@ -66,8 +66,9 @@ def test_viewers_see_the_same_figures() -> None:
 def test_nobody_looks_while_nobody_watches() -> None:
     async def story(looks: Looks, watching: Watching) -> None:
         assert looks.count == 0
+        before = asyncio.all_tasks()
         await taken(watching, 1)
-        while len(asyncio.all_tasks()) > 1:  # the one that looks sees that nobody is there
+        while asyncio.all_tasks() != before:  # the one that looks sees that nobody is there
             await asyncio.sleep(0.01)
         seen = looks.count
         await asyncio.sleep(0.05)
@@ -81,7 +82,7 @@ def test_nobody_looks_while_nobody_watches() -> None:
 def test_the_end_ends_all_viewers() -> None:
     async def story(_: Looks, watching: Watching) -> None:
         viewers = [asyncio.create_task(taken(watching, 10**9)) for _ in range(3)]
-        await taken(watching, 1)
+        await taken(watching, 3)
         watching.end()
         assert all(await asyncio.gather(*viewers))
         assert await taken(watching, 1) == []
