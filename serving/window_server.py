@@ -1,4 +1,4 @@
-"""The page beside any job, without a model to ask: `millrace top --web`. It listens on this machine's loopback alone."""
+"""The page beside any job, without a model to ask: `millrace top --web`. It listens on the loopback alone."""
 
 from __future__ import annotations
 

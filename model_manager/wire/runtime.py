@@ -125,7 +125,7 @@ class RuntimeDir:
         for path in (self.socket, self.log, self.lock):
             path.unlink(missing_ok=True)
         sweep_jobs(self.path)
-        with contextlib.suppress(OSError):  # a running job's file, someone else's file, or already the lock of the next manager
+        with contextlib.suppress(OSError):  # a running job's or someone else's file, or the next manager's lock
             self.path.rmdir()
 
     def sweep(self) -> None:

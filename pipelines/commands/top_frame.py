@@ -146,7 +146,9 @@ def _progress(job: JobProgress, width: int) -> Text:
 def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
     for job in jobs[-3:]:
         counts = f"{job.finished:,} done, {job.failed:,} failed, {job.generated_tokens:,} generated"
-        yield Text(plain(f"  {job.job or '(unnamed)'}: {counts}"), style="bright_black", no_wrap=True, overflow="ellipsis")
+        yield Text(
+            plain(f"  {counts}: {job.job or '(unnamed)'}"), style="bright_black", no_wrap=True, overflow="ellipsis"
+        )
 
 
 def _rows(rows: Sequence[RowLife], width: int) -> Table:

@@ -1,6 +1,7 @@
-"""One look at this machine: what its manager says, what its jobs say, and what its processes hold. Everything that shows
-the machine is made of it: metrics for Prometheus, the page and `millrace top`. It looks as an observer: a manager ends
-as if nobody asked.
+"""One look at this machine: what its manager says, what its jobs say, and what its processes hold.
+
+Everything that shows the machine is made of it: metrics for Prometheus, the page and `millrace top`. It looks as an
+observer: a manager ends as if nobody asked.
 """
 
 from __future__ import annotations

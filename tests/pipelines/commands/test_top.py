@@ -78,7 +78,9 @@ def test_json_is_one_object_with_jobs_models_rows_and_dead_letters() -> None:
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("flags", [["--once"], []])
 def test_without_a_terminal_one_frame_is_printed_as_text(flags: list[str]) -> None:
-    ended = subprocess.run([*TOP, *flags], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "120"})
+    ended = subprocess.run(
+        [*TOP, *flags], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "120"}
+    )
     assert ended.stderr == ""
     assert "\x1b" not in ended.stdout
     assert "of 5,001" in ended.stdout
@@ -133,11 +135,18 @@ def test_a_narrow_terminal_has_whole_lines(columns: int) -> None:
     assert max(map(len, lines)) <= columns
 
 
-def test_a_manager_that_is_killed_is_told_and_the_next_one_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_is_killed_is_told_and_the_next_one_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = tmp_path / "rt"
     monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(runtime))
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    command = [*job_command("run", tmp_path / "a.txt", tmp_path / "out/c"), "--backend=fake", "--linger=300", "--overwrite"]
+    command = [
+        *job_command("run", tmp_path / "a.txt", tmp_path / "out/c"),
+        "--backend=fake",
+        "--linger=300",
+        "--overwrite",
+    ]
     with on_terminal([*TOP, "--interval", "0.1"], whole=True) as top:
 
         def tells(text: str) -> None:
@@ -170,11 +179,12 @@ def test_web_serves_the_page_and_its_feed_on_this_machine_alone(number: signal.S
         assert "Try a prompt" in httpx.get(f"{url}/").text
         assert httpx.get(f"{url}/", headers={"host": "rebound.example"}).status_code == 400
         with httpx.stream("GET", f"{url}/events", timeout=60) as answer:
-            frame = json.loads(next(answer.iter_lines()).removeprefix("data: "))
+            lines = answer.iter_lines()
+            frame = json.loads(next(lines).removeprefix("data: "))
             assert frame["figures"]["server"] is None
             assert frame["figures"]["jobs"][0]["total"] == 5001
             process.send_signal(number)
-            assert "data: [DONE]" in [*answer.iter_lines()]
+            assert "data: [DONE]" in [*lines]
         assert (*process.communicate(timeout=60), process.returncode) == ("", "", 0)
 
 
@@ -186,9 +196,7 @@ def test_web_serves_the_page_and_its_feed_on_this_machine_alone(number: signal.S
         (["--web", "--port", "70000"], "--port 70000: takes 0 (a free one) to 65535"),
     ],
 )
-def test_wrong_flags_are_told_in_one_sentence(
-    flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_flags_are_told_in_one_sentence(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["top", *flags]) == 2
     assert told in capsys.readouterr().err
 

@@ -85,6 +85,8 @@ def test_a_curve_is_as_wide_as_it_may_be_and_as_high_as_its_highest() -> None:
     assert sparkline([1.0], 0) == ""
 
 
-@pytest.mark.parametrize(("part", "drawn"), [(0.0, "────"), (0.5, "━━──"), (1.0, "━━━━"), (7.0, "━━━━"), (-1.0, "────")])
+@pytest.mark.parametrize(
+    ("part", "drawn"), [(0.0, "────"), (0.5, "━━──"), (1.0, "━━━━"), (7.0, "━━━━"), (-1.0, "────")]
+)
 def test_a_bar_has_its_part_filled(part: float, drawn: str) -> None:
     assert bar(part, 4) == drawn

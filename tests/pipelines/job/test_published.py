@@ -58,7 +58,8 @@ def test_a_job_says_how_far_it_is_and_nothing_once_it_has_ended(runtime: Path, p
         said = in_the_middle(runtime, process)
         assert process.wait(300) == 0
     assert (said.command, said.pid, said.total, said.exact) == ("run", process.pid, ROWS + 2, True)
-    assert (said.read, said.failed) == (ROWS + 2, 2)
+    assert said.failed == 2
+    assert said.read >= said.done + said.failed
     assert said.output.endswith("out/c")
     assert said.generated_tokens >= 10 * 4
     assert said.seconds_left is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
+# ruff: noqa: E501
 _UNNAMED = """() => {
   const visible = (each) => each.checkVisibility();
   const text = (id) => document.getElementById(id)?.textContent.trim() ?? "";

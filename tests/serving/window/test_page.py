@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -117,7 +118,7 @@ def test_a_job_is_seen_from_its_first_row_to_its_last(chromium: Browser, server:
 
 def test_a_prompt_is_asked_by_keyboard_alone(chromium: Browser, server: Server) -> None:
     with viewed(chromium, server.url) as page:
-        expect(page.get_by_label("Prompt")).to_be_visible()
+        expect(page.get_by_label("Prompt", exact=True)).to_be_visible()
         tab_to(page, "prompt")
         page.keyboard.type(QUESTION)
         page.keyboard.press("Shift+Enter")
@@ -141,7 +142,7 @@ def tab_to(page: Page, identity: str) -> None:
 
 def test_a_schema_holds_the_answer(chromium: Browser, server: Server) -> None:
     with viewed(chromium, server.url) as page:
-        page.get_by_label("Prompt").fill(QUESTION)
+        page.get_by_label("Prompt", exact=True).fill(QUESTION)
         page.get_by_text("JSON Schema", exact=True).click()
         page.get_by_label("JSON Schema of the answer").fill("{")
         page.get_by_role("button", name="Ask").click()
@@ -153,7 +154,7 @@ def test_a_schema_holds_the_answer(chromium: Browser, server: Server) -> None:
 
 def test_what_is_refused_is_told(chromium: Browser, server: Server) -> None:
     with viewed(chromium, server.url, expects="status of 400") as page:
-        page.get_by_label("Prompt").fill("a")
+        page.get_by_label("Prompt", exact=True).fill("a")
         page.get_by_label("As", exact=True).select_option("text")
         page.get_by_label("temperature").fill("-3")
         page.evaluate("document.getElementById('prompt-form').noValidate = true")
@@ -164,10 +165,10 @@ def test_what_is_refused_is_told(chromium: Browser, server: Server) -> None:
 
 def test_an_answer_can_be_stopped(chromium: Browser, tmp_path: Path) -> None:
     with fake_server(tmp_path / "rt", step=0.05) as slow, viewed(chromium, slow.url) as page:
-        page.get_by_label("Prompt").fill("a")
+        page.get_by_label("Prompt", exact=True).fill("a")
         page.get_by_label("As", exact=True).select_option("text")
         page.get_by_label("max_tokens").fill("1000")
-        page.get_by_label("Prompt").press("Enter")
+        page.get_by_label("Prompt", exact=True).press("Enter")
         expect(page.locator("#asked")).to_have_text("answering…")
         expect(page.locator("#rows")).to_contain_text("running")
         page.get_by_role("button", name="Stop").click()
@@ -243,9 +244,9 @@ def test_a_key_is_asked_for_and_is_used_for_figures_and_prompts(chromium: Browse
         field.press("Enter")
         expect(page.get_by_role("status").first).to_have_text("live")
         expect(field).to_be_hidden()
-        page.get_by_label("Prompt").fill("a")
+        page.get_by_label("Prompt", exact=True).fill("a")
         page.get_by_label("As", exact=True).select_option("text")
-        page.get_by_label("Prompt").press("Enter")
+        page.get_by_label("Prompt", exact=True).press("Enter")
         expect(page.locator("#asked")).to_contain_text("tokens in")
 
 
@@ -260,8 +261,8 @@ def test_it_fits_the_screen_and_all_text_stands_out(
         viewed(chromium, server.url, color_scheme=scheme, viewport=size) as page,
     ):
         assert process.wait(300) == 0
-        page.get_by_label("Prompt").fill(QUESTION)
-        page.get_by_label("Prompt").press("Enter")
+        page.get_by_label("Prompt", exact=True).fill(QUESTION)
+        page.get_by_label("Prompt", exact=True).press("Enter")
         expect(page.locator("#asked")).to_contain_text("tokens in")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert contrasts(page, least=4.5) == []
@@ -280,4 +281,4 @@ def test_everything_has_a_role_a_name_and_a_place(chromium: Browser, server: Ser
         assert page.evaluate("document.documentElement.lang") == "en"
         levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map((head) => Number(head.tagName[1]))")
         assert levels[0] == 1
-        assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))

@@ -7,7 +7,6 @@ from millrace.transforms.elements.completions import DeadLetter, Usage
 from millrace.transforms.elements.recent_rows import tell_answered, tell_failed, watched_rows
 from millrace.transforms.elements.task_results import Embedded
 
-
 TIMINGS = Timings(1.0, 0.0, 3.0)
 
 
