@@ -77,7 +77,7 @@ def _now(figures: Figures, points: Sequence[Point], width: int) -> Text:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """The latest values as columns of eighths; as many as fit."""
-    shown = values[-width:] if width else []
+    shown = values[-width:] if width and len(values) > 1 else []
     top = max(shown, default=0.0)
     return "".join(_STEPS[round(value / top * 8)] if top > 0 else _STEPS[0] for value in shown)
 

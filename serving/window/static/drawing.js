@@ -1,7 +1,7 @@
 // Elements, numbers and curves. Text is always set as text, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
-const WINDOW_S = 300;
+const SPAN_S = [60, 300]; // shortest and longest time that a curve covers
 const GAP_S = 8;
 
 /** An element with attributes and children; null and undefined attributes are left out. */
@@ -68,13 +68,14 @@ export function bytes(size) {
   return size < 1e9 ? `${number(size / 1e6)} MB` : `${number(size / 1e9, 1)} GB`;
 }
 
-/** Draw the points of the last five minutes; `points` are [seconds, value or null]. */
+/** Draw the points of the last minutes, five at most; `points` are [seconds, value or null]. */
 export function curve(target, points, now, show) {
   const [width, height] = [target.clientWidth || 600, target.clientHeight || 140];
   const box = { left: 0, right: width - 1, top: 14, bottom: height - 18 };
-  const shown = points.filter(([at, value]) => value != null && now - at < WINDOW_S);
+  const span = Math.min(Math.max(now - (points[0]?.[0] ?? now), SPAN_S[0]), SPAN_S[1]);
+  const shown = points.filter(([at, value]) => value != null && now - at <= span);
   const top = niceTop(Math.max(0, ...shown.map(([, value]) => value)));
-  const x = (at) => box.right - ((now - at) / WINDOW_S) * (box.right - box.left);
+  const x = (at) => box.right - ((now - at) / span) * (box.right - box.left);
   const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
   const paths = runs(shown).flatMap((run) => {
     const line = run.map(([at, value]) => `${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
@@ -85,17 +86,17 @@ export function curve(target, points, now, show) {
     ];
   });
   target.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  target.replaceChildren(...grid(box, y, top, show), ...paths);
+  target.replaceChildren(...grid(box, y, top, show, span), ...paths);
 }
 
-function grid(box, y, top, show) {
+function grid(box, y, top, show, span) {
   const lines = [0, top / 2, top].map((value) => drawn("path", { class: "grid", d: `M${box.left} ${y(value)}H${box.right}` }));
   const label = (x, at, text, anchor) => drawn("text", { x, y: at, "text-anchor": anchor }, text);
   return [
     ...lines,
     label(box.left, y(top) - 4, show(top), "start"),
     label(box.left, y(top / 2) - 4, show(top / 2), "start"),
-    label(box.left, box.bottom + 14, "5 min ago", "start"),
+    label(box.left, box.bottom + 14, `${clock(span)} ago`, "start"),
     label(box.right, box.bottom + 14, "now", "end"),
   ];
 }
@@ -111,9 +112,9 @@ function runs(points) {
   return found;
 }
 
-/** The next of 1, 2, 5, 10, … above a value. */
+/** A round number above a value. */
 function niceTop(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((top) => top >= value);
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((top) => top >= value);
 }

@@ -26,8 +26,8 @@ export function showCurves(points, figures) {
   say(by("tokens"), number(rate));
   say(by("ttft"), figures.ttft == null ? "–" : duration(figures.ttft));
   const highest = Math.max(0, ...points.map((point) => point.tokens_per_s));
-  by("tokens-curve").setAttribute("aria-label", `Tokens a second in five minutes: now ${number(rate)}, highest ${number(highest)}`);
-  by("ttft-curve").setAttribute("aria-label", `Time to first token in five minutes: now ${by("ttft").textContent}`);
+  by("tokens-curve").setAttribute("aria-label", `Tokens a second in the last minutes: now ${number(rate)}, highest ${number(highest)}`);
+  by("ttft-curve").setAttribute("aria-label", `Time to first token in the last minutes: now ${by("ttft").textContent}`);
   curve(by("tokens-curve"), points.map((point) => [point.at, point.tokens_per_s]), figures.at, (value) => number(value, value < 2 ? 1 : 0));
   curve(by("ttft-curve"), points.map((point) => [point.at, point.ttft]), figures.at, duration);
 }
@@ -126,7 +126,7 @@ function updateModel(card, model) {
     [bytes(stats.rss_mb * 2 ** 20), ""],
     [number(model.restarts), model.restarts === 1 ? "restart" : "restarts", model.restarts ? "bad" : ""],
     [number(model.clients), model.clients === 1 ? "client" : "clients"],
-    model.pids.length ? [model.pids.join(", "), model.pids.length === 1 ? "pid" : "pids"] : null,
+    model.pids.length ? ["", `pid ${model.pids.join(", ")}`] : null,
   ]);
 }
 
@@ -151,7 +151,7 @@ function track(role, label) {
 }
 
 function facts(target, found) {
-  const shown = found.filter(Boolean).map(([value, unit, kind]) => element("span", { class: kind || null }, element("b", {}, value), unit && ` ${unit}`));
+  const shown = found.filter(Boolean).map(([value, unit, kind]) => element("span", { class: kind || null }, ...(value ? [element("b", {}, value), " "] : []), unit));
   target.replaceChildren(...shown);
 }
 

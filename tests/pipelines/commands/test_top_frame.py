@@ -82,7 +82,8 @@ def test_nothing_steers_the_terminal() -> None:
 def test_a_curve_is_as_wide_as_it_may_be_and_as_high_as_its_highest() -> None:
     assert sparkline([1.0, 2.0, 4.0, 8.0], 3) == "▂▄█"
     assert sparkline([0.0, 0.0], 5) == "  "
-    assert sparkline([1.0], 0) == ""
+    assert sparkline([1.0, 2.0], 0) == ""
+    assert sparkline([1.0], 5) == "", "one look is no curve"
 
 
 @pytest.mark.parametrize(
