@@ -93,7 +93,7 @@ def _models(models: Iterable[ModelStatus], width: int) -> Table:
     for model in models:
         stats, info = model.stats, model.info
         most = info.max_num_seqs if info else 0
-        cells = [
+        cells: list[str | Text] = [
             Text(plain(model.model), style="bold"),
             Text(model.state, style=_STATES.get(model.state, "bright_black")),
             f"{stats.running}/{most}" + f" +{stats.waiting}" * bool(stats.waiting),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 
 import msgspec
 
@@ -38,7 +38,7 @@ class Watching:
         self._news = asyncio.Event()
         self._end = asyncio.Event()
 
-    async def frames(self) -> AsyncIterator[Frame]:
+    async def frames(self) -> AsyncGenerator[Frame, None]:
         """Frames until `end`, or until the caller stops; close it."""
         with self._viewer():
             history: list[Point] | None = self._history.points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_the_end_ends_all_viewers() -> None:
 
 
 def test_a_look_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
-    answers = iter([OSError("no"), look(at=7.0)])
+    answers: Iterator[OSError | Figures] = iter([OSError("no"), look(at=7.0)])
 
     def fails_once() -> Figures:
         answer = next(answers)
