@@ -135,6 +135,7 @@ def test_a_narrow_terminal_has_whole_lines(columns: int) -> None:
     assert max(map(len, lines)) <= columns
 
 
+@pytest.mark.slow
 def test_a_manager_that_is_killed_is_told_and_the_next_one_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from millrace.pipelines.job.published import Counts, counts_of
 from tests.job_commands import job_command, started
 from tests.waiting import eventually
 
-ROWS = 120
+ROWS = 80
 SECRET = "the secret of the prompt"
 
 
@@ -68,24 +68,17 @@ def test_a_job_says_how_far_it_is_and_nothing_once_it_has_ended(runtime: Path, p
     eventually(lambda: not runtime.exists())
 
 
-def test_dead_letters_have_reasons_and_rows_times_and_no_prompt_is_told(runtime: Path, prompts: Path) -> None:
+def test_dead_letters_have_reasons_rows_have_times_and_a_kill_leaves_nothing(runtime: Path, prompts: Path) -> None:
     with job(prompts, "--quiet") as process:
         said = in_the_middle(runtime, process)
         process.kill()
         process.wait()
+        assert running_jobs(runtime) == []
+    eventually(lambda: not runtime.exists())
     assert {letter.source.rpartition("/")[2].split("@")[0] for letter in said.dead_letters} == {"prompts.jsonl"}
     assert any("max_tokens=-1" in letter.reason for letter in said.dead_letters)
     assert all(row.decode > 0 and row.generated_tokens for row in said.rows)
     assert SECRET not in str(said)
-
-
-def test_a_job_that_is_killed_leaves_nothing_in_the_end(runtime: Path, prompts: Path) -> None:
-    with job(prompts) as process:
-        in_the_middle(runtime, process)
-        process.kill()
-        process.wait()
-        assert running_jobs(runtime) == []
-    eventually(lambda: not runtime.exists())
 
 
 @pytest.mark.slow

@@ -72,13 +72,13 @@ def viewed(chromium: Browser, url: str, *, expects: str | None = None, **context
 
 
 @contextlib.contextmanager
-def job(server: Server, folder: Path, rows: int, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def job(server: Server, folder: Path, rows: int) -> Iterator[subprocess.Popen[str]]:
     """A job beside the server, with one row that is none."""
     lines = [json.dumps({"question": "none"}), *(json.dumps({"prompt": f"{QUESTION} {n}"}) for n in range(rows))]
     (folder / "prompts.jsonl").write_text("\n".join(lines))
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(server.runtime)}
     command = job_command("run", folder / "prompts.jsonl", folder / "out/answers")
-    with started([*command, "--max_tokens=48", *flags], stderr=subprocess.DEVNULL, env=environment) as process:
+    with started([*command, "--max_tokens=48"], stderr=subprocess.DEVNULL, env=environment) as process:
         yield process
 
 
@@ -257,15 +257,10 @@ def test_a_key_is_asked_for_and_is_used_for_figures_and_prompts(chromium: Browse
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
-def test_it_fits_the_screen_and_all_text_stands_out(
-    chromium: Browser, server: Server, tmp_path: Path, scheme: str, width: int
-) -> None:
+def test_it_fits_the_screen_and_all_text_stands_out(chromium: Browser, server: Server, scheme: str, width: int) -> None:
+    """What the first test has left to see is seen here too."""
     size = {"width": width, "height": 800}
-    with (
-        job(server, tmp_path, 4, "--model", MODEL) as process,
-        viewed(chromium, server.url, color_scheme=scheme, viewport=size) as page,
-    ):
-        assert process.wait(300) == 0
+    with viewed(chromium, server.url, color_scheme=scheme, viewport=size) as page:
         page.get_by_label("Prompt", exact=True).fill(QUESTION)
         page.get_by_label("Prompt", exact=True).press("Enter")
         expect(page.locator("#asked")).to_contain_text("tokens in")
