@@ -204,7 +204,7 @@ def _short(address: str) -> str:
 
 def _ending(address: str) -> str:
     """The last part of a path; of the server's routes what follows their version."""
-    return address.removeprefix("/v1/") if address.startswith("/v1/") else address.rsplit("/", 1)[-1]
+    return address.removeprefix("/v1/") if address.startswith("/v1/") else address.rsplit("/", 1)[-1] or address
 
 
 def _seconds(seconds: float) -> str:

@@ -11,8 +11,8 @@ from millrace.model_manager.wire.job_progress import RowLife, spans
 from ..observers import Observed
 
 _MOST = 20
-_OF_THE_MODEL = "/v1/"
-"""How paths begin whose answers the model gives."""
+_COMPUTED_HERE = ("/tokenize", "/detokenize")
+"""Paths whose answers are not the model's."""
 
 
 class RecentRequests:
@@ -25,7 +25,7 @@ class RecentRequests:
 
     def started(self, request: Observed) -> None:
         """See Observer."""
-        if request.route.startswith(_OF_THE_MODEL):
+        if request.route not in _COMPUTED_HERE:
             with self._lock:
                 self._running[id(request)] = request
 

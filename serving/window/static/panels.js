@@ -206,5 +206,5 @@ function short(address) {
 
 /** The last part of a path. */
 function ending(address) {
-  return address.startsWith("/v1/") ? address.slice(4) : address.split("/").at(-1);
+  return address.startsWith("/v1/") ? address.slice(4) : address.split("/").at(-1) || address;
 }

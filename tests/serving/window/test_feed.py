@@ -68,7 +68,7 @@ def test_the_pages_files_come_with_a_strict_policy_and_name_no_other_server(serv
 
 def test_only_get_is_taken(server: Server) -> None:
     assert server.post("/events", {}).status_code == 405
-    assert server.post("/", {}).status_code == 405
+    assert server.post("/window/page.js", {}).status_code == 405
 
 
 def test_with_keys_the_page_needs_none_and_the_feed_does(tmp_path: Path) -> None:
@@ -76,6 +76,7 @@ def test_with_keys_the_page_needs_none_and_the_feed_does(tmp_path: Path) -> None
     with fake_server(tmp_path / "rt", "--api_key_file", str(tmp_path / "keys")) as server:
         assert [httpx.get(f"{server.url}{path}").status_code for path in PATHS] == [200] * len(PATHS)
         assert httpx.get(f"{server.url}/events").status_code == 401
+        assert {server.post(path, {"inputs": "a"}).status_code for path in PATHS} == {401}
         assert httpx.get(f"{server.url}/events", headers={"authorization": "Bearer no"}).status_code == 401
         with feed(server.url, authorization="Bearer sesame") as frames:
             assert "sesame" not in json.dumps(next(frames))
