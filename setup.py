@@ -83,6 +83,7 @@ setup(
         "millrace.model_manager.store": ["embedded/**/*"],
         "millrace.pipelines.commands": ["*.yaml"],
         "millrace.pipelines.pages": ["templates/*"],
+        "millrace.serving.window": ["static/*"],
     },
     install_requires=[*CLIENT, *WORKER],
     extras_require={

@@ -29,6 +29,7 @@ commands:
   show PLACE    the row at a place that an id or a dead letter names, such as prompts.jsonl@1234
   engines       the engines that --backend names; engines install NAME sets one up
   ps [--json]   what runs on this machine: models, jobs, processes
+  top           the same as a live picture in the terminal; top --web as a page in a browser
   stop [MODEL]  end a model's engine, or everything
   metrics       serve metrics of this machine to Prometheus
   worker-pool   start worker processes when a Beam runner asks for them
@@ -77,6 +78,7 @@ COMMANDS = {
     "show": "commands.show:main",
     "engines": "commands.engines:main",
     "ps": "commands.processes:ps",
+    "top": "commands.top:main",
     "stop": "commands.processes:stop",
     "metrics": "commands.metrics:main",
     "worker-pool": "runners.worker_pool:main",

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 
 from millrace.model_manager.wire.errors import ConfigError
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there; raises ConfigError, naming the flag to change."""
+    with contextlib.ExitStack() as stack:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            sock = stack.enter_context(socket.socket(family, kind))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+        except OSError as error:
+            raise refused(host, port, error) from None
+        yield sock
 
 
 def refused(host: str, port: int, error: OSError) -> ConfigError:

@@ -33,6 +33,8 @@ from .service import Service
 from .settings import ServeConfig
 from .tgi.routes import tgi_routes
 from .tokens import detokenize, tokenize
+from .window.feed import Feed
+from .window.page import page_routes
 
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
 _COMPUTED = {"/tokenize": tokenize, "/detokenize": detokenize}
@@ -57,6 +59,8 @@ def make_app(service: Service, batches: BatchRunner) -> Starlette:
         Route("/metrics", views.metrics),
         Route("/openapi.json", views.openapi),
         Route("/docs", views.docs),
+        Route("/events", Feed(service.watching, service.settings.stall_timeout), methods=["GET"]),
+        *page_routes(),
     ]
     return Starlette(
         routes=routes,
@@ -130,8 +134,7 @@ class _Views:
 
     def _model(self) -> dict[str, Any]:
         engine = self._service.engine
-        is_loaded = engine.opened.done() and engine.opened.exception() is None
-        length = {"max_model_len": engine.client.info.max_model_len} if is_loaded else {}
+        length = {"max_model_len": engine.client.info.max_model_len} if engine.is_ready else {}
         name = self._service.served.model
         return {"id": name, "object": "model", "created": self._since, "owned_by": "millrace", "root": name, **length}
 

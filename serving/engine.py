@@ -42,9 +42,14 @@ class Engine:
             raise ManagerUnavailable("the model is not loaded yet: try again")
         return self.opened.result()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model is loaded."""
+        return self.opened.done() and self.opened.exception() is None
+
     def cancel(self, request_id: str) -> None:
         """End a request, if there is a client that knows it."""
-        if self.opened.done() and self.opened.exception() is None:
+        if self.is_ready:
             self.opened.result().cancel(request_id)
 
     def close(self) -> None:
@@ -52,7 +57,7 @@ class Engine:
         self._abandoned.set()
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE)
-        if self.opened.done() and self.opened.exception() is None:
+        if self.is_ready:
             self.opened.result().close()
 
     def _open(self) -> None:

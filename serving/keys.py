@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millrace.model_manager.wire.errors import ConfigError
 
 from .errors import AUTHENTICATION, HttpError
+from .window.page import PATHS
 
 OPEN = frozenset(("/health", "/ready"))
 """Paths that need no key: whoever watches the process has none."""
@@ -37,7 +38,7 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with 401 to requests without a right key."""
-        if scope["type"] == "http" and scope["path"] not in OPEN and not self._holds(scope):
+        if scope["type"] == "http" and not _is_open(scope) and not self._holds(scope):
             wrong = HttpError(
                 401,
                 "the API key is missing or wrong: takes the header Authorization: Bearer KEY",
@@ -54,3 +55,8 @@ class KeyCheck:
         kind, _, key = given.partition(b" ")
         found = [hmac.compare_digest(key.strip(), each) for each in self._keys]
         return kind.lower() == b"bearer" and any(found)
+
+
+def _is_open(scope: Scope) -> bool:
+    """The page's own files too, which ask for a key; POST to one of their paths asks the model."""
+    return scope["path"] in OPEN or (scope["path"] in PATHS and scope["method"] in ("GET", "HEAD"))

@@ -40,6 +40,8 @@ _GETS = {
     "/ready": "Status 200 once the model is loaded.",
     "/version": "The server's version.",
     "/metrics": "Metrics for Prometheus.",
+    "/": "What runs on this machine, as a page.",
+    "/events": "The page's figures, as server-sent events.",
 }
 _OTHERS = {
     ("POST", "/v1/files"): "Upload a file: a form with file and purpose, which is batch.",

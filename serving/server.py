@@ -1,7 +1,4 @@
-"""From settings to a listening process, and its end: SIGTERM or Ctrl-C lets running requests finish within a limit.
-
-uvicorn owns the connections; signals and the socket are ours.
-"""
+"""From settings to a listening process, and its end: SIGTERM or Ctrl-C lets running requests finish within a limit."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import uvicorn
@@ -19,18 +16,15 @@ import uvloop
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import ConfigError
 
-from .addresses import refused, url
+from .addresses import listening, url
 from .app import make_app
 from .batches.runner import BatchRunner
-from .connections import Connection
 from .engine import Engine, Opener
 from .observers import Observer
 from .service import Served, Service
 from .settings import ServeConfig
+from .uvicorn_server import Uvicorn, uvicorn_config
 
-_BACKLOG = 2048
-_KEEP_ALIVE = 75
-"""Seconds that a connection without a request stays open."""
 _AFTER_CANCEL = 5.0
 """Seconds for cancelled requests to tell their clients so."""
 _KILLED = 130
@@ -46,33 +40,8 @@ def serve(
     """Serve until a signal comes. Raises ConfigError for an address that cannot be had or a bad file, and ModelError
     where the model cannot be loaded.
     """
-    with _listening(settings) as sock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with listening(settings.host, settings.port) as sock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Serving(settings, tell).run(sock, served, opener, observers))
-
-
-@contextlib.contextmanager
-def _listening(settings: ServeConfig) -> Iterator[socket.socket]:
-    """The socket; raises ConfigError, naming the flag to change."""
-    host, port = settings.host, settings.port
-    with contextlib.ExitStack() as stack:
-        try:
-            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            sock = stack.enter_context(socket.socket(family, kind))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            raise refused(host, port, error) from None
-        yield sock
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """See uvicorn."""
-        yield
 
 
 class _Serving:
@@ -90,7 +59,7 @@ class _Serving:
         service = Service(self._settings, served, engine, observers)
         batches = BatchRunner(service)
         try:
-            server = _Uvicorn(self._config(service, batches))
+            server = Uvicorn(self._config(service, batches))
             self._tell(f"serving {served.model} at {self._url(sock)}; the model is being loaded")
             self._watch(server, service)
             engine.start()
@@ -110,22 +79,13 @@ class _Serving:
 
         def opened(client: Future[EngineClient]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._opened, client, server, service.served.model)
+                loop.call_soon_threadsafe(self._opened, client, server, service)
 
         service.engine.opened.add_done_callback(opened)
 
     def _config(self, service: Service, batches: BatchRunner) -> uvicorn.Config:
-        config = uvicorn.Config(
+        config = uvicorn_config(
             make_app(service, batches),
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=int(self._settings.shutdown_timeout + _AFTER_CANCEL),
             ssl_certfile=self._settings.ssl_certfile,
             ssl_keyfile=self._settings.ssl_keyfile,
@@ -139,13 +99,13 @@ class _Serving:
     def _url(self, sock: socket.socket) -> str:
         return url(sock, "http" if self._settings.ssl_certfile is None else "https")
 
-    def _opened(self, opened: Future[EngineClient], server: uvicorn.Server, model: str) -> None:
+    def _opened(self, opened: Future[EngineClient], server: uvicorn.Server, service: Service) -> None:
         error = opened.exception()
         if error is None:
-            self._tell(f"{model} is ready")
+            self._tell(f"{service.served.model} is ready")
         elif not self._is_ending:
             self._error = error
-            server.should_exit = True
+            self._end(server, service)
 
     def _on_signal(self, server: uvicorn.Server, service: Service) -> None:
         """The first signal lets requests end; the second ends the process."""
@@ -153,5 +113,11 @@ class _Serving:
             os._exit(_KILLED)
         self._is_ending = True
         self._tell("ending: no new requests are taken; a second signal ends at once")
-        server.should_exit = True
+        self._end(server, service)
         asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, service.abort)
+
+    @staticmethod
+    def _end(server: uvicorn.Server, service: Service) -> None:
+        """Take no new requests; viewers of the page would stay for ever."""
+        service.watching.end()
+        server.should_exit = True

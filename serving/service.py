@@ -16,9 +16,13 @@ from .engine import Engine
 from .errors import HttpError, too_busy
 from .metrics.machine import MachineMetrics
 from .metrics.requests import RequestMetrics
+from .metrics.snapshot import snapshot
 from .observers import Observer, Observers
 from .settings import ServeConfig
 from .submitting import Submitter
+from .window.figures import Figures, ServerFigures, figures
+from .window.requests import RecentRequests
+from .window.watching import Watching
 
 _THREADS = 4
 """Threads that read bodies, apply chat templates and tokenize."""
@@ -58,7 +62,10 @@ class Service:
         self.served = served
         self.engine = engine
         requests = RequestMetrics(lambda: (engine.client.info.name, engine.client.key))
-        self.observers = Observers([*observers, requests])
+        self._recent = RecentRequests()
+        self.observers = Observers([*observers, requests, self._recent])
+        self.watching = Watching(self._figures)
+        """What viewers of the page are sent."""
         self.metrics = CollectorRegistry()
         """Metrics of this server's requests and of the machine. Another thread collects them: a manager may be slow."""
         for collector in (requests, MachineMetrics()):
@@ -68,6 +75,12 @@ class Service:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
         self._inflight = 0
         self._exchanges: set[Abortable] = set()
+
+    def _figures(self) -> Figures:
+        """On another thread."""
+        ready = self.engine.is_ready
+        server = ServerFigures(model=self.served.model, version=self.served.version, is_ready=ready)
+        return figures(snapshot(), self._recent.lives(), server)
 
     @contextlib.contextmanager
     def slot(self) -> Iterator[None]:

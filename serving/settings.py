@@ -26,6 +26,20 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _check_port(self.port)
 
 
+class TopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How `millrace top` looks. Raises ConfigError, naming the setting, for a value outside its range."""
+
+    interval: float = 1.0
+    """Seconds between two frames in a terminal."""
+    port: int = 9401
+    """Port of --web, on 127.0.0.1; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        check_types(self, ConfigError)
+        _check("interval", self.interval, 0.1 <= self.interval <= 3600, "0.1 to 3600 seconds")
+        _check_port(self.port)
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the server listens, who may ask, and how much; all times in seconds.
 

@@ -1,4 +1,4 @@
-"""A process whose stderr is a terminal: a pty, 100 columns wide."""
+"""A process whose stderr, or all of stdin, stdout and stderr, is a terminal: a pty, 40 lines high."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from fcntl import ioctl
 
-_SIZE = struct.pack("HHHH", 40, 100, 0, 0)
+_LINES = 40
 
 
 class OnTerminal:
@@ -30,6 +30,10 @@ class OnTerminal:
             while data := os.read(self._controller, 1 << 16):
                 self._shown += data
 
+    def type(self, keys: str) -> None:
+        """Keys, as a person presses them."""
+        os.write(self._controller, keys.encode())
+
     def shown(self) -> str:
         """All so far, control sequences included."""
         return self._shown.decode(errors="replace")
@@ -42,13 +46,15 @@ class OnTerminal:
 
 
 @contextlib.contextmanager
-def on_terminal(command: Sequence[str]) -> Iterator[OnTerminal]:
-    """Start it; killed at the end, if it is still there."""
+def on_terminal(command: Sequence[str], *, columns: int = 100, whole: bool = False) -> Iterator[OnTerminal]:
+    """Start it; killed at the end, if it is still there. `whole`: the terminal is stdin and stdout too, and its own."""
     controller, terminal = pty.openpty()
-    ioctl(terminal, termios.TIOCSWINSZ, _SIZE)
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
+    other = terminal if whole else subprocess.DEVNULL
+    command = ["setsid", "--ctty", *command] if whole else command
     try:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": terminal}
+        pipes = {"stdin": other, "stdout": other, "stderr": terminal}
         with subprocess.Popen(command, **pipes, text=True, env=environment) as process:  # type: ignore[call-overload]
             os.close(terminal)
             running = OnTerminal(process, controller)

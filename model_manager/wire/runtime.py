@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import ConfigError
+from .job_progress import sweep_jobs
 
 _LONGEST_ADDRESS = 100
 """Bytes; the kernel takes 107 for a Unix socket's address."""
@@ -123,7 +124,8 @@ class RuntimeDir:
         """Remove what a manager leaves, the lock last; only the lock's holder may call this."""
         for path in (self.socket, self.log, self.lock):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # someone else's file, or already the lock of the next manager
+        sweep_jobs(self.path)
+        with contextlib.suppress(OSError):  # a running job's or someone else's file, or the next manager's lock
             self.path.rmdir()
 
     def sweep(self) -> None:

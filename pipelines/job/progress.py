@@ -66,7 +66,7 @@ class Speed:
         A speed takes two samples, and tokens are told where some are generated: score and embed generate none.
         """
         last = self._samples[-1]
-        prompts, tokens = self._per_second()
+        prompts, tokens = self.per_second()
         if waits and self.total is None and not prompts and not tokens:
             return f"{last.done:,} done, waiting for more"
         done = f"{last.done:,} / {self.total}" if self.total else f"{last.done:,}"
@@ -85,7 +85,8 @@ class Speed:
         known = self._samples and self.total and self.total.rows
         return min(self._samples[-1].done / self.total.rows, 1.0) if known and self.total else 0.0
 
-    def _per_second(self) -> tuple[float, float]:
+    def per_second(self) -> tuple[float, float]:
+        """Prompts and tokens, lately."""
         first, last = self._samples[0], self._samples[-1]
         seconds = last.at - first.at
         if seconds <= 0:
@@ -93,9 +94,14 @@ class Speed:
         return (last.done - first.done) / seconds, (last.tokens - first.tokens) / seconds
 
     def _left(self, prompts_per_s: float) -> str:
+        seconds = self.seconds_left(prompts_per_s)
+        return "" if seconds is None else f"{duration(seconds)} left"
+
+    def seconds_left(self, prompts_per_s: float) -> float | None:
+        """At this speed; None without a total or a speed."""
         if not self.total or prompts_per_s <= 0:
-            return ""
-        return f"{duration(max(self.total.rows - self._samples[-1].done, 0) / prompts_per_s)} left"
+            return None
+        return max(self.total.rows - self._samples[-1].done, 0) / prompts_per_s
 
 
 def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:

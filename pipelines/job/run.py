@@ -60,6 +60,7 @@ from ..runners.named_runner import FnApiRunner, named_runner
 from ..runners.prism import OwnPrism
 from .logs import logs_at, tell
 from .progress import Speed, shown_progress
+from .published import published
 from .remote_job import followed, job_id
 from .report.job_report import JobReport, check_report, reported
 from .report.record import Recorder, looking
@@ -313,19 +314,19 @@ def _progress(
     recorder: Recorder | None = None,
 ) -> Iterator[None]:
     """`recorder`: looks at the manager too, for the report."""
-    if options.quiet:
-        with _looked_at(recorder):
-            yield
-        return
-    is_read = threading.Event()
-    with when_reading(is_read.set), tallied() as counts:
-        speed = Speed(
-            total(options),
-            lambda: str(options.source) if is_read.is_set() else "",
-            lambda: failures_in(counts.copy()),
-        )
-        with shown_progress(recorder.read if recorder else _read_status, options.job, speed, console):
-            yield
+    rows = total(options)
+    with published(options, rows, _read_status):
+        if options.quiet:
+            with _looked_at(recorder):
+                yield
+            return
+        is_read = threading.Event()
+        with when_reading(is_read.set), tallied() as counts:
+            speed = Speed(
+                rows, lambda: str(options.source) if is_read.is_set() else "", lambda: failures_in(counts.copy())
+            )
+            with shown_progress(recorder.read if recorder else _read_status, options.job, speed, console):
+                yield
 
 
 def _looked_at(recorder: Recorder | None) -> contextlib.AbstractContextManager[None]:

@@ -1,30 +1,26 @@
-"""Metrics of this machine: what its manager says at each scrape. Nothing is kept between two scrapes."""
+"""Metrics of this machine, made of one look at each scrape. Nothing is kept between two scrapes."""
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millrace.model_manager.client.status import read_status
-from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
+
+from .snapshot import ReadStatus, snapshot
 
 PREFIX = "millrace:"
 """How every name begins; vLLM's begin with `vllm:`."""
 MODEL_LABELS = ("model_name", "engine")
 """`engine` is the model's key: two models of one name may run side by side with other settings."""
-_MIB = 2**20
 _Of = TypeVar("_Of")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -127,27 +123,20 @@ _OF_JOBS: tuple[_Measure[JobStatus], ...] = (
 
 
 class MachineMetrics(Collector):
-    """Reads the manager's status at each scrape, as an observer: a manager ends as if nobody asked."""
+    """Looks at the machine at each scrape."""
 
-    def __init__(self, read: Callable[[], Status | None] = read_status) -> None:
+    def __init__(self, read: ReadStatus = read_status) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
         """All metrics; those of models and jobs are without values where no manager answers."""
-        status = self._status()
-        models, jobs = (status.models, status.jobs) if status else ([], [])
-        yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=status is not None)
-        yield _uptime(status)
+        seen = snapshot(self._read)
+        models, jobs = (seen.status.models, seen.status.jobs) if seen.status else ([], [])
+        yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=seen.status is not None)
+        yield _uptime(seen.status)
         yield from (each.family(MODEL_LABELS, [((row.model, row.key), row) for row in models]) for each in _OF_MODELS)
         yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
-        yield _memory(status)
-
-    def _status(self) -> Status | None:
-        try:
-            return self._read()
-        except (MillraceError, OSError) as error:
-            _log.warning("no status: %s", error)
-            return None
+        yield _memory(seen.memory)
 
 
 def _uptime(status: Status | None) -> Metric:
@@ -157,23 +146,9 @@ def _uptime(status: Status | None) -> Metric:
     return family
 
 
-def _memory(status: Status | None) -> Metric:
-    """Engines tell theirs; the others' is read here."""
-    sizes = Counter[str]()
-    for process in status.processes if status else ():
-        sizes[process.role] += 0 if process.role == "engine" else _resident(process.pid)
-    for model in status.models if status else ():
-        sizes["engine"] += int(model.stats.rss_mb * _MIB)
+def _memory(sizes: Mapping[str, int]) -> Metric:
     meaning = "Resident memory of all processes of a kind: manager, engine or client."
     family = GaugeMetricFamily(f"{PREFIX}resident_memory_bytes", meaning, labels=("kind",))
     for kind, size in sizes.items():
         family.add_metric((kind,), size)
     return family
-
-
-def _resident(pid: int) -> int:
-    """Bytes; 0 for a process that has ended."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from millrace.model_manager.wire.backends import BACKENDS
 from tests.pipelines.clean_environments import built_wheel, clean_environment, copied, install
 
+ROOT = Path(__file__).parents[2]
 ENGINE_PACKAGES = BACKENDS["torch"].modules
 LACKS = rf"the engine runs on {', '.join(ENGINE_PACKAGES)}, which \S+ lacks: pip install 'beam-millrace\[engine\]'"
 IMPORTS_ALL = """
@@ -54,6 +55,12 @@ def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt"}
     return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_wheel_has_the_files_of_the_page(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {Path(name).name for name in archive.namelist() if name.startswith("millrace/serving/window/static/")}
+    assert names == {file.name for file in (ROOT / "serving/window/static").iterdir()}
 
 
 def test_a_wheel_requires_torch_for_its_engine_alone(wheel: Path) -> None:

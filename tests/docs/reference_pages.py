@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 import millrace
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMON_SETTINGS, Backend
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
+from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
 from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.messages import Status, Timings
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -30,6 +31,7 @@ from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo
 from millrace.pipelines.cli import COMMANDS, dispatch
 from millrace.pipelines.flags.from_settings import field_docs
 from millrace.pipelines.flags.tasks import TASKS
+from millrace.serving.window.figures import Figures, ServerFigures
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
 from millrace.transforms.elements.metrics import METRICS
 from millrace.transforms.elements.task_results import Classified, ContinuationScore, Embedded, Extracted, Scored
@@ -230,8 +232,24 @@ def status() -> Iterator[str]:
         "jobs[].": JobStatus,
         "processes[].": ProcessStatus,
     }
+    yield from _fields_at(places)
+
+
+def _fields_at(places: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
     fields = (row for place, struct in places.items() for row in _field_rows(struct, place))
     yield from _table(("field", "meaning"), fields)
+
+
+def figures() -> Iterator[str]:
+    """Every field of `millrace top --json`."""
+    places: dict[str, type[msgspec.Struct]] = {
+        "": Figures,
+        "jobs[].": JobProgress,
+        "rows[].": RowLife,
+        "dead_letters[].": FailedRow,
+        "server.": ServerFigures,
+    }
+    yield from _fields_at(places)
 
 
 def machine_metrics() -> Iterator[str]:
@@ -309,7 +327,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in (names if isinstance(names, tuple) else sorted(names)))
 
 
-_ALL = (flags, rows, parameters, metrics, status, machine_metrics, server_metrics, error_classes, engines)
+_ALL = (flags, rows, parameters, metrics, status, figures, machine_metrics, server_metrics, error_classes, engines)
 PARTS = {each.__name__: each for each in _ALL}
 """The tables, by the names of their marks."""
 

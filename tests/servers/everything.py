@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.servers import fake_gcs, java_project, kafka, prism, pubsub, sql
+from tests.servers import chromium, fake_gcs, java_project, kafka, prism, pubsub, sql
 from tests.servers.flink import SCRIPT
 
 
@@ -21,6 +21,7 @@ def main() -> None:
     """One after another, with the seconds that each takes."""
     installs = {
         "Prism": prism.prism,
+        "Chromium": chromium.program,
         "fake-gcs-server": fake_gcs.program,
         "Pub/Sub": pubsub.program,
         "Kafka": kafka.libraries,

@@ -13,6 +13,7 @@ from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
 from ..elements.metrics import Count, Failures
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
+from ..elements.recent_rows import tell_failed
 from ..exception_handling import HandlesExceptions
 from .read_rows import MAX_ROW_BYTES
 
@@ -101,4 +102,5 @@ class RowsDoFn(beam.DoFn):
             self._failures.count(row.error)
             if self._strict:
                 raise ErrorInfo(kind=row.error, message=f"{row.source}: {row.reason}").exception()
+            tell_failed(row)
             yield beam.pvalue.TaggedOutput(DEAD_LETTERS, row)

@@ -24,6 +24,7 @@ from ..elements.metrics import RequestMetrics
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
 from ..elements.prompts import as_prompt, seeded, split_key, unusable_dead_letter
+from ..elements.recent_rows import tell_answered, tell_failed
 from ..elements.task_results import Result
 from ..models.client import Client
 from ..models.shared_model import Lease
@@ -168,6 +169,7 @@ class ElementRequests:
             return self._request_failed(request, error, client, getattr(answer, "text", ""))
         result = msgspec.structs.replace(result, prompt_hash=request.prompt.prompt_hash)
         self._metrics.finished(result)
+        tell_answered(result)
         return _output(result, request.key_part, request.element)
 
     def _request_failed(
@@ -181,6 +183,7 @@ class ElementRequests:
     ) -> Emitted:
         """The dead letter as an output element, or its error raised, as `on_failure` says."""
         self._metrics.failed(dead_letter.error)
+        tell_failed(dead_letter)
         if self._on_failure == "dead_letter":
             return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(dead_letter, key_part, element))
         message = f"prompt {dead_letter.id}: {dead_letter.reason}"

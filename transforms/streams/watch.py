@@ -24,6 +24,7 @@ from millrace.model_manager.wire.errors import ConfigError, StorageError
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..elements.metrics import Count
+from ..elements.recent_rows import tell_failed
 from ..files.file_systems import match
 from ..reading.file_ranges import FileRange, split_file
 from ..reading.prompt_reader import ReaderSettings
@@ -149,7 +150,7 @@ class _Split(beam.DoFn):
             if self._strict:
                 raise
             self._unreadable.inc()
-            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _letter(file.path, error))
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _told(_letter(file.path, error)))
 
 
 class _ReadRange(ReadRange):
@@ -160,7 +161,12 @@ class _ReadRange(ReadRange):
             if self._strict:
                 raise
             self._unreadable.inc()
-            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _letter(part.path, error))
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _told(_letter(part.path, error)))
+
+
+def _told(letter: DeadLetter) -> DeadLetter:
+    tell_failed(letter)
+    return letter
 
 
 def _letter(path: str, error: Exception) -> DeadLetter:

@@ -1,0 +1,167 @@
+"""What a running job says of itself: a file of its process in the runtime folder, for whoever watches the machine.
+
+Written whole each time, for its user alone; gone when the job ends. Files of dead processes are swept by whoever looks.
+Holds no prompt and no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from .messages import Timings
+
+_PATTERN = "job-*.json"
+
+
+class RowLife(msgspec.Struct, frozen=True, kw_only=True):
+    """One row or request and what it took, in seconds."""
+
+    at: float
+    """When it ended, or was looked at, by the wall clock."""
+    of: str
+    """Output of the job, or path of the server's route."""
+    queued: float = 0.0
+    """From the manager's receipt to the first step; of a server's request, from its arrival."""
+    prefill: float = 0.0
+    """From the first step to the first token, or to the end if none is generated. Of a server's request that runs or
+    failed, from its arrival.
+    """
+    decode: float = 0.0
+    """From the first token to the last."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt."""
+    generated_tokens: int = 0
+    """Generated tokens."""
+    state: str = "done"
+    """running, done or failed."""
+    error: str = ""
+    """Code of the error that ended it."""
+
+
+def spans(timings: Timings, generated_tokens: int) -> tuple[float, float, float]:
+    """Seconds queued, in prefill and in decode."""
+    first = timings.first_token if generated_tokens else timings.finished
+    return max(timings.queued, 0.0), max(first - timings.queued, 0.0), max(timings.finished - first, 0.0)
+
+
+class FailedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a row is a dead letter. The row itself is in the job's output."""
+
+    at: float
+    """When it failed, by the wall clock."""
+    job: str
+    """Output of the job."""
+    error: str
+    """Class of the error (docs/reference/errors.md)."""
+    reason: str
+    """One sentence, cut if it is long."""
+    source: str = ""
+    """Where the row was read: file and position."""
+
+
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a running job is."""
+
+    job: str
+    """The job's name, as `millrace ps` shows it."""
+    command: str
+    """run, score, embed, extract or classify."""
+    pid: int
+    """Process id."""
+    born: int
+    """When the process started, in the kernel's clock ticks since boot: process ids are used again."""
+    started: float
+    """When the job started, by the wall clock."""
+    model: str
+    """Name of the model, as it was given."""
+    input: str
+    """What is read."""
+    output: str
+    """Where results go."""
+    total: int | None = None
+    """Rows to read; null for a stream."""
+    exact: bool = True
+    """False if `total` is an estimate."""
+    read: int = 0
+    """Rows read; 0 if workers are other processes."""
+    done: int = 0
+    """Rows answered."""
+    failed: int = 0
+    """Dead letters."""
+    prompt_tokens: int = 0
+    """Tokens of prompts."""
+    generated_tokens: int = 0
+    """Generated tokens."""
+    rows_per_s: float = 0.0
+    """Rows a second, lately."""
+    tokens_per_s: float = 0.0
+    """Generated tokens a second, lately."""
+    seconds_left: float | None = None
+    """At this speed; null if it is not known."""
+    dead_letters: list[FailedRow] = []
+    """The latest; none if workers are other processes."""
+    rows: list[RowLife] = []
+    """The latest answered rows; none if workers are other processes."""
+
+
+class JobFile:
+    """The file of this process's job, in a runtime folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"job-{os.getpid()}.json"
+
+    def write(self, progress: JobProgress) -> None:
+        """Replace what was said before; raises OSError."""
+        partial = self._path.with_suffix(".partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(progress))
+        partial.replace(self._path)
+
+    def remove(self) -> None:
+        """Take it away, and the folder if nothing else is in it."""
+        with contextlib.suppress(OSError):
+            self._path.with_suffix(".partial").unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+            self._path.parent.rmdir()
+
+
+def running_jobs(folder: Path) -> list[JobProgress]:
+    """The jobs that run now, the earliest first; files of dead processes are removed."""
+    return sorted(_swept(folder), key=lambda job: job.started)
+
+
+def sweep_jobs(folder: Path) -> None:
+    """Remove the files of dead processes."""
+    for _ in _swept(folder):
+        pass
+
+
+def _swept(folder: Path) -> Iterator[JobProgress]:
+    for path in sorted(folder.glob(_PATTERN)):
+        try:
+            job = msgspec.json.decode(path.read_bytes(), type=JobProgress)
+        except (OSError, msgspec.MsgspecError):  # it ended meanwhile, or another version of millrace wrote it
+            continue
+        if job.born and job.born == born(job.pid):
+            yield job
+        else:
+            path.unlink(missing_ok=True)
+    for path in folder.glob("job-*.partial"):
+        if not born(int(path.stem.removeprefix("job-"))):
+            path.unlink(missing_ok=True)
+
+
+def born(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 if there is none, or it is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    fields = stat.rpartition(")")[2].split()  # the command's name, in brackets, may hold anything
+    return 0 if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,125 @@
+"""`millrace top`: what runs on this machine, as a live picture in the terminal, one frame, JSON, or a page.
+
+Imports neither Beam nor torch, and without --web nothing of the extra `serve`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from millrace.serving.extra import PACKAGES, check_extra
+from millrace.serving.metrics.snapshot import snapshot
+from millrace.serving.settings import TopConfig
+from millrace.serving.window.figures import Figures, figures
+from millrace.serving.window.history import History
+
+from ..edge import at_the_edge
+from ..flags.from_settings import add_settings, given
+from ..flags.parser import FlagParser
+from ..job.logs import logs_at
+from .top_frame import frame
+
+_QUITS = b"qQ"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show it until q or a signal; returns the exit status."""
+    return at_the_edge(lambda: _top(arguments))
+
+
+def _top(arguments: Sequence[str]) -> int:
+    parser = FlagParser(
+        prog="millrace top",
+        description="What runs on this machine: jobs, models, the latest rows and dead letters. q or Ctrl-C ends it. "
+        "Without a terminal it prints one frame.",
+        allow_abbrev=False,
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--once", action="store_true", help="Print one frame as text.")
+    form.add_argument("--json", action="store_true", help="Print the figures of one frame as one JSON object.")
+    form.add_argument("--web", action="store_true", help="Serve a page on 127.0.0.1 until Ctrl-C; needs [serve].")
+    names = add_settings(parser, TopConfig)
+    flags = parser.parse_args(list(arguments))
+    _show(flags, TopConfig(**given(flags, names)))
+    return 0
+
+
+def _show(flags: argparse.Namespace, settings: TopConfig) -> None:
+    with logs_at("error"):
+        if flags.web:
+            _serve(settings)
+        elif flags.json:
+            print(msgspec.json.encode(_look(History())).decode())
+        elif flags.once or not sys.stdout.isatty():
+            history = History()
+            console = Console(highlight=False)
+            console.print(frame(_look(history), history.points, console.width))
+        else:
+            _watch(settings.interval)
+
+
+def _look(history: History) -> Figures:
+    return history.add(figures(snapshot()))
+
+
+def _serve(settings: TopConfig) -> None:
+    check_extra("top --web", *PACKAGES)
+    from millrace.serving.window_server import serve_page
+
+    serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True))
+
+
+def _watch(interval: float) -> None:
+    """A frame each interval, on the terminal's other screen: what was on the first comes back at the end."""
+    history, console = History(), Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), _typed_keys() as terminal, _screen(console) as live:
+        while True:
+            began = time.monotonic()
+            live.update(frame(_look(history), history.points, console.width, console.height), refresh=True)
+            if _quits(terminal, began + interval):
+                return
+
+
+def _screen(console: Console) -> Live:
+    return Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+
+@contextlib.contextmanager
+def _typed_keys() -> Iterator[int | None]:
+    """A descriptor that gives keys as they are typed, unseen; None if stdin is no terminal."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield terminal
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _quits(terminal: int | None, until: float) -> bool:
+    """Wait until then, or until q is typed."""
+    while (left := until - time.monotonic()) > 0:
+        if terminal is None:
+            time.sleep(left)
+        elif select.select([terminal], [], [], left)[0]:
+            typed = os.read(terminal, 64)
+            if not typed or any(key in _QUITS for key in typed):
+                return True
+    return False

@@ -1,0 +1,217 @@
+"""One frame of `millrace top`: figures as lines that fit a terminal of any width. Knows no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
+from millrace.model_manager.wire.status import JobStatus, ModelStatus
+from millrace.serving.window.figures import Figures
+from millrace.serving.window.history import Point
+
+from ..words import duration
+
+_STEPS = " ▁▂▃▄▅▆▇█"
+_SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("decode", "█", "blue"))
+_STATES = {"ready": "green", "loading": "yellow", "restarting": "yellow", "failed": "red"}
+_WIDE = 90
+"""Columns from which on all is shown."""
+_FIXED = 14
+"""Lines of a frame beside rows and dead letters, about."""
+
+
+def frame(figures: Figures, points: Sequence[Point], width: int, height: int = 60) -> RenderableType:
+    """All of it; the fewer lines there are, the fewer rows and dead letters."""
+    models = figures.status.models if figures.status else []
+    taken = _FIXED + 2 * len(models) + 3 * len(figures.jobs)
+    room = max((height - taken) // 2, 2)
+    return Group(*_parts(figures, points, width, room))
+
+
+def _parts(figures: Figures, points: Sequence[Point], width: int, room: int) -> Iterator[RenderableType]:
+    yield _head(figures)
+    yield _now(figures, points, width)
+    yield from _titled("models", [_models(figures.status.models, width)] if figures.status else [])
+    yield from _titled("jobs", [*_jobs(figures.jobs, width), *_others(figures.other_jobs)])
+    yield from _titled("latest rows", [_rows(figures.rows[-room:], width)] if figures.rows else [])
+    yield from _titled("dead letters", [*map(_letter, reversed(figures.dead_letters[-room:]))])
+
+
+def _titled(title: str, parts: Sequence[RenderableType]) -> Iterator[RenderableType]:
+    """Nothing without a part."""
+    if parts:
+        yield Rule(title, align="left", style="bright_black")
+        yield from parts
+
+
+def _head(figures: Figures) -> Text:
+    line = Text("millrace  ", style="bold", no_wrap=True, overflow="ellipsis")
+    if figures.status is not None:
+        held = seconds_and_bytes(figures.status.uptime, sum(figures.memory.values()))
+        return line.append(f"manager {figures.status.pid}, {held}", style="not bold")
+    told = f"the manager does not answer: {plain(figures.error)}" if figures.error else "no manager runs"
+    return line.append(told, style="not bold red" if figures.error else "not bold yellow")
+
+
+def seconds_and_bytes(uptime: float, held: int) -> str:
+    """For example `up 2:03, 1,826 MB in all`."""
+    return f"up {duration(uptime)}, {_bytes(held)} in all"
+
+
+def _now(figures: Figures, points: Sequence[Point], width: int) -> Text:
+    rate = f"{figures.tokens_per_s:,.0f} tokens/s"
+    ttft = [] if figures.ttft is None else [f"first token {_seconds(figures.ttft)}"]
+    rest = "   ".join([f"{figures.running:,} running", f"{figures.waiting:,} waiting", *ttft])
+    curve = sparkline([point.tokens_per_s for point in points], max(min(width - len(rate) - len(rest) - 4, 60), 0))
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(rate, style="bold").append(" ").append(curve, style="blue")
+    return line.append("   " if curve else "  ").append(rest)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The latest values as columns of eighths; as many as fit."""
+    shown = values[-width:] if width and len(values) > 1 else []
+    top = max(shown, default=0.0)
+    return "".join(_STEPS[round(value / top * 8)] if top > 0 else _STEPS[0] for value in shown)
+
+
+def bar(part: float, width: int) -> str:
+    """A part from 0 to 1."""
+    full = round(min(max(part, 0.0), 1.0) * width)
+    return "━" * full + "─" * (width - full)
+
+
+def _models(models: Iterable[ModelStatus], width: int) -> Table:
+    table = _table(("model", "state", "batch", "KV cache", "tokens/s", "memory", *(("",) if width >= _WIDE else ())))
+    for model in models:
+        stats, info = model.stats, model.info
+        most = info.max_num_seqs if info else 0
+        cells: list[str | Text] = [
+            Text(plain(model.model), style="bold"),
+            Text(model.state, style=_STATES.get(model.state, "bright_black")),
+            f"{stats.running}/{most}" + f" +{stats.waiting}" * bool(stats.waiting),
+            f"{bar(stats.blocks_used / stats.blocks_total, 8)} {stats.blocks_used / stats.blocks_total:.0%}"
+            if stats.blocks_total
+            else "",
+            f"{stats.tokens_per_s:,.0f}",
+            _bytes(int(stats.rss_mb * 2**20)),
+        ]
+        table.add_row(*cells, *([_more(model)] if width >= _WIDE else []))
+    return table
+
+
+def _more(model: ModelStatus) -> str:
+    info = model.info
+    formats = [info.device, info.dtype, info.quantization.replace("none", ""), info.kv_cache_dtype] if info else []
+    restarts = [f"{model.restarts} restart{'s' * (model.restarts != 1)}"] if model.restarts else []
+    return escape(plain(", ".join([*dict.fromkeys(filter(None, formats)), *restarts, f"pid {_pids(model)}"])))
+
+
+def _pids(model: ModelStatus) -> str:
+    return ", ".join(map(str, model.pids)) or "-"
+
+
+def _jobs(jobs: Iterable[JobProgress], width: int) -> Iterator[RenderableType]:
+    for job in jobs:
+        yield Text.assemble(
+            (plain(job.command), "bold"),
+            plain(f" to {_short(job.output)}, {job.model}, pid {job.pid}"),
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+        yield _progress(job, width)
+
+
+def _progress(job: JobProgress, width: int) -> Text:
+    ended = job.done + job.failed
+    of = f" of {'' if job.exact else '≈ '}{job.total:,}" if job.total else ""
+    speeds = [f"{job.rows_per_s:,.1f} rows/s", *([f"{job.tokens_per_s:,.0f} tokens/s"] if job.generated_tokens else [])]
+    left = [] if job.seconds_left is None else [f"{duration(job.seconds_left)} left"]
+    rest = "   ".join([f"{ended:,}{of}", *(speeds if ended else ["starting"]), *left])
+    failed = f"   {job.failed:,} failed" if job.failed else ""
+    line = Text("  ", no_wrap=True, overflow="ellipsis")
+    if job.total:
+        room = min(width - len(rest) - len(failed) - 6, 40)
+        line.append(bar(ended / job.total, max(room, 8)), style="blue").append("  ")
+    return line.append(rest).append(failed, style="red")
+
+
+def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
+    for job in jobs[-3:]:
+        counts = f"{job.finished:,} done, {job.failed:,} failed, {job.generated_tokens:,} generated"
+        yield Text(
+            plain(f"  {counts}: {job.job or '(unnamed)'}"), style="bright_black", no_wrap=True, overflow="ellipsis"
+        )
+
+
+def _rows(rows: Sequence[RowLife], width: int) -> Table:
+    longest = max(row.queued + row.prefill + row.decode for row in rows)
+    room = max(width - 46, 10)
+    heads = Text("  ".join(f"{sign} {name}" for name, sign, _ in _SPANS), style="bright_black")
+    table = _table(("", heads, ""))
+    for row in reversed(rows):
+        table.add_row(Text(plain(_ending(row.of))), _life(row, room / longest if longest > 0 else 0.0), _took(row))
+    return table
+
+
+def _life(row: RowLife, per_second: float) -> Text:
+    line = Text(no_wrap=True, overflow="crop")
+    for name, sign, style in _SPANS:
+        line.append(sign * round(getattr(row, name) * per_second), style=style)
+    return line
+
+
+def _took(row: RowLife) -> Text:
+    whole = _seconds(row.queued + row.prefill + row.decode)
+    if row.state == "failed":
+        return Text(plain(f"{row.error}, {whole}"), style="red")
+    if row.state == "running":
+        return Text(f"running, {whole}")
+    return Text(f"{row.prompt_tokens:,} + {row.generated_tokens:,} tokens, {whole}")
+
+
+def _letter(letter: FailedRow) -> Text:
+    at = time.strftime("%H:%M:%S", time.localtime(letter.at))
+    source = f" ({_short(letter.source)})" if letter.source else ""
+    line = Text(f"{at} ", no_wrap=True, overflow="ellipsis")
+    return line.append(plain(letter.error), style="red").append(plain(f" {letter.reason}{source}"))
+
+
+def _table(heads: Iterable[str | Text]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
+    for head in heads:
+        table.add_column(head, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def plain(text: str) -> str:
+    """Without what would steer a terminal: names and reasons may hold anything."""
+    return "".join(each if each.isprintable() else "�" for each in text)
+
+
+def _short(address: str) -> str:
+    """The last two parts of a path; other addresses as they are."""
+    parts = address.split("/")
+    return f"…/{'/'.join(parts[-2:])}" if address.startswith("/") and len(parts) > 3 else address
+
+
+def _ending(address: str) -> str:
+    """The last part of a path; of the server's routes what follows their version."""
+    return address.removeprefix("/v1/") if address.startswith("/v1/") else address.rsplit("/", 1)[-1] or address
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:,.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 60 else duration(seconds)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

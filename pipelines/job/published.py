@@ -1,0 +1,146 @@
+"""Says how far a job is to whoever watches this machine: a file in the runtime folder, written once a second.
+
+Counts are those of this process's workers. Where workers are other processes, they are the manager's, which begin again
+when a manager is replaced, and know nothing of rows that were no prompts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from millrace.model_manager.wire.config import runtime_dir
+from millrace.model_manager.wire.errors import MillraceError
+from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born
+from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.status import JobStatus
+from millrace.transforms.elements.metrics import tallied
+from millrace.transforms.elements.recent_rows import RecentRows, watched_rows
+from millrace.transforms.reading.count import RowCount
+
+from ..flags.options import JobOptions
+from ..pages.sketches import Sample
+from .progress import Clock, ReadStatus, Speed, job_status
+
+_EVERY = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Counts(NamedTuple):
+    """Rows and tokens so far."""
+
+    read: int = 0
+    done: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+
+@contextmanager
+def published(
+    options: JobOptions, total: RowCount | None, read: ReadStatus, clock: Clock = time.monotonic, every: float = _EVERY
+) -> Iterator[None]:
+    """Say it while the block runs. A file that cannot be written is no failure of the job."""
+    stop = threading.Event()
+    with tallied() as tally, watched_rows(str(options.output)) as rows:
+        publisher = _Publisher(_described(options, total), Speed(total), read, tally, rows)
+        thread = threading.Thread(target=publisher.run, args=(clock, every, stop), daemon=True, name="millrace-publish")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _described(options: JobOptions, total: RowCount | None) -> JobProgress:
+    """What does not change while the job runs."""
+    return JobProgress(
+        job=options.job,
+        command=options.task.command,
+        pid=os.getpid(),
+        born=born(os.getpid()),
+        started=time.time(),
+        model=options.model.model,
+        input=", ".join(map(str, options.input)),
+        output=str(options.output),
+        total=total.rows if total is not None else None,
+        exact=total is None or total.exact,
+    )
+
+
+class _Publisher:
+    def __init__(
+        self, described: JobProgress, speed: Speed, read: ReadStatus, tally: Counter[str], rows: RecentRows
+    ) -> None:
+        self._described = described
+        self._speed = speed
+        self._read = read
+        self._tally = tally
+        self._rows = rows
+
+    def run(self, clock: Clock, every: float, stop: threading.Event) -> None:
+        """Write until the event is set; then nothing is left."""
+        folder = RuntimeDir(runtime_dir())
+        file = JobFile(folder.path)
+        try:
+            while True:
+                self._write(folder, file, clock())
+                if stop.wait(every):
+                    return
+        finally:
+            file.remove()
+
+    def _write(self, folder: RuntimeDir, file: JobFile, now: float) -> None:
+        progress = self._progress(now)
+        try:
+            with contextlib.suppress(FileNotFoundError):  # a manager that ended took the folder away: the next time
+                folder.prepare()
+                file.write(progress)
+        except (MillraceError, OSError) as error:
+            _log.info("progress is not published: %s", error)
+
+    def _progress(self, now: float) -> JobProgress:
+        counts = self._counts()
+        self._speed.add(Sample(now, counts.done + counts.failed, counts.generated_tokens))
+        rows_per_s, tokens_per_s = self._speed.per_second()
+        return msgspec.structs.replace(
+            self._described,
+            **counts._asdict(),
+            rows_per_s=rows_per_s,
+            tokens_per_s=tokens_per_s,
+            seconds_left=self._speed.seconds_left(rows_per_s),
+            dead_letters=self._rows.failed(),
+            rows=self._rows.answered(),
+        )
+
+    def _counts(self) -> Counts:
+        tally = self._tally.copy()
+        return counts_of(tally) if tally else _managers(job_status(self._read(), self._described.job))
+
+
+def counts_of(tally: Mapping[str, int]) -> Counts:
+    """By the names of Beam's counters (transforms/elements/metrics.py)."""
+    found = Counter(tally)
+    return Counts(
+        read=found["prompts"] + found["unreadable_rows"],
+        done=found["requests"] - found["failures"],
+        failed=found["failures"] + found["unreadable_rows"],
+        prompt_tokens=found["prompt_tokens"],
+        generated_tokens=found["generated_tokens"],
+    )
+
+
+def _managers(job: JobStatus | None) -> Counts:
+    if job is None:
+        return Counts()
+    return Counts(0, job.finished, job.failed, job.prompt_tokens, job.generated_tokens)

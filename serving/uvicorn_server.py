@@ -1,0 +1,42 @@
+"""uvicorn as our servers use it: it owns the connections, and leaves signals and the socket to us."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from .addresses import BACKLOG
+from .connections import Connection
+
+_KEEP_ALIVE = 75
+"""Seconds that a connection without a request stays open."""
+
+
+class Uvicorn(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn."""
+        yield
+
+
+def uvicorn_config(app: Starlette, **more: Any) -> uvicorn.Config:
+    """Settings of every server of ours; `more` by uvicorn's names."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE,
+        **more,
+    )

@@ -1,0 +1,31 @@
+"""`/events`: frames as server-sent events, one each second."""
+
+from __future__ import annotations
+
+import contextlib
+
+from starlette.types import Receive, Scope, Send
+
+from ..replies import HungUp, Reply, Stalled, unless_hung_up
+from .watching import Watching
+
+
+class Feed:
+    """The route as an ASGI application."""
+
+    def __init__(self, watching: Watching, stall_timeout: float) -> None:
+        self._watching = watching
+        self._stall_timeout = stall_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send frames until the viewer leaves or the server ends."""
+        reply = Reply(scope, send, self._stall_timeout)
+        with contextlib.suppress(HungUp, Stalled):
+            await unless_hung_up(receive, self._tell(reply))
+
+    async def _tell(self, reply: Reply) -> None:
+        await reply.events([])  # the viewer learns at once that it is connected
+        async with contextlib.aclosing(self._watching.frames()) as frames:
+            async for frame in frames:
+                await reply.events([frame])
+        await reply.end()

@@ -1,0 +1,56 @@
+"""The page beside any job, without a model to ask: `millrace top --web`. It listens on the loopback alone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import Route
+
+from .addresses import listening, url
+from .metrics.snapshot import snapshot
+from .uvicorn_server import Uvicorn, uvicorn_config
+from .window.feed import Feed
+from .window.figures import figures
+from .window.page import page_routes
+from .window.watching import Watching
+
+_HOST = "127.0.0.1"
+_NAMES = [_HOST, "localhost"]
+"""What the page may be called by: a page of another name, which leads here, is refused."""
+_STALL_TIMEOUT = 60.0
+_END_WITHIN = 5
+
+
+def serve_page(port: int, tell: Callable[[str], None]) -> None:
+    """Serve until a signal comes; `tell` is given the URL. Raises ConfigError for a port that cannot be had."""
+    with listening(_HOST, port) as sock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(sock, tell))
+
+
+async def _serve(sock: socket.socket, tell: Callable[[str], None]) -> None:
+    watching = Watching(lambda: figures(snapshot()))
+    server = Uvicorn(uvicorn_config(_app(watching), timeout_graceful_shutdown=_END_WITHIN))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _end, server, watching)
+    tell(url(sock))
+    await server.serve(sockets=[sock])
+
+
+def _end(server: uvicorn.Server, watching: Watching) -> None:
+    watching.end()
+    server.should_exit = True
+
+
+def _app(watching: Watching) -> Starlette:
+    events = Route("/events", Feed(watching, _STALL_TIMEOUT), methods=["GET"])
+    return Starlette(
+        routes=[events, *page_routes()], middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)]
+    )

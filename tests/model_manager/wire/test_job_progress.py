@@ -1,0 +1,123 @@
+"""What jobs say of themselves in the runtime folder: theirs alone, whole, and gone with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, running_jobs, spans
+from millrace.model_manager.wire.messages import Timings
+from millrace.model_manager.wire.runtime import RuntimeDir
+
+JOB = JobProgress(
+    job="run to out/c, pid 1",
+    command="run",
+    pid=os.getpid(),
+    born=born(os.getpid()),
+    started=1.0,
+    model="tiny",
+    input="a.jsonl",
+    output="out/c",
+    total=10,
+)
+
+
+def written(folder: Path, **changes: object) -> Path:
+    """A file as another process would leave it."""
+    job = msgspec.structs.replace(JOB, **changes)
+    path = folder / f"job-{job.pid}.json"
+    path.write_bytes(msgspec.json.encode(job))
+    return path
+
+
+def test_a_job_is_read_as_it_was_written_and_the_last_word_counts(tmp_path: Path) -> None:
+    file = JobFile(tmp_path)
+    file.write(JOB)
+    file.write(msgspec.structs.replace(JOB, done=3))
+    assert running_jobs(tmp_path) == [msgspec.structs.replace(JOB, done=3)]
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
+
+
+def test_at_its_end_neither_file_nor_folder_is_left(tmp_path: Path) -> None:
+    folder = tmp_path / "rt"
+    folder.mkdir()
+    file = JobFile(folder)
+    file.write(JOB)
+    file.remove()
+    assert not folder.exists()
+    assert running_jobs(folder) == []
+
+
+def test_a_folder_that_others_use_stays(tmp_path: Path) -> None:
+    (tmp_path / "manager.lock").touch()
+    file = JobFile(tmp_path)
+    file.write(JOB)
+    file.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["manager.lock"]
+
+
+def test_files_of_dead_processes_are_swept(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    path = written(tmp_path, pid=dead.pid)
+    path.with_suffix(".partial").touch()
+    assert running_jobs(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_is_not_reaped_is_dead(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as zombie:
+        path = written(tmp_path, pid=zombie.pid, born=born(zombie.pid))
+        assert len(running_jobs(tmp_path)) == 1
+        zombie.kill()
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        assert running_jobs(tmp_path) == []
+        assert not path.exists()
+
+
+def test_another_process_with_the_same_id_is_not_the_job(tmp_path: Path) -> None:
+    written(tmp_path, born=JOB.born - 1)
+    assert running_jobs(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"job": "a"}', b"\xff"])
+def test_a_file_that_is_no_progress_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / f"job-{os.getpid()}.json").write_bytes(content)
+    assert running_jobs(tmp_path) == []
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("kept")
+    (tmp_path / f"job-{os.getpid()}.partial").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        JobFile(tmp_path).write(JOB)
+    assert target.read_text() == "kept"
+
+
+def test_a_manager_that_ends_leaves_running_jobs_and_no_dead_ones(tmp_path: Path) -> None:
+    folder = RuntimeDir(tmp_path / "rt")
+    folder.prepare()
+    written(folder.path, pid=2**22 - 1)
+    JobFile(folder.path).write(JOB)
+    folder.remove()
+    assert [path.name for path in folder.path.iterdir()] == [f"job-{os.getpid()}.json"]
+    JobFile(folder.path).remove()
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("timings", "tokens", "seconds"),
+    [
+        (Timings(1.0, 3.0, 7.0), 5, (1.0, 2.0, 4.0)),
+        (Timings(1.0, 0.0, 7.0), 0, (1.0, 6.0, 0.0)),
+        (Timings(0.0, 0.0, 0.0), 0, (0.0, 0.0, 0.0)),
+    ],
+)
+def test_spans_follow_one_another(timings: Timings, tokens: int, seconds: tuple[float, ...]) -> None:
+    assert spans(timings, tokens) == seconds

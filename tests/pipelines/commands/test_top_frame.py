@@ -1,0 +1,93 @@
+"""A frame of `millrace top` has the figures, and fits a terminal of any width."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from millrace.model_manager.wire.status import ModelInfo
+from millrace.pipelines.commands.top_frame import bar, frame, plain, sparkline
+from millrace.serving.window.figures import Figures
+from millrace.serving.window.history import Point
+from tests.serving.metrics.scrapes import STATUS
+from tests.serving.window.looks import JOB, LETTER, ROW, look
+
+INFO = ModelInfo("tiny", "", "", "bfloat16", "cpu", 1, 1, 64, 4, 16, [], 0.0, "int8", "bfloat16")
+
+
+def shown(figures: Figures, width: int = 100, height: int = 60) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(frame(figures, [Point(1.0, 5.0, None), Point(2.0, 10.0, None)], width, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def loaded() -> Figures:
+    model = msgspec.structs.replace(STATUS.models[0], info=INFO)
+    return msgspec.structs.replace(look(JOB), status=msgspec.structs.replace(STATUS, models=[model]))
+
+
+def test_it_has_models_jobs_rows_and_dead_letters() -> None:
+    text = shown(loaded(), 140)
+    for part in ("manager 1, up 1:00", "tiny", "ready", "3/64 +4", "25%", "bfloat16", "int8", "5 restarts", "pid 2, 3"):
+        assert part in text
+    for part in ("run to out/c", "11 of 20", "2.0 rows/s", "14 tokens/s", "0:04 left", "1 failed"):
+        assert part in text
+    assert "5 + 7 tokens, 1.30 s" in text
+    assert "PromptTooLong the prompt has 9 tokens (/in/a.txt@12)" in text
+
+
+@pytest.mark.parametrize("width", [10, 20, 37, 60, 80, 89, 90, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    assert max(map(len, shown(loaded(), width).splitlines())) <= width
+
+
+def test_a_low_terminal_has_fewer_rows() -> None:
+    many = msgspec.structs.replace(look(), rows=[ROW] * 20, dead_letters=[LETTER] * 50)
+    assert len(shown(many, height=20).splitlines()) <= 20
+    assert len(shown(many, height=100).splitlines()) > 30
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        (look(has_manager=False), "no manager runs"),
+        (look(has_manager=False, error="it hangs"), "the manager does not answer: it hangs"),
+    ],
+)
+def test_without_a_manager_it_says_so(figures: Figures, told: str) -> None:
+    assert told in shown(figures)
+
+
+def test_a_job_without_a_total_or_a_row_says_what_is_known() -> None:
+    stream = msgspec.structs.replace(JOB, total=None, seconds_left=None)
+    assert "11   2.0 rows/s" in shown(look(stream))
+    begins = msgspec.structs.replace(JOB, done=0, failed=0, rows_per_s=0.0, seconds_left=None)
+    assert "0 of 20   starting" in shown(look(begins))
+    assert "≈ 20" in shown(look(msgspec.structs.replace(JOB, exact=False)))
+
+
+def test_nothing_steers_the_terminal() -> None:
+    letter = msgspec.structs.replace(LETTER, reason="\x1b[2J\x07[bold]x[/bold]", error="\x1b]0;x", source="a\nb")
+    text = shown(look(msgspec.structs.replace(JOB, dead_letters=[letter], output="out/\x1b[31m")))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]x[/bold]" in text
+    assert plain("a\tb\u202ec") == "a�b�c"
+
+
+def test_a_curve_is_as_wide_as_it_may_be_and_as_high_as_its_highest() -> None:
+    assert sparkline([1.0, 2.0, 4.0, 8.0], 3) == "▂▄█"
+    assert sparkline([0.0, 0.0], 5) == "  "
+    assert sparkline([1.0, 2.0], 0) == ""
+    assert sparkline([1.0], 5) == "", "one look is no curve"
+
+
+@pytest.mark.parametrize(
+    ("part", "drawn"), [(0.0, "────"), (0.5, "━━──"), (1.0, "━━━━"), (7.0, "━━━━"), (-1.0, "────")]
+)
+def test_a_bar_has_its_part_filled(part: float, drawn: str) -> None:
+    assert bar(part, 4) == drawn

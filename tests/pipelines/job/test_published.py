@@ -1,0 +1,112 @@
+"""What a running job says of itself to whoever watches the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.model_manager.wire.job_progress import JobProgress, running_jobs
+from millrace.pipelines.job.published import Counts, counts_of
+from tests.job_commands import job_command, started
+from tests.waiting import eventually
+
+ROWS = 80
+SECRET = "the secret of the prompt"
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Rows, and one that is none, one with a bad parameter."""
+    rows: list[object] = [{"id": f"p{number}", "prompt": f"{SECRET} {number}"} for number in range(ROWS)]
+    rows.insert(3, {"id": "bad", "prompt": SECRET, "max_tokens": -1})
+    rows.insert(4, {"id": "none", "question": SECRET})
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@contextlib.contextmanager
+def job(prompts: Path, *flags: str, step: float = 0.02) -> Iterator[subprocess.Popen[str]]:
+    command = [*job_command("run", prompts, prompts.parent / "out/c"), "--backend=fake", "--max_num_seqs=4"]
+    environment = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": str(step)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
+    with started([*command, "--max_tokens=10", "--linger=0.2", "--orphan_grace=0.1", *flags], **pipes) as process:
+        yield process
+
+
+def in_the_middle(runtime: Path, process: subprocess.Popen[str]) -> JobProgress:
+    """What the job says once some rows are answered."""
+
+    def seen() -> JobProgress | None:
+        assert process.poll() is None, "it ended, and had not said that a row was answered"
+        return next((each for each in running_jobs(runtime) if 4 <= each.done < ROWS and each.rows_per_s), None)
+
+    found = eventually(seen)
+    assert isinstance(found, JobProgress)
+    return found
+
+
+def test_a_job_says_how_far_it_is_and_nothing_once_it_has_ended(runtime: Path, prompts: Path) -> None:
+    with job(prompts) as process:
+        said = in_the_middle(runtime, process)
+        assert process.wait(300) == 0
+    assert (said.command, said.pid, said.total, said.exact) == ("run", process.pid, ROWS + 2, True)
+    assert said.failed == 2
+    assert said.read >= said.done + said.failed
+    assert said.output.endswith("out/c")
+    assert said.generated_tokens >= 10 * 4
+    assert said.seconds_left is not None
+    assert said.seconds_left > 0
+    assert running_jobs(runtime) == []
+    eventually(lambda: not runtime.exists())
+
+
+def test_dead_letters_have_reasons_rows_have_times_and_a_kill_leaves_nothing(runtime: Path, prompts: Path) -> None:
+    with job(prompts, "--quiet") as process:
+        said = in_the_middle(runtime, process)
+        process.kill()
+        process.wait()
+        assert running_jobs(runtime) == []
+    eventually(lambda: not runtime.exists())
+    assert {letter.source.rpartition("/")[2].split("@")[0] for letter in said.dead_letters} == {"prompts.jsonl"}
+    assert any("max_tokens=-1" in letter.reason for letter in said.dead_letters)
+    assert all(row.decode > 0 and row.generated_tokens for row in said.rows)
+    assert SECRET not in str(said)
+
+
+@pytest.mark.slow
+def test_workers_that_are_other_processes_are_counted_by_the_manager(runtime: Path, prompts: Path) -> None:
+    with job(prompts, "--direct_num_workers=2", "--direct_running_mode=multi_processing") as process:
+        said = in_the_middle(runtime, process)
+        assert process.wait(300) == 0
+    assert said.read == 0
+    assert said.rows == []
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(runtime: Path, prompts: Path) -> None:
+    program = (
+        "import sys\n"
+        "from millrace.model_manager.wire.job_progress import JobFile\n"
+        "def refuses(*_): raise OSError(28, 'no space')\n"
+        "JobFile.write = refuses\n"
+        "from millrace.pipelines.cli import main\n"
+        "sys.argv = ['millrace', *sys.argv[1:]]\n"
+        "main()\n"
+    )
+    command = job_command("run", prompts, prompts.parent / "out/c")[3:]
+    flags = [*command, "--backend=fake", "--linger=0.1", "--max_tokens=2"]
+    ended = subprocess.run([sys.executable, "-c", program, *flags], capture_output=True, text=True, check=False)
+    assert (ended.returncode, "no space" in ended.stderr) == (0, False)
+    assert running_jobs(runtime) == []
+
+
+def test_counts_are_made_of_beams_counters() -> None:
+    tally = {"prompts": 10, "unreadable_rows": 2, "requests": 7, "failures": 3, "prompt_tokens": 5, "other": 1}
+    assert counts_of(tally) == Counts(read=12, done=4, failed=5, prompt_tokens=5, generated_tokens=0)

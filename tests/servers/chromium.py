@@ -1,0 +1,46 @@
+"""Chromium, as tests of the page drive it: the one on PATH, else apt-get's, where this process may install it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.servers.installed import run
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_APT = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=600")
+
+
+class NoChromium(Exception):
+    """There is none, and none can be installed here."""
+
+
+def program() -> Path:
+    """Its path; raises NoChromium."""
+    if _found() is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        run(*_APT, "update")
+        run(*_APT, "install", "--no-install-recommends", "chromium", DEBIAN_FRONTEND="noninteractive")
+    if (found := _found()) is None:
+        raise NoChromium(f"none of {', '.join(_NAMES)} is on PATH, and only root may install one by apt-get")
+    return found
+
+
+def _found() -> Path | None:
+    return next((Path(path) for name in _NAMES if (path := shutil.which(name))), None)
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    """One without a window; raises NoChromium."""
+    path = program()
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path)
+        try:
+            yield started
+        finally:
+            started.close()
