@@ -7,6 +7,7 @@ of `backend_options` are the fields of vLLM's EngineArgs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -72,6 +73,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
 
     _check_device(config, current_platform.device_type)
     _meet_in_memory()
+    _compile_unlocked()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
     try:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
@@ -115,6 +117,39 @@ def _meet_in_memory() -> None:
     if hasattr(uniproc_executor, "get_file_store_init_method"):
         meeting = os.memfd_create("vllm")
         uniproc_executor.get_file_store_init_method = lambda: f"file:///proc/self/fd/{meeting}"
+
+
+def _compile_unlocked() -> None:
+    """vLLM compiles the grammar of each request as it takes it in, and holds the interpreter's lock: meanwhile the
+    process gives no sign of life, and the manager would replace it. Compile without the lock, and each grammar once.
+    """
+    from vllm.v1.structured_output import backend_guidance
+
+    backend_guidance.validate_guidance_grammar = UnlockedCheck(backend_guidance)
+
+
+class UnlockedCheck:
+    """Stands in for the check of vLLM's module `guidance` that a grammar compiles; raises ValueError as that does."""
+
+    def __init__(self, guidance: Any, most_kept: int = 256) -> None:
+        """`guidance` is vLLM's module, or what has its names."""
+        self._guidance = guidance
+        self._fault = functools.lru_cache(maxsize=most_kept)(self._compile)
+
+    def __call__(self, sampling_params: Any, tokenizer: Any = None) -> None:
+        if sampling_params.structured_outputs is not None:
+            key = self._guidance.get_structured_output_key(sampling_params.structured_outputs)
+            if fault := self._fault(*key, tokenizer):
+                raise ValueError(f"the constraint does not compile: {fault}")
+
+    def _compile(self, kind: Any, grammar: str, tokenizer: Any) -> str:
+        try:
+            source = self._guidance.serialize_guidance_grammar(kind, grammar)
+        except (ValueError, KeyError, TypeError) as error:
+            return one_line(error)
+        library = self._guidance.llguidance
+        matcher = library.LLMatcher(tokenizer or library.LLTokenizer("byte"), source, log_level=0)
+        return one_line(matcher.get_error()) if matcher.is_error() else ""
 
 
 def _embeds(config: ModelConfig) -> bool:
