@@ -33,6 +33,8 @@ from typing import Self
 
 import msgspec
 
+from .timings import Setback
+
 
 def counted(number: int, noun: str) -> str:
     """`1 row`, `1,200 rows`: a number with its noun, for sentences."""
@@ -56,6 +58,8 @@ class RequestError(MillraceError):
 
     partial = ""
     """The text of its output so far, where there is some."""
+    setbacks: tuple[Setback, ...] = ()
+    """What held it up before it failed."""
 
 
 class InvalidRequest(RequestError, ValueError):

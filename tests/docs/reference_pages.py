@@ -24,7 +24,8 @@ import millrace
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMON_SETTINGS, Backend
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
 from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import Status, Timings
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from millrace.pipelines.cli import COMMANDS, dispatch

@@ -15,7 +15,8 @@ import msgspec
 from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output, Timings
+from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 
 Messages = list[dict[str, Any]]

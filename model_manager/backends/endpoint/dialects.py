@@ -49,6 +49,8 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     embedding: list[float] | None = None
+    retried: tuple[float, ...] = ()
+    """When earlier tries had failed, on the clock of the loop."""
 
 
 def sound(answer: Answer) -> Answer:

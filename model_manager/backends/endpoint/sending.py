@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
@@ -60,7 +61,7 @@ class Sender:
     async def send(self, request: Request) -> Answer:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any."""
         call, work = self._dialect.call(request), _work(request)
-        tries, failures = 0, 0
+        tries, failures, retried = 0, 0, list[float]()
         asked: set[Server] = set()
         while True:
             await self._requests.take(1)
@@ -77,6 +78,7 @@ class Sender:
                 await self._failed(place.server, failure, was_test=place.is_test)
                 await self._check_hope(place.server, began, failure)
                 tries, failures = tries + 1, failures + (not failure.is_busy)
+                retried.append(self._clock())
                 if failures > self._options.retries and await self._lives(place.server):
                     raise ServerFailed(f"no answer in {failures} tries; the last: {failure}") from None
                 if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
@@ -84,7 +86,7 @@ class Sender:
                     asked = {place.server}
             else:
                 self._settle(work, taken, answer.num_tokens + answer.prompt_tokens)
-                return answer
+                return replace(answer, retried=tuple(retried)) if retried else answer
 
     def _settle(self, work: float, taken: float, used: int) -> None:
         """Correct what was taken for a request by what its server counted, if it counts."""

@@ -36,8 +36,8 @@ from millrace.model_manager.wire.messages import (
     StartEngine,
     StepReport,
     Submit,
-    Timings,
 )
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
 from millrace.model_manager.wire.transport import Connection, ConnectionLost, encode

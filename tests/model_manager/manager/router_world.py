@@ -26,8 +26,8 @@ from millrace.model_manager.wire.messages import (
     Results,
     StepReport,
     Submit,
-    Timings,
 )
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.model_infos import model_info
 
