@@ -19,7 +19,7 @@ from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Answer, Call, Dialect, Garbled, sound
+from .dialects import Answer, Call, Dialect, Garbled, plausible, sound
 from .hiding import without_key
 from .judging import TryFailed, judge
 from .limits import RateLimit, UsedPart
@@ -112,7 +112,14 @@ class Sender:
         finally:
             self._balancer.leave(place)
         self._answered(server)
-        return answer
+        counted = plausible(answer, request)
+        if counted != answer and not server.counts_oddly:
+            server.counts_oddly = True
+            log.warning(
+                "%s counts tokens that cannot be (%d of a prompt, %d of an answer): such counts are left out",
+                *(server.url, answer.prompt_tokens, answer.num_tokens),
+            )
+        return counted
 
     def _answered(self, server: Server) -> None:
         if not server.circuit.is_closed:

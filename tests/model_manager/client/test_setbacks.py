@@ -29,7 +29,7 @@ def test_an_answer_tells_of_its_engines_death_and_of_its_managers(machine: Machi
     assert told == {"engine_died"}
     later = {f"later-{n}": client.submit([1, 30, n], SamplingParams(max_tokens=30), request_id=f"l{n}") for n in range(8)}
     until_under_way(machine)
-    kill(machine.manager_pid())
+    kill(machine.status().pid)
     outputs = [future.result(PATIENCE) for future in later.values()]
     assert all([each.what for each in output.setbacks] == ["manager_lost"] for output in outputs)
     assert all(each.at >= 0 for output in outputs for each in output.setbacks)
