@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import os
+import queue
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -40,38 +41,50 @@ _EXPORTERS_LOGS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "ope
 
 def tracer(traces: Traces) -> Tracer:
     """What makes spans for that collector; the same for equal settings."""
-    return _provider(traces).get_tracer(_NAME)
+    return _exporting(traces).provider.get_tracer(_NAME)
 
 
 def flush(traces: Traces) -> None:
     """Send what waits, within a short time."""
-    _within(_provider(traces).force_flush)
+    _exporting(traces).flush()
 
 
 @functools.cache
-def _provider(traces: Traces) -> TracerProvider:
-    check_traces_extra()
-    provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(traces.ratio)),
-        resource=Resource.create(
-            {"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME), "process.pid": os.getpid()}
-        ),
-        shutdown_on_exit=False,  # that would wait half a minute for a collector that is down
-    )
-    exporter = Reporting(OTLPSpanExporter(traces.url, timeout=_TIMEOUT), traces.url)
-    provider.add_span_processor(
-        BatchSpanProcessor(exporter, max_queue_size=_MOST_WAITING, schedule_delay_millis=_EVERY)
-    )
-    atexit.register(_within, provider.shutdown)
-    return provider
+def _exporting(traces: Traces) -> _Exporting:
+    return _Exporting(traces)
 
 
-def _within(work: object) -> None:
-    """Do it in a thread, and wait a short time for its end: neither call of the library keeps its timeout."""
-    assert callable(work)
-    thread = threading.Thread(target=work, name="millrace-traces", daemon=True)
-    thread.start()
-    thread.join(_LAST_WITHIN)
+class _Exporting:
+    """The spans of this process for one collector, until the process ends."""
+
+    def __init__(self, traces: Traces) -> None:
+        check_traces_extra()
+        self.provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(traces.ratio)),
+            resource=Resource.create(
+                {"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME), "process.pid": os.getpid()}
+            ),
+            shutdown_on_exit=False,  # that would wait half a minute for a collector that is down
+        )
+        exporter = Reporting(OTLPSpanExporter(traces.url, timeout=_TIMEOUT), traces.url)
+        self.provider.add_span_processor(
+            BatchSpanProcessor(exporter, max_queue_size=_MOST_WAITING, schedule_delay_millis=_EVERY)
+        )
+        self._asked: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
+        threading.Thread(target=self._flush, name="millrace-traces", daemon=True).start()
+        atexit.register(self.flush)
+
+    def flush(self) -> None:
+        """In a thread, since the library's call keeps no timeout; one that runs already, as none starts at exit."""
+        done = threading.Event()
+        self._asked.put(done)
+        done.wait(_LAST_WITHIN)
+
+    def _flush(self) -> None:
+        while True:
+            done = self._asked.get()
+            self.provider.force_flush()
+            done.set()
 
 
 class Reporting(SpanExporter):
