@@ -2,7 +2,8 @@
 
 0    done; rows that failed are dead letters
      (also where the summary of a job that is done cannot be printed: stderr says so)
-1    the job failed while it ran (also where its model was lost), or its whole output, with what a resumed one had before, holds no completion;
+1    the job failed while it ran, also where its model was lost, or its whole output, with what a resumed one had
+     before, holds no completion;
      or, of a command that shows something, stdout cannot be written
 2    what was asked for cannot be: a flag, the input, the output, the model
 130  interrupted, by Ctrl-C; a stream also by SIGTERM

@@ -120,7 +120,7 @@ def _meet_in_memory() -> None:
 
 
 def _compile_unlocked() -> None:
-    """vLLM compiles the grammar of each request as it takes it in, and holds the interpreter's lock: meanwhile the
+    """VLLM compiles the grammar of each request as it takes it in, and holds the interpreter's lock: meanwhile the
     process gives no sign of life, and the manager would replace it. Compile without the lock, and each grammar once.
     """
     from vllm.v1.structured_output import backend_guidance

@@ -102,14 +102,18 @@ def _takes(source: str, output: bytes) -> bool:
 
 def _read(source: str, output: bytes) -> tuple[int, bool]:
     """How many bytes of the output the grammar takes, and whether an output may end behind them."""
-    tokens = _bytes().tokenize_bytes(output)
-    matcher = _start(source).deep_copy() if len(source) <= _MOST_KEPT else _matcher(_bytes(), source)
-    taken = matcher.try_consume_tokens(tokens)
-    if matcher.is_error():  # copies share one lexer, and earlier outputs may have filled it
+    found = _consumed(_start(source).deep_copy(), output) if len(source) <= _MOST_KEPT else None
+    if found == (len(output), True):
+        return found
+    # Copies share one lexer. When earlier outputs have filled it, it takes nothing more, and says nothing of that.
+    alone = _consumed(_matcher(_bytes(), source), output)
+    if found is not None and found != alone:
         _start.cache_clear()
-        matcher = _matcher(_bytes(), source)
-        taken = matcher.try_consume_tokens(tokens)
-    return taken, matcher.is_accepting()
+    return alone
+
+
+def _consumed(matcher: LLMatcher, output: bytes) -> tuple[int, bool]:
+    return matcher.try_consume_tokens(_bytes().tokenize_bytes(output)), matcher.is_accepting()
 
 
 class GrammarCompiler:

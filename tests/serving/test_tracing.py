@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.serving.servers import Server, fake_server
 from tests.servers.otlp import Collector, Received, collector
+from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -15,8 +15,8 @@ from ...wire.config import ModelConfig
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import DeadlineExceeded, RequestError
 from ...wire.messages import Failure, FinishReason, Output, Request
-from ...wire.timings import Setback, Timings
 from ...wire.status import EngineStats
+from ...wire.timings import Setback, Timings
 from .balancer import Balancer
 from .connections import connections
 from .dialects import Answer, Dialect

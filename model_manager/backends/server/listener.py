@@ -27,7 +27,7 @@ def _owners(port: int) -> set[int]:
         found = psutil.net_connections("tcp")
     except (psutil.Error, OSError):  # macOS tells root alone
         return set()
-    listening = (each for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == port)
+    listening = (each for each in found if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,))
     return {each.pid for each in listening if each.pid is not None}
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.backends.endpoint import over_http
 from millrace.model_manager.backends.endpoint.engine import load
-from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import (
     ConfigError,
@@ -26,7 +25,6 @@ from tests.model_manager.backends.endpoint_engines import (
     answers,
     asked,
     drained,
-    ended,
     engine_for,
     no_long_waits,
     refusal,
@@ -34,8 +32,6 @@ from tests.model_manager.backends.endpoint_engines import (
     text,
 )
 from tests.model_manager.backends.stand_in_server import Servers, text_for
-from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
-from tests.waiting import eventually
 
 __all__ = ["no_long_waits", "servers"]
 

@@ -143,13 +143,13 @@ def test_a_program_that_takes_the_port_as_the_server_starts_is_not_taken_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Healthy(JsonHandler):
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             self.send_json({})
 
     monkeypatch.setattr(process, "_await_free", lambda _port: None)
     with running(HTTPServer(("127.0.0.1", 0), Healthy)) as foreign:
         port = foreign.server_address[1]
-        options = {"command": "sleep 600", "port": port}
+        options: dict[str, Any] = {"command": "sleep 600", "port": port}
         config = ModelConfig(model="m", backend="server", backend_options=options)
         with pytest.raises(ModelLoadFailed, match=rf"^port {port}: process {os.getpid()} \(.+\) listens there, which"):
             load(config, tmp_path)

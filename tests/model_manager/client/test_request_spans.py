@@ -101,7 +101,7 @@ def test_a_request_is_below_the_span_that_is_current_where_it_is_sent(traced: Tr
     (span,) = traced.ended()
     assert span.parent is not None
     assert span.parent.span_id == row.get_span_context().span_id
-    assert span.get_span_context().trace_id == row.get_span_context().trace_id
+    assert span.parent.trace_id == row.get_span_context().trace_id
 
 
 def test_events_stand_in_the_order_of_time_and_within_the_span(traced: Traced) -> None:

@@ -27,7 +27,9 @@ def test_an_answer_tells_of_its_engines_death_and_of_its_managers(machine: Machi
     expect_whole(futures)
     told = {each.what for future in futures.values() for each in future.result().setbacks}
     assert told == {"engine_died"}
-    later = {f"later-{n}": client.submit([1, 30, n], SamplingParams(max_tokens=30), request_id=f"l{n}") for n in range(8)}
+    later = {
+        f"later-{n}": client.submit([1, 30, n], SamplingParams(max_tokens=30), request_id=f"l{n}") for n in range(8)
+    }
     until_under_way(machine)
     kill(machine.status().pid)
     outputs = [future.result(PATIENCE) for future in later.values()]

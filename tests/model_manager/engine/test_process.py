@@ -37,9 +37,9 @@ from millrace.model_manager.wire.messages import (
     StepReport,
     Submit,
 )
-from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import Connection, ConnectionLost, encode
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 from tests.waiting import eventually

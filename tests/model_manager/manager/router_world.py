@@ -27,8 +27,8 @@ from millrace.model_manager.wire.messages import (
     StepReport,
     Submit,
 )
-from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.timings import Timings
 from tests.model_manager.model_infos import model_info
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4)

@@ -33,8 +33,8 @@ from millrace.model_manager.wire.messages import (
     StepReport,
     Submit,
 )
-from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.status import EngineStats, ModelInfo
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import AsyncConnection, ConnectionLost
 from tests.model_manager.model_infos import model_info
 

@@ -12,8 +12,8 @@ from millrace.model_manager.manager.jobs import JobCounts
 from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.wire.logprobs import Logprobs
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
-from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.timings import Timings
 
 
 def request(name: str, prompt: int = 1, max_tokens: int = 5) -> Request:

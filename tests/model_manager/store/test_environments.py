@@ -79,7 +79,11 @@ def test_a_python_without_the_engine_says_what_it_lacks(backend: Backend) -> Non
 
 @pytest.mark.parametrize(
     ("program", "came"),
-    [("/bin/true", "status 0 and said: nothing"), ("/bin/echo", "status 0 and said: -P -c"), ("/bin/false", "status 1")],
+    [
+        ("/bin/true", "status 0 and said: nothing"),
+        ("/bin/echo", "status 0 and said: -P -c"),
+        ("/bin/false", "status 1"),
+    ],
 )
 def test_a_program_that_is_no_python_is_told_with_what_came_of_it(backend: Backend, program: str, came: str) -> None:
     config = ModelConfig(model=EMBEDDED_MODEL, backend="small", backend_python=program)

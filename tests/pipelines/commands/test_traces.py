@@ -36,7 +36,7 @@ def run(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProc
 
 @pytest.mark.parametrize("workers", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
 def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: Collector, workers: list[str]) -> None:
-    job = run(tmp_path, "--backend", "fake", "--otlp_endpoint", received.url, *workers)
+    job = run(tmp_path, "--backend", "fake", "--ignore_eos", "--otlp_endpoint", received.url, *workers)
     assert job.returncode == 0, job.stderr
     rows = {span.attributes["millrace.row.id"]: span for span in received.named("row generate")}
     assert sorted(rows) == ["row-0", "row-1", "row-2"]
@@ -74,7 +74,7 @@ def _busy_once(servers: Servers) -> str:
             return 400, {}
         return (503, {}) if prompt.endswith("1") and tries == 1 else None
 
-    return servers.start(answer).url  # type: ignore[arg-type]
+    return servers.start(answer).url
 
 
 def test_a_collector_that_is_down_costs_the_job_one_warning(tmp_path: Path) -> None:

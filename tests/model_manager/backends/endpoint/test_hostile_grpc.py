@@ -1,4 +1,4 @@
-"""Servers over gRPC whose answers, metadata and streams are not what the protocol says: each row ends, and by itself."""
+"""Servers over gRPC whose answers, metadata and streams are not the protocol's: each row ends, and by itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Servers that are not there, that go away in mid-job, or that take their key back; and how work is shared among many."""
+"""Servers that are not there, go away in mid-job, or withdraw their key; and how work is shared among many."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
