@@ -34,8 +34,8 @@ def run(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProc
     return subprocess.run(command, env=env, text=True, capture_output=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("workers", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
-def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: Collector, workers: list[str]) -> None:
+def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: Collector) -> None:
+    workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     job = run(tmp_path, "--backend", "fake", "--ignore_eos", "--otlp_endpoint", received.url, *workers)
     assert job.returncode == 0, job.stderr
     rows = {span.attributes["millrace.row.id"]: span for span in received.named("row generate")}
@@ -87,10 +87,10 @@ def test_a_collector_that_is_down_costs_the_job_one_warning(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--otlp_endpoint", "here"], "otlp_endpoint='here': takes a URL: http://HOST:4318"),
+        (["--otlp_endpoint", "here"], "--otlp_endpoint here: takes a URL: http://HOST:4318"),
         (["--traces"], "--traces: needs --otlp_endpoint URL, or the variable OTEL_EXPORTER_OTLP_ENDPOINT"),
         (["--trace_ratio", "0.5"], "--trace_ratio: needs --otlp_endpoint URL, or --traces"),
-        (["--otlp_endpoint", "http://h:1", "--trace_ratio", "7"], "trace_ratio=7.0: takes 0 to 1"),
+        (["--otlp_endpoint", "http://h:1", "--trace_ratio", "7"], "--trace_ratio 7.0: takes 0 to 1"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
