@@ -123,9 +123,11 @@ class ServerProcess:
     def close(self) -> None:
         """End the server and all that it has started."""
         assert self._guard.stdin is not None
+        assert self._guard.stdout is not None
         self._guard.stdin.close()
         self._guard.wait()
         self._reader.join()
+        self._guard.stdout.close()
 
     def _read(self) -> None:
         """Hand its output on to ours, and keep the last lines."""
