@@ -73,7 +73,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
 
     _check_device(config, current_platform.device_type)
     _meet_in_memory()
-    _compile_unlocked()
+    _check_grammars_once()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
     try:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
@@ -119,17 +119,20 @@ def _meet_in_memory() -> None:
         uniproc_executor.get_file_store_init_method = lambda: f"file:///proc/self/fd/{meeting}"
 
 
-def _compile_unlocked() -> None:
-    """VLLM compiles the grammar of each request as it takes it in, and holds the interpreter's lock: meanwhile the
-    process gives no sign of life, and the manager would replace it. Compile without the lock, and each grammar once.
+def _check_grammars_once() -> None:
+    """The grammar of each request is compiled as vLLM takes it in, and forgotten; 1,000 rows may have the same one, and
+    other requests stand still meanwhile.
     """
     from vllm.v1.structured_output import backend_guidance
 
-    backend_guidance.validate_guidance_grammar = UnlockedCheck(backend_guidance)
+    backend_guidance.validate_guidance_grammar = KeptCheck(backend_guidance)
 
 
-class UnlockedCheck:
-    """Stands in for the check of vLLM's module `guidance` that a grammar compiles; raises ValueError as that does."""
+class KeptCheck:
+    """Stands in for the check of vLLM's module `guidance` that a grammar compiles; raises ValueError as that does.
+
+    The interpreter's lock is free while it compiles, so the process gives signs of life.
+    """
 
     def __init__(self, guidance: Any, most_kept: int = 256) -> None:
         """`guidance` is vLLM's module, or what has its names."""

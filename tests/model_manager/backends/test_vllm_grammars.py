@@ -1,4 +1,4 @@
-"""Grammars on their way into vLLM: compiled without the interpreter's lock, each once."""
+"""Grammars on their way into vLLM: each is checked once, for all rows that have it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import llguidance
 import pytest
 
-from millrace.model_manager.backends.vllm import UnlockedCheck
+from millrace.model_manager.backends.vllm import KeptCheck
 
 
 def guidance(compiled: list[str]) -> SimpleNamespace:
@@ -37,7 +37,7 @@ def asked(kind: str, text: str) -> SimpleNamespace:
 
 def test_a_constraint_of_many_rows_is_compiled_once() -> None:
     compiled: list[str] = []
-    check = UnlockedCheck(guidance(compiled))
+    check = KeptCheck(guidance(compiled))
     for _ in range(3):
         check(asked("regex", "a+"))
         with pytest.raises(ValueError, match=r"^the constraint does not compile: "):
@@ -48,4 +48,4 @@ def test_a_constraint_of_many_rows_is_compiled_once() -> None:
 
 def test_a_constraint_that_vllm_cannot_write_down_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^the constraint does not compile: choice: is no kind$"):
-        UnlockedCheck(guidance([]))(asked("choice", "a"))
+        KeptCheck(guidance([]))(asked("choice", "a"))
