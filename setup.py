@@ -53,6 +53,10 @@ SERVE = [
     "uvicorn>=0.34,<1",
     "uvloop>=0.21,<1",
 ]
+TRACES = [
+    "opentelemetry-exporter-otlp-proto-http>=1.34,<2",
+    "opentelemetry-sdk>=1.34,<2",
+]
 PLOTS = ["matplotlib>=3.10,<4"]
 DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
 NOTEBOOK = ["ipykernel>=6", *PLOTS]
@@ -90,6 +94,7 @@ setup(
         "engine": ENGINE,
         "bench": PLOTS,
         "serve": SERVE,
+        "traces": TRACES,
         "s3": ["boto3>=1.34,<2"],
         "notebook": NOTEBOOK,
         "docs": DOCS,
@@ -98,6 +103,7 @@ setup(
             *NOTEBOOK,
             *DOCS,
             *SERVE,
+            *TRACES,
             "gcp-storage-emulator",
             "httpx",
             "hypothesis",

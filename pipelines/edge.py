@@ -2,7 +2,8 @@
 
 0    done; rows that failed are dead letters
      (also where the summary of a job that is done cannot be printed: stderr says so)
-1    the job failed while it ran, or its whole output, with what a resumed one had before, holds no completion;
+1    the job failed while it ran, also where its model was lost, or its whole output, with what a resumed one had
+     before, holds no completion;
      or, of a command that shows something, stdout cannot be written
 2    what was asked for cannot be: a flag, the input, the output, the model
 130  interrupted, by Ctrl-C; a stream also by SIGTERM
@@ -26,7 +27,7 @@ from typing import NoReturn
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError
+from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
 
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
 
@@ -169,7 +170,7 @@ def print_at_the_end(text: str) -> None:
 
 def _sentence_and_status(error: Exception) -> tuple[str, int]:
     ours = unwrapped(error)
-    if isinstance(ours, ConfigError | ModelError):
+    if isinstance(ours, ConfigError | ModelError) and not isinstance(ours, ModelLost):
         return _SETTING.sub(_flag, _OPTIONS.sub("--backend_options: ", str(ours))), 2
     if ours is not None:
         return f"the job failed: {ours}", 1

@@ -68,7 +68,8 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         settings = self._service.settings
-        reply, observed = self.reply_kind(scope, send, settings.stall_timeout), Observed(self._route)
+        reply = self.reply_kind(scope, send, settings.stall_timeout)
+        observed = Observed(self._route, headers=scope["headers"])
         self._service.observers.started(observed)
         try:
             async with asyncio.timeout(settings.request_timeout):

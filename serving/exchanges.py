@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -91,7 +92,7 @@ class Exchange:
             on_delta = partial(self._service.crossing.call, partial(self._piece, index)) if stream else None
             submission = self._service.submitter.put(
                 question.priority,
-                partial(question.ask, client, request_id, on_delta),
+                partial(contextvars.copy_context().run, question.ask, client, request_id, on_delta),
                 partial(self._sent, index),
             )
             self._asked.append((submission, request_id))

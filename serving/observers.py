@@ -30,6 +30,8 @@ class Observed:
     """Code of the error that ended it."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Of the request, names in lower case."""
     outputs: tuple[Output, ...] = ()
     """All answers; none for a request that ended before its answer was sent whole, or that the model has no part in."""
 

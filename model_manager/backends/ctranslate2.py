@@ -26,16 +26,17 @@ from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..store.engine_formats import is_in_format
-from ..wire.config import Dtype, ModelConfig
+from ..wire.config import Dtype, ModelConfig, Option
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from ..wire.sampling import SamplingParams
 from ..wire.status import ModelInfo
 from .conversions import converted
 from .dtypes import computing_dtype, declared_dtype
-from .engine_options import of_type
+from .engine_options import in_range, of_type
 from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, longest, read_json
+from .single_floats import above_zero, cut, is_sampled
 
 _UNLIMITED = 10**9
 """From here on, a tokenizer's `model_max_length` means that there is none."""
@@ -53,6 +54,8 @@ _OPTION_DEFAULTS = {
     "flash_attention": False,
     "tensor_parallel": False,
 }
+_OPTION_RANGES = {"device_index": (0, 2**31 - 1), "inter_threads": (1, 1024), "max_queued_batches": (-1, 2**31 - 1)}
+"""The least and the largest value of each option that is a number; -1 batches are queued without a limit."""
 _ENGINES_FAULT = re.compile("out of memory|bad_alloc|CUDA|cuBLAS|cuDNN", re.IGNORECASE)
 """What an error says that is the engine's or the device's, and no request's."""
 
@@ -62,7 +65,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     import ctranslate2
 
     started = time.monotonic()
-    options = {name: of_type(name, value, _OPTION_DEFAULTS[name]) for name, value in config.backend_options.items()}
+    options = {name: _option(name, value) for name, value in config.backend_options.items()}
     device = "cuda" if config.device == "cuda" else "cpu"
     try:
         supported = ctranslate2.get_supported_compute_types(device)
@@ -100,6 +103,14 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     most = min(config.max_num_seqs, _MOST_ON_CPU) if generator.device == "cpu" else config.max_num_seqs
     library = _CTranslate2(generator, model.vocabulary, most, model.eos)
     return HostedEngine(info, library, StopRules.load(folder, model.eos))
+
+
+def _option(name: str, value: Option) -> Option:
+    """The value, checked; raises ConfigError for one that CTranslate2 does not take."""
+    checked = of_type(name, value, _OPTION_DEFAULTS[name])
+    if name in _OPTION_RANGES:
+        in_range(name, checked, *_OPTION_RANGES[name])
+    return checked
 
 
 @dataclass(frozen=True)
@@ -247,10 +258,10 @@ class _CTranslate2:
     def submit(self, sequence: Sequence, params: SamplingParams) -> None:
         made = sequence.num_output_tokens
         group = _Group(
-            params.temperature,
-            params.top_k,
-            params.top_p,
-            params.repetition_penalty,
+            params.temperature if is_sampled(params) else 0.0,
+            cut(params.top_k, len(self.vocabulary)),
+            above_zero(params.top_p),
+            above_zero(params.repetition_penalty),
             max(0, params.min_tokens - made),
             params.ignore_eos,
         )

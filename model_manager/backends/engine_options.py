@@ -33,6 +33,13 @@ def check_names(
             raise ConfigError(f"backend_options: {name}: is decided by the setting {decided[name]}")
 
 
+def in_range(name: str, value: Option, least: int, most: int) -> None:
+    """Raises ConfigError for a number outside the option's range."""
+    assert isinstance(value, int)
+    if not least <= value <= most:
+        raise ConfigError(f"backend_options: {name}={value!r}: takes {least} to {most}")
+
+
 def of_type(name: str, value: Option, default: Any) -> Option:
     """The value, if it has the type of the option's default; raises ConfigError for another."""
     kind = type(default)

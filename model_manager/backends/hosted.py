@@ -193,17 +193,19 @@ class HostedEngine:
         if (constraint := self._held.get(sequence.request_id)) is not None:
             stopped_by_token = ending.matched is None and sequence.token_ids[-1] in self._stop_rules.eos_token_ids
             output = sequence.token_ids[sequence.num_prompt_tokens :]
-            if ending.reason is FinishReason.LENGTH:
-                why = f"is not complete after {len(output)} tokens"
-            elif not self._meets(constraint, output[:-1] if stopped_by_token else output):
-                why = "does not meet its constraint, which the library did not hold it to"
-            else:
-                why = ""
-            if why:
-                self._fail(sequence, ConstraintNotMet(f"the output {why}"), result)
+            if fault := self._fault(constraint, ending, output[:-1] if stopped_by_token else output):
+                self._fail(sequence, ConstraintNotMet(f"the output {fault}"), result)
                 return
             sequence.ending = Ending(ending.reason, ending.matched, complete=not stopped_by_token)
         self._leave(sequence)
+
+    def _fault(self, constraint: Constraint, ending: Ending, output: list[int]) -> str | None:
+        """Why an output is no answer under its constraint; None if it is one."""
+        if ending.reason is FinishReason.LENGTH:
+            return f"is not complete after {len(output)} tokens"
+        if not self._meets(constraint, output):
+            return "does not meet its constraint, which the library did not hold it to"
+        return None
 
     def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
         self._forget(sequence)

@@ -33,6 +33,7 @@ from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, longest, read_json
 from .openvino_constraints import Outputs, structured
+from .single_floats import above_zero, below_one, cut, is_sampled
 
 _CACHE_GIB = 4
 """GiB of KV cache, where nothing is said."""
@@ -92,7 +93,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         revision=config.revision or "",
     )
     outputs = Outputs(folder, info.vocab_size, eos)
-    library = _OpenVino(pipeline, config.max_num_seqs, outputs)
+    library = _OpenVino(pipeline, config.max_num_seqs, info.vocab_size, outputs)
     return HostedEngine(info, library, StopRules.load(folder, eos), outputs.meet)
 
 
@@ -124,8 +125,9 @@ def _set(scheduler: Any, name: str, value: Option) -> None:
     default = getattr(scheduler, name)
     try:
         setattr(scheduler, name, value if default is None else of_type(name, value, default))
-    except TypeError:  # of a field without a default, whose type is not known here
-        raise ConfigError(f"backend_options: {name}={value!r}: takes a value of another type") from None
+    except TypeError:  # a number out of range, or a field without a default, whose type is not known here
+        takes = "another number: 0 or more, within its bits" if type(default) is int else "a value of another type"
+        raise ConfigError(f"backend_options: {name}={value!r}: takes {takes}") from None
 
 
 def _properties(config: ModelConfig, dtype: str, as_it_is: bool) -> dict[str, Any]:
@@ -161,6 +163,7 @@ def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:
         command = [str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino", "--model", str(folder)]
         command = [sys.executable, *command] if os.access(command[0], os.R_OK) else command
         command += ["--task", "text-generation-with-past", "--weight-format", weights, str(place)]
+        command += ["--group-size-fallback", "adjust"] if weights == "int4" else []  # small models: smaller groups
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         if done.returncode:
@@ -175,7 +178,7 @@ class _OpenVino:
     handles may be read and cancelled, and requests added, by other threads than the one that steps.
     """
 
-    def __init__(self, pipeline: Any, max_num_seqs: int, outputs: Outputs) -> None:
+    def __init__(self, pipeline: Any, max_num_seqs: int, vocab_size: int, outputs: Outputs) -> None:
         import openvino_genai
         from openvino import Tensor
 
@@ -183,6 +186,7 @@ class _OpenVino:
         self._tensor = Tensor
         self._pipeline = pipeline
         self._max_num_seqs = max_num_seqs
+        self._vocab_size = vocab_size
         self._outputs = outputs
         self._handles: dict[str, Any] = {}
         self._arrivals = 0
@@ -252,17 +256,18 @@ class _OpenVino:
             max_new_tokens=sequence.conditions.max_tokens - made,
             min_new_tokens=max(0, params.min_tokens - made),
             ignore_eos=params.ignore_eos,
-            do_sample=params.temperature > 0,
-            repetition_penalty=params.repetition_penalty,
+            do_sample=is_sampled(params),
+            repetition_penalty=above_zero(params.repetition_penalty),
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             stop_token_ids={*params.stop_token_ids, *(() if params.ignore_eos else sequence.conditions.eos)},
         )
-        if params.temperature > 0:
-            config.temperature, config.top_p, config.min_p = params.temperature, params.top_p, params.min_p
+        if is_sampled(params):
+            config.temperature = params.temperature
+            config.top_p, config.min_p = above_zero(params.top_p), below_one(params.min_p)
             config.rng_seed = sequence.seed % 2**32
-            if params.top_k:
-                config.top_k = params.top_k
+            if top_k := cut(params.top_k, self._vocab_size):
+                config.top_k = top_k
         if params.constraint is not None:
             self._outputs.prepare()
             config.structured_output_config = structured(self._genai, params.constraint)

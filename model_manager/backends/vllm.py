@@ -7,6 +7,7 @@ of `backend_options` are the fields of vLLM's EngineArgs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -72,6 +73,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
 
     _check_device(config, current_platform.device_type)
     _meet_in_memory()
+    _check_grammars_once()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
     try:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
@@ -115,6 +117,42 @@ def _meet_in_memory() -> None:
     if hasattr(uniproc_executor, "get_file_store_init_method"):
         meeting = os.memfd_create("vllm")
         uniproc_executor.get_file_store_init_method = lambda: f"file:///proc/self/fd/{meeting}"
+
+
+def _check_grammars_once() -> None:
+    """The grammar of each request is compiled as vLLM takes it in, and forgotten; 1,000 rows may have the same one, and
+    other requests stand still meanwhile.
+    """
+    from vllm.v1.structured_output import backend_guidance
+
+    backend_guidance.validate_guidance_grammar = KeptCheck(backend_guidance)
+
+
+class KeptCheck:
+    """Stands in for the check of vLLM's module `guidance` that a grammar compiles; raises ValueError as that does.
+
+    The interpreter's lock is free while it compiles, so the process gives signs of life.
+    """
+
+    def __init__(self, guidance: Any, most_kept: int = 256) -> None:
+        """`guidance` is vLLM's module, or what has its names."""
+        self._guidance = guidance
+        self._fault = functools.lru_cache(maxsize=most_kept)(self._compile)
+
+    def __call__(self, sampling_params: Any, tokenizer: Any = None) -> None:
+        if sampling_params.structured_outputs is not None:
+            key = self._guidance.get_structured_output_key(sampling_params.structured_outputs)
+            if fault := self._fault(*key, tokenizer):
+                raise ValueError(f"the constraint does not compile: {fault}")
+
+    def _compile(self, kind: Any, grammar: str, tokenizer: Any) -> str:
+        try:
+            source = self._guidance.serialize_guidance_grammar(kind, grammar)
+        except (ValueError, KeyError, TypeError) as error:
+            return one_line(error)
+        library = self._guidance.llguidance
+        matcher = library.LLMatcher(tokenizer or library.LLTokenizer("byte"), source, log_level=0)
+        return one_line(matcher.get_error()) if matcher.is_error() else ""
 
 
 def _embeds(config: ModelConfig) -> bool:

@@ -9,8 +9,11 @@ import contextlib
 import time
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from ..wire.errors import MillraceError, RequestAborted, RequestError
 from ..wire.messages import Failure, FinishReason, Output
+from ..wire.timings import Setback
 from .deltas import Generated
 from .generation import Decoder, answer_of, partial_text
 from .ledger import Pending, Waiter
@@ -48,6 +51,8 @@ def deliver(answer: Output | Failure, pending: Pending, decoder: Decoder | None)
 def _error(failure: Failure, pending: Pending, decoder: Decoder | None) -> MillraceError:
     """The failure's error. If it concerns the request alone, it carries the text so far."""
     error = failure.error.exception()
+    if isinstance(error, RequestError):
+        error.setbacks = tuple(failure.setbacks)
     if decoder is not None and isinstance(error, RequestError) and failure.token_ids:
         with contextlib.suppress(Exception):  # a tokenizer's, about these tokens alone: the error counts
             error.partial = partial_text(failure.token_ids, pending.request.params, decoder)
@@ -58,10 +63,18 @@ def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder
     if not waiter.future.set_running_or_notify_cancel():
         return
     try:
-        result = answer_of(output, pending.request, decoder, now - waiter.since)
+        result = answer_of(_told(output, pending, waiter), pending.request, decoder, now - waiter.since)
         if waiter.deltas is not None:
             waiter.deltas.finish(result)
     except Exception as error:  # a tokenizer's, or of a stream, about these tokens alone
         waiter.future.set_exception(error)
     else:
         waiter.future.set_result(result)
+
+
+def _told(output: Output, pending: Pending, waiter: Waiter) -> Output:
+    """The output, with the managers that were lost before it came."""
+    if not pending.lost:
+        return output
+    lost = [Setback("manager_lost", at - waiter.since) for at in pending.lost]
+    return replace(output, setbacks=[*lost, *output.setbacks])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,8 +26,9 @@ from ..wire.runtime import RuntimeDir
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo
+from ..wire.traces import Traces
 from .adapter_lookup import Adapters
-from .choices import submit_choices
+from .choices import SendStreamed, submit_choices
 from .deltas import OnDelta
 from .election import MANAGER_COMMAND, Election
 from .encoding import Encoding, Prompt, TextPrompts
@@ -55,12 +57,14 @@ class EngineClient:
         chat: bool | None = None,
         manager_command: Sequence[str] = MANAGER_COMMAND,
         abandoned: threading.Event | None = None,
+        traces: Traces | None = None,
     ) -> Self:
         """A client whose model is loaded; starts the manager and the engine if need be.
 
         `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
-        tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted.
+        tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted. `traces` is where
+        spans of requests go, below the span that is current where they are submitted.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
         """
@@ -85,7 +89,7 @@ class EngineClient:
             session.close()
             raise
         adapters = Adapters(config.max_loras)
-        return cls(session, backend, encoding, adapters, tokenizer=tokenizer, model=model, job=job)
+        return cls(session, backend, encoding, adapters, tokenizer=tokenizer, model=model, job=job, traces=traces)
 
     def __init__(
         self,
@@ -97,12 +101,15 @@ class EngineClient:
         tokenizer: Tokenizer | None = None,
         model: str = "",
         job: str = "",
+        traces: Traces | None = None,
     ) -> None:
         """Takes a session whose model is ready, and closes it in the end. Use `open`, which makes everything."""
         self.model = model
         """The name of the model, as it was asked for."""
         self._tokenizer = tokenizer
         self._session = session
+        self._traces = traces
+        self._send: SendStreamed = session.send if traces is None else _traced(session.send, traces, model)
         self._backend = backend
         self._encoding = encoding
         self._adapters = adapters
@@ -173,7 +180,7 @@ class EngineClient:
         job = self._job if job is None else job
         stream = on_delta is not None
         request = Request(callers_id(request_id), params=params, job=job, adapter=adapter, stream=stream, **fields)
-        send = self._session.send
+        send = self._send
         return send(request, on_delta) if params.n == 1 else submit_choices(send, request, on_delta)
 
     def score(
@@ -210,7 +217,7 @@ class EngineClient:
             )
             for index, (ids, first) in enumerate(encoded)
         ]
-        return submit_joined(self._session.send, requests, list)
+        return submit_joined(lambda each: self._send(each, None), requests, list)
 
     def embed(
         self,
@@ -225,7 +232,7 @@ class EngineClient:
         params = params.unsampled()
         self._backend.check_params(params)
         fields = self._encoding.fields(prompt, self.info)
-        return self._session.send(
+        return self._send(
             Request(
                 callers_id(request_id),
                 params=params,
@@ -235,7 +242,8 @@ class EngineClient:
                 normalize=normalize,
                 adapter=self._adapters.of(params.adapter),
                 **fields,
-            )
+            ),
+            None,
         )
 
     def cancel(self, request_id: str) -> None:
@@ -254,6 +262,18 @@ class EngineClient:
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model; again does nothing."""
         self._session.close()
+        if self._traces is not None:
+            from .trace_export import flush
+
+            flush(self._traces)
+
+
+def _traced(send: SendStreamed, traces: Traces, model: str) -> SendStreamed:
+    """The same, with a span for each request."""
+    from .request_spans import RequestSpans  # imports OpenTelemetry, which few need
+    from .trace_export import tracer
+
+    return partial(RequestSpans(tracer(traces), model).send, send)
 
 
 def _check_chat(model: str, tokenizer: Tokenizer, chat: bool | None) -> None:

@@ -34,6 +34,8 @@ class Pending:
     """Submits of this id on this connection that were cancelled; as many answers come before the one that counts."""
     generated: Generated | None = None
     """The tokens so far of a request that is streamed."""
+    lost: list[float] = field(default_factory=list)
+    """When a manager that had it was lost, on the clock of the client."""
 
     def resumed(self) -> Request:
         """The request to send again: its answer goes on after the tokens that have come, so none of them changes."""
@@ -112,10 +114,10 @@ class Ledger:
         pending.cancelled += 1
         return gone
 
-    def reconnected(self) -> list[Request]:
+    def reconnected(self, now: float) -> list[Request]:
         """The requests to send again on a new connection, on which no answer is owed yet."""
         self._pending = {
-            name: Pending(pending.request, pending.waiters, generated=pending.generated)
+            name: Pending(pending.request, pending.waiters, generated=pending.generated, lost=[*pending.lost, now])
             for name, pending in self._pending.items()
             if pending.waiters
         }

@@ -311,7 +311,7 @@ class Session:
             _warn_once(sentence(self._config.model, of_model))
         with self._changed:
             self.info, self.unmet = message.info, message.unmet
-            requests = self._ledger.reconnected()
+            requests = self._ledger.reconnected(time.monotonic())
             if requests:
                 link.enqueue(Submit(self._config.key, requests))
             self._ready = True

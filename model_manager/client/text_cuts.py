@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from tokenizers import AddedToken
@@ -27,8 +28,8 @@ _SEARCHED = 4096
 class TextCuts:
     """Where texts may be cut for one tokenizer."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        added = encoder.get_added_tokens_decoder().values()
+    def __init__(self, encoder: Encoder, added: Iterable[AddedToken]) -> None:
+        """`added` are the encoder's added tokens; it takes long to list many of them."""
         self._cuts = _splits_words(encoder) and not any(map(_reaches_over, added))
 
     def last(self, text: str) -> int:

@@ -34,15 +34,24 @@ _SPACES_TO_CLEAN = (
 class Tokenizer:
     """A loaded tokenizer; any thread may use it."""
 
-    def __init__(self, encoder: Encoder, special_tokens: Mapping[str, str], template: str | None, clean: bool) -> None:
-        """`special_tokens` by role (bos_token, …); `clean` takes spaces before punctuation out of decoded text."""
+    def __init__(
+        self,
+        encoder: Encoder,
+        added: Mapping[int, AddedToken],
+        special_tokens: Mapping[str, str],
+        template: str | None,
+        clean: bool,
+    ) -> None:
+        """`added` are the encoder's added tokens by id; `special_tokens` by role (bos_token, …); `clean` takes spaces
+        before punctuation out of decoded text.
+        """
         self._encoder = encoder
         self._special_tokens = dict(special_tokens)
         self._template = ChatTemplate(template, special_tokens) if template is not None else None
         self._clean = clean
-        self._cuts = TextCuts(encoder)
+        self._cuts = TextCuts(encoder, added.values())
         self._plain_decoder = _plain_decoder(encoder)
-        self._special_ids = {token for token, added in encoder.get_added_tokens_decoder().items() if added.special}
+        self._special_ids = {token for token, each in added.items() if each.special}
         self._byte_ids = _byte_ids(encoder)
 
     @classmethod
@@ -51,11 +60,13 @@ class Tokenizer:
         config = _read_json(folder / "tokenizer_config.json")
         encoder = _read_encoder(folder / "tokenizer.json")
         special = _special_tokens(config, folder)
-        _add_missing(encoder, config, special.values())
+        added = encoder.get_added_tokens_decoder()  # 60 ms where there are many
+        if _add_missing(encoder, config, special.values(), {token.content for token in added.values()}):
+            added = encoder.get_added_tokens_decoder()
         # Byte-level text holds its own spaces: cleaning is for WordPiece and its kin (transformers 5 does the same).
         clean = bool(config.get("clean_up_tokenization_spaces")) and type(encoder.model).__name__ != "BPE"
         declared = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
-        return cls(encoder, special, find_template(folder, declared), clean)
+        return cls(encoder, added, special, find_template(folder, declared), clean)
 
     @property
     def bos_token(self) -> str | None:
@@ -192,14 +203,18 @@ def _content(token: object, folder: Path) -> str:
     return text
 
 
-def _add_missing(encoder: Encoder, config: Mapping[str, Any], special: Iterable[str]) -> None:
-    """Tokens that the settings name and tokenizer.json does not, under the ids that come next."""
-    known = {token.content for token in encoder.get_added_tokens_decoder().values()}
+def _add_missing(encoder: Encoder, config: Mapping[str, Any], special: Iterable[str], known: set[str]) -> int:
+    """Add tokens that the settings name and that are not `known` of tokenizer.json, under the ids that come next.
+
+    Returns how many there were.
+    """
     declared = sorted((config.get("added_tokens_decoder") or {}).items(), key=lambda entry: int(entry[0]))
-    encoder.add_tokens([AddedToken(**token) for _, token in declared if token["content"] not in known])
+    new = [AddedToken(**token) for _, token in declared if token["content"] not in known]
+    encoder.add_tokens(new)
     known |= {token["content"] for _, token in declared}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     extra = extra.values() if isinstance(extra, Mapping) else extra
     names = [*special, *(token if isinstance(token, str) else token["content"] for token in extra)]
     missing = [name for name in dict.fromkeys(names) if name not in known]
     encoder.add_special_tokens([AddedToken(name, normalized=False) for name in missing])
+    return len(new) + len(missing)

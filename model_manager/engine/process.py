@@ -25,7 +25,7 @@ from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
-from ..wire.errors import ErrorInfo, InvalidRequest, ModelError, ModelLoadFailed, RequestError
+from ..wire.errors import ErrorInfo, InvalidRequest, ModelError, ModelLoadFailed, ModelLost, RequestError
 from ..wire.imports import importing
 from ..wire.messages import (
     Cancel,
@@ -95,7 +95,7 @@ def run(start: StartEngine, link: ManagerLink) -> int:
         EngineLoop(engine, link).serve()
     except ModelError as error:
         log.error("ends: %s", error)
-        link.send(EngineFailed(error.info()))
+        link.send(EngineFailed(ModelLost(str(error)).info()))
     except Exception:
         log.exception("ends: a step failed")
     return STEP_FAILED

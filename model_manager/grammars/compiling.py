@@ -35,6 +35,8 @@ _LITERALS = re.compile(r"(?<![\\\[^])[^\\.()\[\]{}*+?|^$]{2,64}|[^\x00-\x7f]")
 _STRINGS = re.compile(r'"([^"\\\n]{2,64}|[^\x00-\x7f])"')
 """String literals of a Lark grammar."""
 _MOST_LITERALS = 16
+_MOST_KEPT = 2**15
+"""Characters of the longest source whose matcher is kept for the next output."""
 
 
 def check(constraint: Constraint) -> None:
@@ -63,11 +65,9 @@ def allowed(constraint: Constraint, text: str) -> int:
     Raises InvalidRequest as `check` does, and needs no model.
     """
     check(constraint)
-    tokenizer = _bytes()
-    matcher = _matcher(tokenizer, _source(constraint))
-    tokens = tokenizer.tokenize_bytes(text.encode())
-    taken = matcher.try_consume_tokens(tokens)
-    return taken if taken < len(tokens) or matcher.is_accepting() else taken - 1
+    output = text.encode()
+    taken, may_end = _read(_source_of(constraint.key()), output)
+    return taken if taken < len(output) or may_end else taken - 1
 
 
 def as_lark(constraint: Constraint) -> str:
@@ -92,14 +92,28 @@ def is_whole(lark: str, text: str) -> bool:
 
 def is_output(constraint: Constraint, output: bytes) -> bool:
     """True if these bytes are a whole output under the constraint, which `check` takes. Needs no model."""
-    return _takes(_source(constraint), output)
+    return _takes(_source_of(constraint.key()), output)
 
 
 def _takes(source: str, output: bytes) -> bool:
-    tokenizer = _bytes()
-    matcher = _matcher(tokenizer, source)
-    tokens = tokenizer.tokenize_bytes(output)
-    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    taken, may_end = _read(source, output)
+    return taken == len(output) and may_end
+
+
+def _read(source: str, output: bytes) -> tuple[int, bool]:
+    """How many bytes of the output the grammar takes, and whether an output may end behind them."""
+    found = _consumed(_start(source).deep_copy(), output) if len(source) <= _MOST_KEPT else None
+    if found == (len(output), True):
+        return found
+    # Copies share one lexer. When earlier outputs have filled it, it takes nothing more, and says nothing of that.
+    alone = _consumed(_matcher(_bytes(), source), output)
+    if found is not None and found != alone:
+        _start.cache_clear()
+    return alone
+
+
+def _consumed(matcher: LLMatcher, output: bytes) -> tuple[int, bool]:
+    return matcher.try_consume_tokens(_bytes().tokenize_bytes(output)), matcher.is_accepting()
 
 
 class GrammarCompiler:
@@ -250,6 +264,18 @@ def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
     if not matcher.is_error():
         matcher.compute_bitmask()
     return refusals.reason(constraint, matcher.get_error(), _message) if matcher.is_error() else None
+
+
+@functools.lru_cache(maxsize=32)
+def _start(source: str) -> LLMatcher:
+    """A matcher of bytes at the start of outputs, to be copied: rows by the thousand have the same constraint."""
+    return _matcher(_bytes(), source)
+
+
+@functools.lru_cache(maxsize=32)
+def _source_of(key: bytes) -> str:
+    """The constraint of that key in llguidance's own form."""
+    return _source(msgspec.msgpack.decode(key, type=Constraint))
 
 
 @functools.cache

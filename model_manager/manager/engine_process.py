@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..store.cache_folder import cache_folder
 from ..store.environments import engine_environment, engine_python
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.messages import (
@@ -223,6 +224,7 @@ def _spawn(
     environment: Mapping[str, str] = os.environ
     if (python := engine_python(config)) is not None:
         command, environment = (str(python), "-P", "-m", ENGINE_MODULE), engine_environment()
+    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "torchinductor")}  # else in the temporary folder
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     threads = {} if config.num_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(config.num_threads))
     return subprocess.Popen(
@@ -231,7 +233,7 @@ def _spawn(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=[fd],
-        env={**environment, **threads, **visible},
+        env={**compiled, **environment, **threads, **visible},
     )
 
 

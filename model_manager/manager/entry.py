@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
 from ..wire.errors import RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import Failure, FinishReason, NewTokens, Output, Request, Timings
+from ..wire.messages import Failure, FinishReason, NewTokens, Output, Request
+from ..wire.timings import Setback, Timings
+
+Answer = TypeVar("Answer", Output, Failure)
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Entry:
     """Deaths in a row of engines that had this request. Counted anew, from 1, if the engine had generated tokens."""
     orphaned: float | None = None
     """When its last receiver died."""
+    setbacks: list[Setback] = field(default_factory=list)
+    """Every death of an engine that had it."""
 
     @classmethod
     def of(cls, request: Request, client: int, now: float) -> Self:
@@ -85,6 +90,16 @@ class Entry:
         self.progressed = True
         if logprobs is not None:
             self.logprobs += logprobs.each()
+
+    def engine_died(self, now: float) -> None:
+        """The engine that had it is gone."""
+        self.setbacks.append(Setback("engine_died", now - self.arrived))
+
+    def told(self, answer: Answer) -> Answer:
+        """An answer as clients get it, with what held the request up here."""
+        if not self.setbacks:
+            return answer
+        return msgspec.structs.replace(answer, setbacks=[*self.setbacks, *answer.setbacks])
 
     def take_back(self) -> None:
         """Note that no engine has the request any more."""

@@ -174,6 +174,7 @@ class Requests:
 
     def _conclude(self, entry: Entry, output: Output, now: float) -> None:
         self._forget(entry)
+        output = entry.told(output)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self._key, entry.request, output, now)
             self._jobs.finished(entry.request.job, output, first=entry.is_first)
@@ -189,7 +190,7 @@ class Requests:
         if entry.is_first:
             self._jobs.failed(entry.request.job)
         for client in entry.receivers:
-            self._answer(client, failure, now)
+            self._answer(client, entry.told(failure), now)
 
     def take_back(self, slot: EngineSlot, reason: str, now: float) -> None:
         """An engine died, for `reason`: its requests are queued again, before the requests not sent yet."""
@@ -198,6 +199,7 @@ class Requests:
             # A request that kills engines kills each at the same token. This engine got further than the one before, so
             # the request is not to blame for the earlier death.
             entry.deaths = 1 if entry.progressed else entry.deaths + 1
+            entry.engine_died(now)
             self._resume(entry)
             if not entry.receivers and entry.orphaned is None:
                 self._forget(entry)

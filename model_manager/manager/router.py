@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..wire.config import ManagerConfig
 from ..wire.endpoint_options import check_same_key
-from ..wire.errors import ConfigError, ModelError
+from ..wire.errors import ConfigError, ModelLost
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.status import JobStatus, ModelStatus
 from ..wire.transport import ProtocolError
@@ -141,7 +141,7 @@ class Router:
     def stop_model(self, key: str | None) -> None:
         """End a model's engine, or all; their clients are told."""
         for model in [model for model in self._models.values() if key in (None, model.key)]:
-            stopped = ModelError(f"{model.config.model} was stopped by `millrace stop`")
+            stopped = ModelLost(f"{model.config.model} was stopped by `millrace stop`")
             model.fail(stopped.info())
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────

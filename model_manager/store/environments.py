@@ -20,6 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 
 from ..wire.backends import BACKENDS, Backend, BuiltFor, Pins
 from ..wire.config import ModelConfig
@@ -42,8 +43,21 @@ def lacks(name):
     parent, _, _ = name.rpartition(".")
     return bool(parent) and find_spec(parent) is None or find_spec(name) is None
 
-print(", ".join(filter(lacks, sys.argv[1:])))
+def fails(name):
+    try:
+        __import__(name)
+    except BaseException as error:
+        return f"{name}, which does not start there: {type(error).__name__}: {error}"
+    return ""
+
+names, engine = sys.argv[1:], sys.argv[1]
+missing = ", ".join(filter(lacks, names)) or fails(engine)
+print("\\nmillrace asked a Python:", " ".join(missing.split())[:300])
 """
+"""Run by what may be no Python at all; a line of its output is the answer."""
+_ANSWER = re.compile(r"millrace asked a Python: ?(.*)")
+_ANSWERS_WITHIN = 300.0
+"""Seconds that a Python has to import its engine, on a machine that is busy and has a slow disk."""
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that belong to the Python that starts the engine."""
 
@@ -81,17 +95,35 @@ def engine_python(config: ModelConfig) -> Path | None:
 
 
 def _check_modules(python: Path, backend: Backend) -> None:
-    """Raises ConfigError for a Python of one's own that lacks what the engine or its process imports."""
-    names = [*backend.modules, *(re.split("[>=]", each)[0] for each in PROCESS_PACKAGES)]
-    said = subprocess.run(
-        [str(python), "-P", "-c", _LACKS, *names], env=engine_environment(), capture_output=True, text=True, check=False
-    )
-    missing = said.stdout.strip() if said.returncode == 0 else "what starts it: " + (said.stderr.split("\n")[0] or "?")
-    if missing:
+    """Raises ConfigError for what is no Python, or one that lacks what the engine or its process imports."""
+    answer = _asked(python, [*backend.modules, *(re.split("[>=]", each)[0] for each in PROCESS_PACKAGES)])
+    told = next(filter(None, map(_ANSWER.fullmatch, answer.stdout.splitlines())), None)
+    instead = f"leave it out for the environment of `millrace engines install {backend.name}`"
+    if told is None:
+        came = shorten(answer.stderr or answer.stdout, 200, placeholder=" …") or "nothing"
         raise ConfigError(
-            f"backend_python={str(python)!r}: lacks {missing}; install that there, or leave it out for the environment"
-            f" of `millrace engines install {backend.name}`"
+            f"backend_python={str(python)!r}: takes a Python of 3.11 or newer; `{python} -P -c …` ended with status"
+            f" {answer.returncode} and said: {came}; name another, or {instead}"
         )
+    if told[1]:
+        raise ConfigError(f"backend_python={str(python)!r}: lacks {told[1]}; install that there, or {instead}")
+
+
+def _asked(python: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [str(python), "-P", "-c", _LACKS, *names]
+    try:
+        return subprocess.run(
+            command,
+            env=engine_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWERS_WITHIN,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, -1, stdout="", stderr=str(error))
 
 
 def engine_environment() -> dict[str, str]:

@@ -17,7 +17,8 @@
     │   ├── ModelCorrupt         the files do not match their checksums or are not safetensors
     │   ├── ModelUnsupported     an architecture (or tokenizer) that cannot be served right
     │   ├── ModelDoesNotFit      weights or the smallest useful KV cache exceed the memory there is
-    │   └── ModelLoadFailed      anything else that stopped the engine from starting
+    │   ├── ModelLoadFailed      anything else that stopped the engine from starting
+    │   └── ModelLost            it was loaded, and no request can be answered any more
     ├── StorageError         a file of an object store does not arrive, or stay, as it is: the bundle is retried
     └── EngineError          wrong with an engine or the manager: retried elsewhere
         ├── EngineLost           an inference process died more often than its budget allows
@@ -32,6 +33,8 @@ from __future__ import annotations
 from typing import Self
 
 import msgspec
+
+from .timings import Setback
 
 
 def counted(number: int, noun: str) -> str:
@@ -56,6 +59,8 @@ class RequestError(MillraceError):
 
     partial = ""
     """The text of its output so far, where there is some."""
+    setbacks: tuple[Setback, ...] = ()
+    """What held it up before it failed."""
 
 
 class InvalidRequest(RequestError, ValueError):
@@ -120,6 +125,12 @@ class ModelDoesNotFit(ModelError):
 
 class ModelLoadFailed(ModelError):
     """The engine could not start for another reason, which the text gives."""
+
+
+class ModelLost(ModelError):
+    """The model was loaded, and then no request could be answered any more: its key was withdrawn, its servers are
+    gone, or `millrace stop` ended it.
+    """
 
 
 class StorageError(MillraceError):

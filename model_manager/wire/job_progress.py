@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from .messages import Timings
+from .timings import Timings
 
 _PATTERN = "job-*.json"
 

@@ -23,8 +23,9 @@ from .logprobs import Logprobs
 from .sampling import SamplingParams
 from .shared_settings import UnmetSetting
 from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from .timings import Setback, Timings
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
@@ -113,20 +114,6 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Timings(msgspec.Struct, frozen=True):
-    """Seconds from the manager's receipt of the request to the event named, as the engine that finished it saw it.
-
-    For a request resumed after its engine's death, `queued` and `first_token` are of the engine that went on with it.
-    """
-
-    queued: float
-    """First scheduled."""
-    first_token: float
-    """First token sampled (TTFT)."""
-    finished: float
-    """Last token sampled."""
-
-
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to a request, the same from the engine to whoever asked; the client adds the last four fields."""
 
@@ -154,6 +141,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """For a constrained output that `max_tokens` cut: how many of `token_ids` are the model's. The others are a short
     ending that replaces what the model said there.
     """
+    setbacks: list[Setback] = []
+    """What held it up; the client adds lost managers."""
     text: str = ""
     """Without the stop string or stop token, and without special tokens; from an engine that takes text, else made by
     the client.
@@ -186,6 +175,8 @@ class Failure(msgspec.Struct, frozen=True):
     error: ErrorInfo
     token_ids: list[int] = []
     """Generated before it ended."""
+    setbacks: list[Setback] = []
+    """What held it up."""
 
 
 class NewTokens(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import millrace
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.traces import Traces
 from millrace.serving.extra import PACKAGES, check_extra
 from millrace.serving.settings import ServeConfig
 
@@ -22,11 +23,13 @@ from ..flags.from_settings import add_settings, arguments_of, given
 from ..flags.log_level import add_logging, log_level
 from ..flags.model import add_engine, add_manager, add_model
 from ..flags.parser import FlagParser
+from ..flags.traces import add_traces, read_traces
 from ..job.logs import logs_at, tell
 from ..runners import die_with_parent
 
 if TYPE_CHECKING:
     from millrace.model_manager.client.engine_client import EngineClient
+    from millrace.serving.observers import Observer
     from millrace.serving.service import JobCommand
 
 
@@ -43,7 +46,7 @@ def _serve(arguments: Sequence[str]) -> int:
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_extra("serve", *PACKAGES)
-    _run(flags, settings, model, manager, job_of(flags, names))
+    _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
     return 0
 
 
@@ -58,7 +61,12 @@ def job_of(flags: argparse.Namespace, names: dict[str, list[str]]) -> JobCommand
 
 
 def _run(
-    flags: argparse.Namespace, settings: ServeConfig, model: ModelConfig, manager: ManagerConfig, job: JobCommand
+    flags: argparse.Namespace,
+    settings: ServeConfig,
+    model: ModelConfig,
+    manager: ManagerConfig,
+    job: JobCommand,
+    traces: Traces | None,
 ) -> None:
     from millrace.serving.observers import RequestLog
     from millrace.serving.server import serve
@@ -68,17 +76,29 @@ def _run(
         serve(
             settings,
             Served(settings.served_model_name or model.model, model.backend, millrace.__version__, job),
-            partial(_open, model, manager),
+            partial(_open, model, manager, traces),
             partial(tell, console),
-            observers=[RequestLog()],
+            observers=[RequestLog(), *_traced(traces)],
         )
 
 
-def _open(model: ModelConfig, manager: ManagerConfig, abandoned: threading.Event) -> EngineClient:
+def _traced(traces: Traces | None) -> list[Observer]:
+    """What makes a span of each request, where traces are on."""
+    if traces is None:
+        return []
+    from millrace.serving.tracing import RequestTraces
+
+    return [RequestTraces(traces)]
+
+
+def _open(
+    model: ModelConfig, manager: ManagerConfig, traces: Traces | None, abandoned: threading.Event
+) -> EngineClient:
     """A client for prompts as they are: a chat template is for conversations alone."""
     from millrace.model_manager.client import EngineClient
 
-    return EngineClient.open(model, manager=manager, job=f"serve, pid {os.getpid()}", chat=False, abandoned=abandoned)
+    job = f"serve, pid {os.getpid()}"
+    return EngineClient.open(model, manager=manager, job=job, chat=False, abandoned=abandoned, traces=traces)
 
 
 def serve_parser() -> tuple[FlagParser, dict[str, list[str]]]:
@@ -91,5 +111,6 @@ def serve_parser() -> tuple[FlagParser, dict[str, list[str]]]:
     names = {"server": add_settings(parser.add_argument_group("server (times in seconds)"), ServeConfig)}
     names["model"] = add_model(parser.add_argument_group("model")) + add_engine(parser.add_argument_group("engine"))
     names["manager"] = add_manager(parser.add_argument_group)
+    add_traces(parser.add_argument_group("traces"))
     add_logging(parser.add_argument_group("run"))
     return parser, names

@@ -41,6 +41,7 @@ _TEXT: dict[str, str] = {
     "adapter": f"({_BUCKET_OR_HUB})",
     "backend": f"({'|'.join(BACKENDS)})",
     "endpoint": "https?://[^ ]+( https?://[^ ]+)*",
+    "otlp_endpoint": "https?://[^ ]+",
     "server_command": ".+",
     "backend_options": "[A-Za-z_][^ =]*=[^ ]*( [A-Za-z_][^ =]*=[^ ]*)*",
     "backend_python": "/[^ ]+",

@@ -16,6 +16,7 @@ from millrace.model_manager.grammars.compiling import check as check_constraint
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.traces import Traces
 from millrace.transforms.addresses import Address, Files
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
@@ -34,6 +35,7 @@ from .log_level import add_logging, log_level
 from .model import add_engine, add_manager, add_model
 from .parser import NO_INPUT, FlagParser
 from .tasks import TASKS, TaskCommand, TaskName
+from .traces import add_traces, read_traces
 
 _DATAFLOWS = "--labels"
 """A flag with two meanings: the labels of classify, and Beam's labels of a job on Dataflow."""
@@ -84,6 +86,8 @@ class JobOptions:
     """GPUs of a worker on Dataflow."""
     dry_run: bool = False
     """Show what would be submitted, and submit nothing."""
+    traces: Traces | None = None
+    """Where spans of rows and requests go."""
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Beam's resource hints for the step that runs the model."""
 
@@ -168,6 +172,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         gpu=GpuRequest.parse(known.gpu),
         dry_run=known.dry_run,
         settings=task.read_flags(known, names["task"]),
+        traces=read_traces(known),
         job=f"{task.command} to {known.output}, pid {os.getpid()}, {uuid.uuid4().hex[:16]}",
     )
 
@@ -271,6 +276,7 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
     names["model"] += add_engine(parser.add_argument_group("engine"))
     names["manager"] = add_manager(parser.add_argument_group)
     _add_run(parser.add_argument_group("run"))
+    add_traces(parser.add_argument_group("traces"))
     add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs: Dataflow)"))
     return parser, names
 

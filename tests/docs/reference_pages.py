@@ -25,9 +25,10 @@ from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMO
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
 from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
 from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import Status, Timings
+from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from millrace.model_manager.wire.timings import Timings
 from millrace.pipelines.cli import COMMANDS, dispatch
 from millrace.pipelines.flags.from_settings import field_docs
 from millrace.pipelines.flags.tasks import TASKS

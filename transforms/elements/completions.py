@@ -15,8 +15,9 @@ import msgspec
 from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output, Timings
+from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.timings import Timings
 
 Messages = list[dict[str, Any]]
 DEAD_LETTERS = "dead_letters"

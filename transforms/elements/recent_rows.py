@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from time import time as wall_clock
 
 from millrace.model_manager.wire.job_progress import FailedRow, RowLife, spans
-from millrace.model_manager.wire.messages import Timings
+from millrace.model_manager.wire.timings import Timings
 
 from .completions import Completion, DeadLetter
 from .task_results import Result

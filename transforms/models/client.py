@@ -18,6 +18,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import connection_of
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.model_manager.wire.status import ModelInfo
+from millrace.model_manager.wire.traces import Traces
 
 Content = str | list[dict[str, Any]] | list[int]
 
@@ -75,6 +76,8 @@ class ClientOptions:
     chat: bool | None = None
     abandoned: Event | None = None
     """Set when nobody waits for this client any more."""
+    traces: Traces | None = None
+    """Where spans of requests go."""
     retry_within: float = 0.0
     """Seconds that requests of a failed bundle go on after teardown, for its retry to find them."""
 
@@ -99,4 +102,5 @@ def open_engine_client(options: ClientOptions) -> Client:
         job=options.job,
         chat=options.chat,
         abandoned=options.abandoned,
+        traces=options.traces,
     )

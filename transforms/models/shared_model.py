@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.shared_settings import UnmetSetting
+from millrace.model_manager.wire.traces import Traces
 
 from .client import Client, ClientOptions, Opener, takes_seeds
 from .switch import ModelSwitch
@@ -33,6 +34,11 @@ class SharedModel:
     def seeds(self) -> bool:
         """Whether the engine takes seeds."""
         return takes_seeds(self._options.model)
+
+    @property
+    def traces(self) -> Traces | None:
+        """Where spans of rows and requests go."""
+        return self._options.traces
 
     @property
     def retry_within(self) -> float:

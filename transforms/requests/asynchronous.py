@@ -35,7 +35,7 @@ class AsyncRequestDoFn(beam.DoFn):
 
     def __init__(self, model: SharedModel, task: Task, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
         self._model = model
-        self._requests = ElementRequests(task, params, on_failure, model.seeds)
+        self._requests = ElementRequests(task, params, on_failure, model.seeds, model.traces)
         self._job = job
         self._lease: Lease | None = None
 
@@ -97,7 +97,7 @@ class AsyncRequestDoFn(beam.DoFn):
         if left.future.cancelled() or (left.future.done() and left.future.exception() is not None):
             self._leased().finish(left.client)
             return None
-        return left._replace(request=request)
+        return self._requests.taken_over(left, request)
 
     def _expect(self, in_flight: InFlight) -> None:
         request_id, finished = in_flight.request.request_id, self._finished

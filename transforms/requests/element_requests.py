@@ -18,6 +18,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
 from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.traces import Traces
 
 from ..elements.completions import DEAD_LETTERS, Completion, DeadLetter, Prompt
 from ..elements.metrics import RequestMetrics
@@ -29,6 +30,7 @@ from ..elements.task_results import Result
 from ..models.client import Client
 from ..models.shared_model import Lease
 from .retry_ids import RequestIds
+from .row_spans import Row, row_spans
 
 OnFailure = Literal["dead_letter", "raise", "fail_fast"]
 """What a failed request becomes: a DeadLetter, or an error that fails the job. The error names the remedy, except with
@@ -91,13 +93,23 @@ class InFlight(NamedTuple):
     request: PreparedRequest
     future: Future[Any]
     client: Client
+    row: Row = None
+    """Its span, where traces are on."""
 
 
 class ElementRequests:
     """Makes and submits the requests of one task, and makes elements of the answers. Pickled into the pipeline."""
 
-    def __init__(self, task: Task, params: SamplingParams, on_failure: OnFailure, seeds: bool = True) -> None:
+    def __init__(
+        self,
+        task: Task,
+        params: SamplingParams,
+        on_failure: OnFailure,
+        seeds: bool = True,
+        traces: Traces | None = None,
+    ) -> None:
         """`seeds`: True if the engine takes seeds; then each row gets one of its own."""
+        self._traces = traces
         self._seeds = seeds
         self._task = task
         self._params = params
@@ -108,6 +120,7 @@ class ElementRequests:
     def setup(self) -> None:
         """Call it first, in the worker."""
         self._metrics = RequestMetrics(self._built_at)
+        self._rows = row_spans(self._traces, self._task.name)
 
     def prepare(self, element: Any, windowed: WindowedValue, ids: RequestIds) -> PreparedRequest | Emitted:
         """The request of an element; a dead letter if the element is no valid prompt."""
@@ -128,6 +141,20 @@ class ElementRequests:
 
     def submit(self, lease: Lease, request: PreparedRequest) -> InFlight | Emitted:
         """Wait for a credit and submit the request; a dead letter if the request can never run."""
+        row = self._rows.begin(request.prompt.id, request.request_id)
+        with self._rows.within(row):
+            submitted = self._submit(lease, request)
+        if isinstance(submitted, InFlight):
+            return submitted._replace(row=row)
+        self._rows.end(row)
+        return submitted
+
+    def taken_over(self, left: InFlight, request: PreparedRequest) -> InFlight:
+        """The same request of a bundle that failed, as the request of its retry."""
+        self._rows.retried(left.row)
+        return left._replace(request=request)
+
+    def _submit(self, lease: Lease, request: PreparedRequest) -> InFlight | Emitted:
         while True:
             client = lease.begin()  # the first call waits until the model is loaded
             self._metrics.active()
@@ -149,7 +176,13 @@ class ElementRequests:
         """The output element of a finished request. Raises an error of the model or the engine: it concerns every
         element, so the runner decides whether to retry.
         """
-        request, future, client = in_flight
+        with self._rows.within(in_flight.row):
+            emitted = self._result(lease, in_flight)
+        self._rows.end(in_flight.row)
+        return emitted
+
+    def _result(self, lease: Lease, in_flight: InFlight) -> Emitted:
+        request, future, client, _ = in_flight
         error = future.exception()
         self._metrics.active()
         try:
@@ -183,6 +216,7 @@ class ElementRequests:
     ) -> Emitted:
         """The dead letter as an output element, or its error raised, as `on_failure` says."""
         self._metrics.failed(dead_letter.error)
+        self._rows.failed(dead_letter.error)
         tell_failed(dead_letter)
         if self._on_failure == "dead_letter":
             return beam.pvalue.TaggedOutput(DEAD_LETTERS, _output(dead_letter, key_part, element))

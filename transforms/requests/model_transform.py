@@ -16,6 +16,7 @@ from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.conversion import unknown
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.traces import Traces
 
 from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..exception_handling import HandlesExceptions
@@ -45,6 +46,8 @@ class ModelSettings(TypedDict, total=False):
     `updates` name the model while the job runs (docs/how-to/model-updates.md): a WatchedFile, or a side input, given
     as a PCollection, whose latest element counts, or AsSingleton of one.
 
+    `traces` say where spans of rows and requests go (docs/how-to/traces.md); by default nowhere.
+
     `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
     """
 
@@ -53,6 +56,7 @@ class ModelSettings(TypedDict, total=False):
     fail_fast: bool
     job: str | None
     updates: Updates
+    traces: Traces | None
     open_client: Opener
 
 
@@ -101,6 +105,7 @@ class ModelTransform(HandlesExceptions):
         self._updates = checked_updates(settings.get("updates"))
         self._manager = settings.get("manager")
         self._chat = settings.get("chat")
+        self._traces = settings.get("traces")
         self._open_client = settings.get("open_client", open_engine_client)
         if stateful and not isinstance(self._updates, WatchedFile | None):
             raise ConfigError("stateful=True: takes updates from a WatchedFile, not from a collection")
@@ -148,6 +153,7 @@ class ModelTransform(HandlesExceptions):
             manager=manager,
             job=self.job,
             chat=self._chat,
+            traces=self._traces,
             retry_within=retry_within,
         )
 

@@ -105,7 +105,7 @@ class StatefulRequestDoFn(beam.DoFn):
         """`coder`: of the elements, as windowed values."""
         self._coder = coder
         self._model = model
-        self._requests = ElementRequests(task, params, on_failure, model.seeds)
+        self._requests = ElementRequests(task, params, on_failure, model.seeds, model.traces)
         self._job = job
         self._shared_outstanding = Shared()
 

@@ -28,6 +28,8 @@ class Server:
     """The server asked for a pause until then."""
     warned_at: float = -math.inf
     """When the log last said that it failed."""
+    counts_oddly: bool = False
+    """The log has said that it counts tokens that cannot be."""
 
     def ready_at(self) -> float:
         """When it may get a request."""

@@ -19,8 +19,10 @@ from ...wire.sampling import SamplingParams
 
 ALWAYS = frozenset(("max_tokens", "temperature", "n", "priority", "deadline"))
 """Parameters that every dialect takes: the last three are obeyed on this side of the connection."""
-_COUNTS = ("num_tokens", "prompt_tokens", "cached_tokens")
-_MOST_TOKENS = 2**53
+_AROUND = 2**17
+"""Tokens that a server may add to a prompt: its own system message, tools, a template."""
+_SLACK = 64
+"""Tokens beyond `max_tokens` that a server may count: of an ending, of a step that gives several."""
 _LARGEST_FLOAT = 3.4028234663852886e38
 _DEFAULTS = SamplingParams()
 _Struct = TypeVar("_Struct")
@@ -49,17 +51,34 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     embedding: list[float] | None = None
+    retried: tuple[float, ...] = ()
+    """When earlier tries had failed, on the clock of the loop."""
 
 
 def sound(answer: Answer) -> Answer:
-    """An answer whose numbers fit into a message; counts are cut to what can be, other numbers raise Garbled."""
+    """The answer, if its numbers fit into a message; raises Garbled for others. Counts are `plausible`'s."""
     stop = answer.stop_reason
     if isinstance(stop, int) and not 0 <= stop < 2**63:
         raise Garbled("its answer's stop_reason is no token")
     if not all(abs(each) <= _LARGEST_FLOAT for each in answer.embedding or ()):  # false for NaN too
         raise Garbled("its answer's vector has a number that no float of 32 bits holds")
-    counts = {name: min(max(0, getattr(answer, name)), _MOST_TOKENS) for name in _COUNTS}
-    return replace(answer, **counts)
+    return answer
+
+
+def plausible(answer: Answer, request: Request) -> Answer:
+    """The answer with the counts that can be: 0 in the place of one below 0, or beyond what was asked and what came.
+
+    A token stands for a byte of text at least, and an answer has at most `max_tokens` of them.
+    """
+    asked = len(request.text.encode()) + sum(len(str(each).encode()) for each in request.messages)
+    most = max(request.params.max_tokens, len(answer.text.encode())) + _SLACK
+    prompt = answer.prompt_tokens if 0 <= answer.prompt_tokens <= asked + _AROUND else 0
+    return replace(
+        answer,
+        num_tokens=answer.num_tokens if 0 <= answer.num_tokens <= most else 0,
+        prompt_tokens=prompt,
+        cached_tokens=answer.cached_tokens if 0 <= answer.cached_tokens <= prompt else 0,
+    )
 
 
 class Dialect(Protocol):

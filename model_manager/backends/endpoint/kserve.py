@@ -39,6 +39,7 @@ _JSON_INPUT = "sampling_parameters"
 _IN_JSON = frozenset(("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")) | {
     *("min_tokens", "seed", "stop", "stop_token_ids", "bad_words", "ignore_eos", "include_stop_str_in_output")
 }
+_MOST_DIMENSIONS = 16
 _WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 
 
@@ -92,6 +93,8 @@ class KServe:
 
     def know(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """The model's tensors; raises ModelUnsupported if its text is in none of them."""
+        if odd := next((tensor.name for tensor in (*inputs, *outputs) if len(tensor.shape) > _MOST_DIMENSIONS), None):
+            raise ModelUnsupported(f"{self.model}: its tensor {odd} has more than {_MOST_DIMENSIONS} dimensions")
         self._inputs = {tensor.name: tensor for tensor in inputs}
         self._text_input = self._named("input", [each for each in inputs if each.datatype == "BYTES"])
         self.text_output = self._named("output", [each for each in outputs if each.datatype == "BYTES"])
@@ -158,7 +161,7 @@ class KServe:
     def _sent(self, tensor: Tensor, value: Any) -> Tensor:
         data = list(value) if isinstance(value, tuple | list) else [value]
         if tensor.datatype in _WHOLE:
-            data = [int(each) for each in data]
+            data = [_whole(tensor, each) for each in data]
         shape = [1] * (len(tensor.shape) - 1) + [len(data)]
         return Tensor(tensor.name, tensor.datatype, shape, data)
 
@@ -182,3 +185,10 @@ class KServe:
         if not isinstance(first, str):
             raise Garbled(f"its answer has no text in {self.text_output}")
         return first
+
+
+def _whole(tensor: Tensor, value: Any) -> int:
+    """The value for an input of integers; raises InvalidRequest for text, and for a number that is none."""
+    if isinstance(value, int | float) and value == int(value):
+        return int(value)
+    raise InvalidRequest(f"{tensor.name}={value!r}: the model takes {tensor.datatype}")

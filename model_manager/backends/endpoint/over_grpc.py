@@ -40,6 +40,7 @@ _STATUSES = {
 """HTTP's status for each of gRPC's; 500 for the others (UNKNOWN, INTERNAL, DATA_LOSS, CANCELLED)."""
 _TOO_LARGE = re.compile(r"message.*(larger than|exceeds)", re.IGNORECASE)
 _PUSHBACK = "grpc-retry-pushback-ms"
+_MILLISECONDS = re.compile("[0-9]{1,12}")
 _LONGEST_RECONNECT_MS = 1000
 """Most time between two attempts to connect: how long a call waits for its next try is decided elsewhere."""
 
@@ -101,7 +102,7 @@ class GrpcConnections:
 def _pause(metadata: Any) -> dict[str, str]:
     """How long the server asks to be left alone, as HTTP says it."""
     found = {name: str(value) for name, value in metadata}
-    if found.get(_PUSHBACK, "").isdigit():
+    if _MILLISECONDS.fullmatch(found.get(_PUSHBACK, "")):
         return {"Retry-After": str(int(found[_PUSHBACK]) / 1000)}
     return {"Retry-After": found["retry-after"]} if "retry-after" in found else {}
 

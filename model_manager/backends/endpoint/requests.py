@@ -14,8 +14,9 @@ from ...engine.counters import Throughput
 from ...wire.config import ModelConfig
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import DeadlineExceeded, RequestError
-from ...wire.messages import Failure, FinishReason, Output, Request, Timings
+from ...wire.messages import Failure, FinishReason, Output, Request
 from ...wire.status import EngineStats
+from ...wire.timings import Setback, Timings
 from .balancer import Balancer
 from .connections import connections
 from .dialects import Answer, Dialect
@@ -137,6 +138,7 @@ class Requests:
             cached_tokens=answer.cached_tokens,
             stop_reason=answer.stop_reason,
             embedding=_packed(answer.embedding, normalize=entry.request.normalize),
+            setbacks=[Setback("sent_again", waited + at - entry.added) for at in answer.retried],
             text=answer.text,
             num_tokens=answer.num_tokens,
         )

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Answer, Call, Dialect, Garbled, sound
+from .dialects import Answer, Call, Dialect, Garbled, plausible, sound
 from .hiding import without_key
 from .judging import TryFailed, judge
 from .limits import RateLimit, UsedPart
@@ -60,7 +61,7 @@ class Sender:
     async def send(self, request: Request) -> Answer:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any."""
         call, work = self._dialect.call(request), _work(request)
-        tries, failures = 0, 0
+        tries, failures, retried = 0, 0, list[float]()
         asked: set[Server] = set()
         while True:
             await self._requests.take(1)
@@ -77,6 +78,7 @@ class Sender:
                 await self._failed(place.server, failure, was_test=place.is_test)
                 await self._check_hope(place.server, began, failure)
                 tries, failures = tries + 1, failures + (not failure.is_busy)
+                retried.append(self._clock())
                 if failures > self._options.retries and await self._lives(place.server):
                     raise ServerFailed(f"no answer in {failures} tries; the last: {failure}") from None
                 if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
@@ -84,7 +86,7 @@ class Sender:
                     asked = {place.server}
             else:
                 self._settle(work, taken, answer.num_tokens + answer.prompt_tokens)
-                return answer
+                return replace(answer, retried=tuple(retried)) if retried else answer
 
     def _settle(self, work: float, taken: float, used: int) -> None:
         """Correct what was taken for a request by what its server counted, if it counts."""
@@ -110,7 +112,14 @@ class Sender:
         finally:
             self._balancer.leave(place)
         self._answered(server)
-        return answer
+        counted = plausible(answer, request)
+        if counted != answer and not server.counts_oddly:
+            server.counts_oddly = True
+            log.warning(
+                "%s counts tokens that cannot be (%d of a prompt, %d of an answer): such counts are left out",
+                *(server.url, answer.prompt_tokens, answer.num_tokens),
+            )
+        return counted
 
     def _answered(self, server: Server) -> None:
         if not server.circuit.is_closed:

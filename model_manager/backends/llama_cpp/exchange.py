@@ -32,6 +32,8 @@ _FIELDS = ["content", "tokens", "stop", "stop_type", "stopping_word", "tokens_pr
 """What the last part of an answer is to have; the other parts always have the first ones."""
 _LARK = "%llguidance {}\n"
 """Before a grammar that is Lark and not GBNF."""
+_MOST_32 = 2**31 - 1
+"""The largest integer that llama.cpp reads; it takes a larger one modulo 2**32."""
 _EVENT = b"data: "
 _BETWEEN = b"\n\n"
 
@@ -202,10 +204,10 @@ def _body(request: Request, prompt: str, grammar: str | None, length: int) -> di
         "stream": True,
         "return_progress": True,
         "response_fields": _FIELDS,
-        "n_predict": params.max_tokens,
+        "n_predict": min(params.max_tokens, length),
         "samplers": _samplers(params),
         "temperature": params.temperature,
-        "top_k": params.top_k,
+        "top_k": min(params.top_k, _MOST_32),
         "top_p": params.top_p,
         "min_p": params.min_p,
         "typical_p": params.typical_p,

@@ -47,13 +47,22 @@ def apply_options(library: Any, params: Any, options: Mapping[str, Option]) -> N
     check_names(options, LLAMA_CPP_OPTIONS, "llama.cpp")
     for name, value in options.items():
         if name == "n_threads_batch":
-            params.cpuparams_batch.n_threads = of_type(name, value, 0)
+            _set(params.cpuparams_batch, "n_threads", of_type(name, value, 0), name)
         elif name == "poll":
-            params.cpuparams.poll = params.cpuparams_batch.poll = of_type(name, value, 0)
+            for each in (params.cpuparams, params.cpuparams_batch):
+                _set(each, "poll", of_type(name, value, 0), name)
         elif name in _ENUMS:
             setattr(params, name, _named(library, name, value))
         else:
-            setattr(params, name, of_type(name, value, getattr(params, name)))
+            _set(params, name, of_type(name, value, getattr(params, name)))
+
+
+def _set(params: Any, field: str, value: Option, option: str = "") -> None:
+    """Set a field; raises ConfigError for a number that it cannot hold."""
+    try:
+        setattr(params, field, value)
+    except (OverflowError, TypeError, ValueError):
+        raise ConfigError(f"backend_options: {option or field}={value!r}: takes a number within 32 bits") from None
 
 
 def _named(library: Any, name: str, value: Option) -> Any:

@@ -22,6 +22,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...wire.errors import ModelLoadFailed
 from .guard import GRACE, NOT_STARTED
+from .listener import stranger
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +75,21 @@ class ServerProcess:
                 raise ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
             answer = self.healthy(timeout=5.0)
             if answer == http.HTTPStatus.OK and self._guard.poll() is None:
+                self._check_listener()
                 return
             if answer in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
                 raise ModelLoadFailed(
                     f"the server answers {answer} at {self._health}: the option health names its route"
                 )
             time.sleep(_POLL)
+
+    def _check_listener(self) -> None:
+        """Raises ModelLoadFailed if what answers is known to be another program, which took the port first."""
+        if found := stranger(self._port, self._guard.pid):
+            raise ModelLoadFailed(
+                f"port {self._port}: {found} listens there, which the server did not start; the option port, or the"
+                " command, takes another"
+            )
 
     def healthy(self, timeout: float) -> int | None:
         """The status of the health route; None if there is no answer."""
@@ -113,9 +123,11 @@ class ServerProcess:
     def close(self) -> None:
         """End the server and all that it has started."""
         assert self._guard.stdin is not None
+        assert self._guard.stdout is not None
         self._guard.stdin.close()
         self._guard.wait()
         self._reader.join()
+        self._guard.stdout.close()
 
     def _read(self) -> None:
         """Hand its output on to ours, and keep the last lines."""

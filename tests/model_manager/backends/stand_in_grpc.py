@@ -23,7 +23,11 @@ _THREADS = 80
 class GrpcStandIn(grpc.GenericRpcHandler):
     """One server. `behaves` gives None for an answer, the name of a status or of a fault, or a status and metadata."""
 
-    def __init__(self, behaves: Behaviour | None = None, key: str = "", *, is_ready: bool = True) -> None:
+    def __init__(
+        self, behaves: Behaviour | None = None, key: str = "", *, is_ready: bool = True, metadata: Any = None
+    ) -> None:
+        self.metadata = metadata
+        """What it says of its tensors, in the place of the truth."""
         self.behaves: Behaviour = behaves or (lambda _prompt, _tries: None)
         self.key = key
         self.is_ready = is_ready
@@ -57,6 +61,8 @@ class GrpcStandIn(grpc.GenericRpcHandler):
         return MESSAGES["ModelReadyResponse"](ready=self.is_ready)
 
     def _ModelMetadata(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+        if self.metadata is not None:
+            return MESSAGES["ModelMetadataResponse"](name="m", **self.metadata)
         inputs = [{"name": name, "datatype": kind, "shape": [-1, 1]} for name, kind in INPUTS.items()]
         inputs.append({"name": "top_k", "datatype": "FP16", "shape": [-1, 1]})
         outputs = [{"name": "text_output", "datatype": "BYTES", "shape": [-1, -1]}]
@@ -80,6 +86,8 @@ class GrpcStandIn(grpc.GenericRpcHandler):
         match what:
             case None:
                 return answer(prompt)
+            case bytes():
+                return what
             case "wait":
                 self.release.wait()
                 return answer(prompt)
@@ -116,9 +124,16 @@ class GrpcServers:
     def __init__(self) -> None:
         self._running: dict[str, tuple[GrpcStandIn, Any]] = {}
 
-    def start(self, behaves: Behaviour | None = None, *, credentials: Any = None, **settings: Any) -> GrpcStandIn:
+    def start(
+        self,
+        behaves: Behaviour | None = None,
+        *,
+        credentials: Any = None,
+        kind: type[GrpcStandIn] = GrpcStandIn,
+        **settings: Any,
+    ) -> GrpcStandIn:
         """One more server, with TLS if there are credentials."""
-        stand_in = GrpcStandIn(behaves, **settings)
+        stand_in = kind(behaves, **settings)
         server = grpc.server(ThreadPoolExecutor(_THREADS), handlers=[stand_in])
         if credentials is None:
             stand_in.url = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from millrace.model_manager.backends.ctranslate2 import _OPTION_DEFAULTS
+from millrace.model_manager.backends.ctranslate2 import _OPTION_DEFAULTS, _option
 from millrace.model_manager.backends.engine_options import check_names, of_type
 from millrace.model_manager.backends.engine_words import one_line
+from millrace.model_manager.backends.llama_cpp.options import apply_options
 from millrace.model_manager.backends.openvino import _device, _set
 from millrace.model_manager.backends.vllm import _arguments, _check_device
 from millrace.model_manager.wire.backends import BACKENDS
@@ -44,6 +45,35 @@ def test_a_value_of_another_type_is_told_what_the_option_takes() -> None:
     assert (of_type("share", 1, 0.5), of_type("name", "x", "")) == (1.0, "x")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("inter_threads", -1, "1 to 1024"),
+        ("inter_threads", 2**40, "1 to 1024"),
+        ("max_queued_batches", -5, "-1 to 2147483647"),
+        ("device_index", -1, "0 to 2147483647"),
+    ],
+)
+def test_ctranslate2s_numbers_have_ranges(name: str, value: int, takes: str) -> None:
+    assert told(_option, name, value) == f"backend_options: {name}={value}: takes {takes}"
+    assert (_option("max_queued_batches", -1), _option("flash_attention", True)) == (-1, True)
+
+
+def test_llama_cpp_is_given_no_number_that_it_cannot_hold() -> None:
+    class Params(SimpleNamespace):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if value >= 2**31:
+                raise OverflowError("value too large to convert to int32_t")
+            super().__setattr__(name, value)
+
+    params = Params(n_batch=512, cpuparams=Params(), cpuparams_batch=Params())
+    apply_options(None, params, {"n_batch": 64, "poll": 1})
+    assert (params.n_batch, params.cpuparams.poll, params.cpuparams_batch.poll) == (64, 1, 1)
+    for name in ("n_batch", "poll", "n_threads_batch"):
+        said = told(apply_options, None, params, {name: 2**31})
+        assert said == f"backend_options: {name}=2147483648: takes a number within 32 bits"
+
+
 def test_ctranslate2_knows_the_type_of_each_of_its_options() -> None:
     assert tuple(_OPTION_DEFAULTS) == BACKENDS["ctranslate2"].options
 
@@ -53,6 +83,8 @@ def test_openvinos_scheduler_takes_values_of_its_fields_types() -> None:
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "interval" and not isinstance(value, int):
                 raise TypeError("incompatible function arguments.\nThe following are supported: many")
+            if name == "num_kv_blocks" and value < 0:
+                raise TypeError("incompatible function arguments.\nThe following are supported: many")
             super().__setattr__(name, value)
 
     scheduler = Scheduler(num_kv_blocks=0, eviction=object())
@@ -61,6 +93,9 @@ def test_openvinos_scheduler_takes_values_of_its_fields_types() -> None:
     _set(scheduler, "interval", 3)
     assert (scheduler.num_kv_blocks, scheduler.interval) == (7, 3)
     assert told(_set, scheduler, "num_kv_blocks", "x") == "backend_options: num_kv_blocks='x': takes an integer"
+    assert told(_set, scheduler, "num_kv_blocks", -1) == (
+        "backend_options: num_kv_blocks=-1: takes another number: 0 or more, within its bits"
+    )
     assert told(_set, scheduler, "eviction", True) == "backend_options: eviction=True: cannot be set from here"
     scheduler.__dict__["interval"] = None
     assert told(_set, scheduler, "interval", "x") == "backend_options: interval='x': takes a value of another type"

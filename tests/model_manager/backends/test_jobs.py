@@ -106,7 +106,7 @@ def nothing_at_all_is_left(runtime: Path) -> None:
     """No process, no socket or lock of theirs, and no file in the temporary folder."""
     nothing_is_left(runtime)
     scratch = Path(os.environ["TMPDIR"])
-    assert [path for path in scratch.rglob("*") if not path.is_dir()] == []
+    assert [path for path in scratch.rglob("*") if not path.is_dir() or path.name.startswith("torchinductor")] == []
     conversions = cache_folder() / "conversions"  # where an engine of another test process may convert a model now
     eventually(lambda: not [*conversions.glob("*.unfinished")], "the end of conversions")
 

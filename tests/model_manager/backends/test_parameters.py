@@ -103,7 +103,7 @@ def of_vllm(params: SamplingParams) -> Any:
 
 def of_openvino(params: SamplingParams) -> Any:
     pipeline = Recorder()
-    library = _OpenVino(pipeline, 8, Outputs(FOLDER, 1536, [7]))
+    library = _OpenVino(pipeline, 8, 100, Outputs(FOLDER, 1536, [7]))
     library.submit(sequence_of(params), params)
     return pipeline.asked
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from millrace.model_manager.wire.server_options import parse
 from millrace.model_manager.wire.server_presets import PRESETS
 from tests.model_manager.backends.stand_in_server import text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
+from tests.servers.http_threads import JsonHandler, running
 from tests.waiting import eventually
 
 __all__ = ["machine"]
@@ -134,6 +137,22 @@ def test_a_port_at_which_another_program_listens_is_refused_by_its_number(monkey
         config = ModelConfig(model="m", backend="server", backend_options=options)
         with pytest.raises(ModelLoadFailed, match=f"^port {port}: another program listens there; the option port"):
             load(config, Path())
+
+
+def test_a_program_that_takes_the_port_as_the_server_starts_is_not_taken_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Healthy(JsonHandler):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send_json({})
+
+    monkeypatch.setattr(process, "_await_free", lambda _port: None)
+    with running(HTTPServer(("127.0.0.1", 0), Healthy)) as foreign:
+        port = foreign.server_address[1]
+        options: dict[str, Any] = {"command": "sleep 600", "port": port}
+        config = ModelConfig(model="m", backend="server", backend_options=options)
+        with pytest.raises(ModelLoadFailed, match=rf"^port {port}: process {os.getpid()} \(.+\) listens there, which"):
+            load(config, tmp_path)
 
 
 def test_a_program_that_there_is_not_is_named(machine: Machine, tmp_path: Path) -> None:

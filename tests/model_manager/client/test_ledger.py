@@ -59,8 +59,12 @@ def test_a_new_connection_is_sent_what_is_waited_for_in_order() -> None:
     for name in "abc":
         ledger.add(request(name), Waiter(0))
     ledger.cancel("b")
-    assert [each.request_id for each in ledger.reconnected()] == ["a", "c"]
+    assert [each.request_id for each in ledger.reconnected(3.0)] == ["a", "c"]
     assert ledger.in_use == 2
+    ledger.reconnected(5.0)
+    pending = ledger.answered("a")
+    assert pending is not None
+    assert pending.lost == [3.0, 5.0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("acr"), st.integers(0, 3)), max_size=60))

@@ -36,10 +36,10 @@ from millrace.model_manager.wire.messages import (
     StartEngine,
     StepReport,
     Submit,
-    Timings,
 )
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import Connection, ConnectionLost, encode
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 from tests.waiting import eventually

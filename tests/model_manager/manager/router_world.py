@@ -26,9 +26,9 @@ from millrace.model_manager.wire.messages import (
     Results,
     StepReport,
     Submit,
-    Timings,
 )
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.timings import Timings
 from tests.model_manager.model_infos import model_info
 
 CONFIG = ModelConfig(backend="fake", max_num_seqs=4)

@@ -32,9 +32,9 @@ from millrace.model_manager.wire.messages import (
     StartEngine,
     StepReport,
     Submit,
-    Timings,
 )
 from millrace.model_manager.wire.status import EngineStats, ModelInfo
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import AsyncConnection, ConnectionLost
 from tests.model_manager.model_infos import model_info
 

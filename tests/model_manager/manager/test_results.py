@@ -11,8 +11,9 @@ from msgspec import structs
 from millrace.model_manager.manager.jobs import JobCounts
 from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import FinishReason, Output, Request, Timings
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.timings import Timings
 
 
 def request(name: str, prompt: int = 1, max_tokens: int = 5) -> Request:

@@ -77,6 +77,32 @@ def test_a_python_without_the_engine_says_what_it_lacks(backend: Backend) -> Non
     check_engine(ModelConfig(backend="small", backend_python=str(environment_python("small"))))
 
 
+@pytest.mark.parametrize(
+    ("program", "came"),
+    [
+        ("/bin/true", "status 0 and said: nothing"),
+        ("/bin/echo", "status 0 and said: -P -c"),
+        ("/bin/false", "status 1"),
+    ],
+)
+def test_a_program_that_is_no_python_is_told_with_what_came_of_it(backend: Backend, program: str, came: str) -> None:
+    config = ModelConfig(model=EMBEDDED_MODEL, backend="small", backend_python=program)
+    with pytest.raises(ConfigError) as refused:
+        check_engine(config)
+    said = str(refused.value)
+    assert said.startswith(f"backend_python='{program}': takes a Python of 3.11 or newer; `{program} -P -c …` ended")
+    assert came in said
+    assert backend.name in said
+
+
+def test_a_python_whose_engine_does_not_import_says_why(backend: Backend, tmp_path: Path) -> None:
+    (tmp_path / "package" / "small_engine.py").write_text("print('hello')\nraise OSError('libsmall.so: no such file')")
+    install(backend)
+    config = ModelConfig(backend="small", backend_python=str(environment_python("small")))
+    with pytest.raises(ConfigError, match=r"lacks small_engine, which does not start there: OSError: libsmall\.so: no"):
+        check_engine(config)
+
+
 def test_an_install_that_fails_keeps_the_environment_that_is_there(backend: Backend, tmp_path: Path) -> None:
     install(backend)
     with pytest.raises(ModelLoadFailed, match=r"the back end small is not made: .* ended with status"):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, running_jobs, spans
-from millrace.model_manager.wire.messages import Timings
+from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.runtime import RuntimeDir
 
 JOB = JobProgress(

@@ -51,3 +51,16 @@ def test_a_key_goes_to_the_servers_of_its_own_job_alone(servers: Servers, tmp_pa
     assert third.returncode == 2, third.stderr
     assert "key_env" in third.stderr
     assert not bob.seen
+
+
+def test_a_key_that_is_withdrawn_in_mid_job_is_a_failed_job_in_one_sentence(servers: Servers, tmp_path: Path) -> None:
+    server = servers.start(lambda prompt, _tries: 401 if prompt == "row 2" else None)
+    job = run(tmp_path, server.url)
+    assert job.returncode == 1
+    said = [line for line in job.stderr.splitlines() if line.startswith("millrace: ")]
+    assert len(said) == 1
+    assert said[0].startswith(f"millrace: the job failed: {server.url}")
+    assert said[0].endswith(
+        "answered 401: no row 2; it refuses a request without a key (the option key_env names its variable)"
+    )
+    assert "Traceback" not in job.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.model_manager.wire.messages import Timings
+from millrace.model_manager.wire.timings import Timings
 from millrace.transforms.elements.completions import DeadLetter, Usage
 from millrace.transforms.elements.recent_rows import tell_answered, tell_failed, watched_rows
 from millrace.transforms.elements.task_results import Embedded

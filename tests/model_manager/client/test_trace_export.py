@@ -1,0 +1,57 @@
+"""Spans on their way to a collector, or to none: nobody waits for them for long, and one warning says what is lost."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from millrace.model_manager.client import trace_export
+from millrace.model_manager.client.trace_export import flush, tracer
+from millrace.model_manager.wire.traces import Traces
+from tests.servers.otlp import collector
+from tests.waiting import eventually
+
+
+def test_spans_reach_the_collector_when_they_are_flushed() -> None:
+    with collector() as found:
+        traces = Traces(endpoint=found.url)
+        with tracer(traces).start_as_current_span("outer"), tracer(traces).start_as_current_span("inner"):
+            pass
+        flush(traces)
+        outer, inner = found.named("outer")[0], found.named("inner")[0]
+        assert (inner.parent_id, inner.trace_id) == (outer.span_id, outer.trace_id)
+        assert found.resources[0]["service.name"] == "millrace"
+
+
+def test_a_share_of_nothing_sends_nothing() -> None:
+    with collector() as found:
+        traces = Traces(endpoint=found.url, ratio=0.0)
+        tracer(traces).start_span("unseen").end()
+        flush(traces)
+        assert not found.spans
+
+
+def test_a_collector_that_is_down_is_told_once_and_holds_nothing_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_export, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(trace_export, "_MOST_WAITING", 600)
+    with socket.socket() as taken:  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        traces = Traces(endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with caplog.at_level(logging.WARNING):
+            for _ in range(5000):
+                tracer(traces).start_span("lost").end()
+            flush(traces)
+            eventually(lambda: caplog.records, "the warning")
+            for _ in range(5000):
+                tracer(traces).start_span("lost").end()
+            flush(traces)
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("millrace")]
+    assert len(ours) == 1
+    assert ours[0].startswith(f"traces: {traces.url} takes no spans: ")
+    assert ours[0].endswith("; they are dropped, and the job goes on")
+    others = {record.name for record in caplog.records if not record.name.startswith("millrace")}
+    assert not [name for name in others if "exporter" in name]

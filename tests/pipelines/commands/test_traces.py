@@ -1,0 +1,100 @@
+"""`--otlp_endpoint`: a real job whose spans reach a real collector."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.job_commands import job_command
+from tests.model_manager.backends.stand_in_server import Servers, serving
+from tests.pipelines.refusals import Refused
+from tests.servers.otlp import Collector, collector
+
+SECRET = "hush"
+
+
+@pytest.fixture
+def received() -> Iterator[Collector]:
+    with collector() as found:
+        yield found
+
+
+def run(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A job of three rows, the last of which has a parameter out of range."""
+    rows = [{"id": f"row-{n}", "prompt": f"{SECRET} {n}", "max_tokens": 4} for n in range(3)]
+    rows[2]["n"] = 2
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [*job_command("run", folder / "rows.jsonl", folder / "out"), "--overwrite", *flags]
+    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(folder / "run"), **variables}
+    return subprocess.run(command, env=env, text=True, capture_output=True, check=False, timeout=120)
+
+
+def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: Collector) -> None:
+    workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    job = run(tmp_path, "--backend", "fake", "--ignore_eos", "--otlp_endpoint", received.url, *workers)
+    assert job.returncode == 0, job.stderr
+    rows = {span.attributes["millrace.row.id"]: span for span in received.named("row generate")}
+    assert sorted(rows) == ["row-0", "row-1", "row-2"]
+    assert len({span.trace_id for span in rows.values()}) == 3
+    requests = received.named("text_completion")
+    by_parent = {name: [each for each in requests if each.parent_id == row.span_id] for name, row in rows.items()}
+    assert [len(by_parent[name]) for name in sorted(rows)] == [1, 1, 2]
+    for name, below in by_parent.items():
+        for span in below:
+            assert span.trace_id == rows[name].trace_id
+            assert rows[name].start <= span.start <= span.end <= rows[name].end
+            assert span.event_names == ["queued", "prefill", "decode"]
+            assert span.attributes["gen_ai.usage.output_tokens"] == 4
+            assert span.attributes["gen_ai.request.model"] == "millrace-tiny"
+    assert not any(SECRET.encode() in body for body in received.bodies)
+
+
+def test_a_failed_row_and_a_server_that_is_asked_again_are_seen(tmp_path: Path, received: Collector) -> None:
+    with serving() as servers:
+        server = _busy_once(servers)
+        job = run(tmp_path, "--model", "m", "--endpoint", server, "--traces", OTEL_EXPORTER_OTLP_ENDPOINT=received.url)
+    assert job.returncode == 0, job.stderr
+    rows = {span.attributes["millrace.row.id"]: span for span in received.named("row generate")}
+    assert {name: span.is_error for name, span in rows.items()} == {"row-0": True, "row-1": False, "row-2": False}
+    assert rows["row-0"].attributes["error.type"] == "InvalidRequest"
+    (again,) = [span for span in received.spans if span.parent_id == rows["row-1"].span_id]
+    assert "sent_again" in again.event_names
+
+
+def _busy_once(servers: Servers) -> str:
+    """A server that refuses one row, and asks for another one twice."""
+
+    def answer(prompt: str, tries: int) -> object:
+        if prompt.endswith("0"):
+            return 400, {}
+        return (503, {}) if prompt.endswith("1") and tries == 1 else None
+
+    return servers.start(answer).url
+
+
+def test_a_collector_that_is_down_costs_the_job_one_warning(tmp_path: Path) -> None:
+    job = run(tmp_path, "--backend", "fake", "--otlp_endpoint", "http://127.0.0.1:9")
+    assert job.returncode == 0, job.stderr
+    assert job.stderr.count("takes no spans") == 1
+    assert "Traceback" not in job.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--otlp_endpoint", "here"], "--otlp_endpoint here: takes a URL: http://HOST:4318"),
+        (["--traces"], "--traces: needs --otlp_endpoint URL, or the variable OTEL_EXPORTER_OTLP_ENDPOINT"),
+        (["--trace_ratio", "0.5"], "--trace_ratio: needs --otlp_endpoint URL, or --traces"),
+        (["--otlp_endpoint", "http://h:1", "--trace_ratio", "7"], "--trace_ratio 7.0: takes 0 to 1"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    flags: list[str], said: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    assert said in refused.run("--input", "rows.jsonl", *flags)
