@@ -28,6 +28,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.runners
 
 WITHIN_MS = 60_000
+SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 QUESTION = "What is the capital of Mexico?"
 expect.set_options(timeout=WITHIN_MS)
 
@@ -72,13 +73,13 @@ def viewed(chromium: Browser, url: str, *, expects: str | None = None, **context
 
 
 @contextlib.contextmanager
-def job(server: Server, folder: Path, rows: int) -> Iterator[subprocess.Popen[str]]:
-    """A job beside the server, with one row that is none."""
-    lines = [json.dumps({"question": "none"}), *(json.dumps({"prompt": f"{QUESTION} {n}"}) for n in range(rows))]
+def job(server: Server, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job beside the server with more rows than a test waits for, and one that is none."""
+    lines = [json.dumps({"question": "none"}), *(json.dumps({"prompt": f"{QUESTION} {n}"}) for n in range(30_000))]
     (folder / "prompts.jsonl").write_text("\n".join(lines))
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(server.runtime)}
     command = job_command("run", folder / "prompts.jsonl", folder / "out/answers")
-    with started([*command, "--max_tokens=48"], stderr=subprocess.DEVNULL, env=environment) as process:
+    with started([*command, "--max_tokens=48"], **SILENT, env=environment) as process:
         yield process
 
 
@@ -92,16 +93,16 @@ def top(runtime: Path) -> Iterator[str]:
         yield process.stdout.readline().rpartition(" ")[2].strip()
 
 
-def test_a_job_is_seen_from_its_first_row_to_its_last(chromium: Browser, server: Server, tmp_path: Path) -> None:
+def test_a_job_is_seen_from_its_first_row_to_its_end(chromium: Browser, server: Server, tmp_path: Path) -> None:
     with viewed(chromium, server.url) as page:
         expect(page.get_by_role("status").first).to_have_text("live")
         expect(page.get_by_role("heading", name=MODEL)).to_be_visible()
-        with job(server, tmp_path, 1500) as process:
+        with job(server, tmp_path) as process:
             bar = page.get_by_role("progressbar", name=re.compile("run to .*answers"))
             expect(bar).to_have_attribute("aria-valuenow", re.compile("^[1-9]"))
             first = bar.get_attribute("aria-valuenow")
             expect(bar).not_to_have_attribute("aria-valuenow", str(first))
-            expect(page.locator("#jobs")).to_contain_text("of 1,501 rows")
+            expect(page.locator("#jobs")).to_contain_text("of 30,001 rows")
             expect(page.locator("#jobs")).to_contain_text("left")
             expect(page.locator("#jobs")).to_contain_text("1 failed")
             expect(page.locator("#letters")).to_contain_text("InvalidRequest")
@@ -109,7 +110,8 @@ def test_a_job_is_seen_from_its_first_row_to_its_last(chromium: Browser, server:
             expect(page.locator("#tokens")).not_to_have_text(re.compile("^[0–]$"))
             expect(page.locator("#tokens-curve .stroke").first).to_be_attached()
             expect(page.locator("#ttft")).to_contain_text("s")
-            assert process.wait(300) == 0
+            process.send_signal(signal.SIGINT)
+            assert process.wait(300) == 130
         expect(page.locator("#no-jobs")).to_be_visible()
         expect(page.locator("#letters")).to_contain_text("InvalidRequest")
         expect(page.locator("#other-jobs")).to_contain_text("other job")
