@@ -50,7 +50,8 @@ def on_terminal(command: Sequence[str], *, columns: int = 100, whole: bool = Fal
     """Start it; killed at the end, if it is still there. `whole`: the terminal is stdin and stdout too, and its own."""
     controller, terminal = pty.openpty()
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm"}
+    sizes = ("COLUMNS", "LINES")  # which would be believed before the terminal
+    environment = {name: value for name, value in os.environ.items() if name not in sizes} | {"TERM": "xterm"}
     other = terminal if whole else subprocess.DEVNULL
     command = ["setsid", "--ctty", *command] if whole else command
     try:
