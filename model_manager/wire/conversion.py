@@ -63,7 +63,7 @@ def check_types(settings: msgspec.Struct, error: type[MillraceError]) -> None:
 
 @cache
 def _hints(settings: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(settings)
+    return get_type_hints(settings, include_extras=True)  # a length may be what a value does not fit
 
 
 @cache
