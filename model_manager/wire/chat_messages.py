@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from .conversion import shown
 from .errors import InvalidRequest
 
+_SHOWN = 80
+"""Most characters of names that an error gives."""
+
 
 def parse_messages(messages: object) -> list[dict[str, str]]:
     """Messages as plain {role, content} pairs; the texts of a content in parts are joined by newlines.
@@ -23,7 +26,7 @@ def _parse_message(name: str, message: object) -> dict[str, str]:
         raise InvalidRequest(f"{name}: takes {{role, content}}, got {_kind(message)}")
     given = {key: value for key, value in message.items() if value is not None}
     if extra := sorted(map(str, given.keys() - {"role", "content"})):
-        raise InvalidRequest(f"{name}: takes role and content only, got {shown(', '.join(extra))} too")
+        raise InvalidRequest(f"{name}: takes role and content only, got {', '.join(extra)[:_SHOWN]} too")
     role = given.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidRequest(f"{name}.role: takes text such as 'user', got {_kind(role)}")
