@@ -5,7 +5,8 @@
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
 #   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, and with servers: Triton, Ray Serve and
-#                llama.cpp's (pytriton, ray, xllamacpp), in environments made on first use;
+#                llama.cpp's (pytriton, ray, xllamacpp), and with clients (openai_clients, openai_node, schemathesis,
+#                lm_eval), in environments made on first use;
 #                ENGINES="openvino vllm" make test-engines those with these
 #   make test-services  test-runners and test-engines in one: engines compute while runners wait
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
@@ -54,7 +55,7 @@ test-runners: $(READY)
 	$(PYTEST) -n $(RUNNER_WORKERS) -m runners $(if $(RUNNER),tests/runners)
 
 test-engines: $(READY)
-	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends tests/notebooks
+	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends tests/notebooks tests/serving/clients
 
 test-services: $(READY)
 	$(VENV)/bin/python -m tests.servers.everything

@@ -15,17 +15,18 @@ from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.openai_answers import logprobs_of, usage
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from .bodies import GenerationBody
+from .bodies import GenerationBody, StreamOptions
 from .exchanges import End, Piece, Question
 
 
 def question(prompt: Prompt, params: SamplingParams) -> Question:
-    """A prompt to be completed."""
+    """A prompt to be completed. What `max_tokens` cuts is an answer, with the text so far, as OpenAI has it."""
 
     def ask(client: EngineClient, request_id: str, on_delta: Any) -> Any:
-        return client.submit(prompt, params, request_id=request_id, on_delta=on_delta)
+        return client.submit(prompt, params, request_id=request_id, on_delta=on_delta, may_be_cut=True)
 
-    return Question(ask, params.priority, params.n)
+    is_counted = isinstance(prompt, list) and isinstance(prompt[0], int)
+    return Question(ask, params.priority, params.n, params.constraint, len(prompt) if is_counted else 0)
 
 
 class Answer(ABC):
@@ -44,7 +45,9 @@ class Answer(ABC):
         self.questions = questions
         self.is_stream = body.stream
         self.ignored = ignored
-        self._gives_usage = body.stream_options is not None and body.stream_options.include_usage
+        options = body.stream_options or StreamOptions()
+        self._gives_usage, self._counts_on = options.include_usage, options.continuous_usage_stats
+        self._generated = 0
         self._common = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
@@ -60,8 +63,16 @@ class Answer(ABC):
             choices = (
                 part for at, output in enumerate(event.choices) for part in self.of_end(event.index + at, output)
             )
-        more = {"usage": None} if self._gives_usage else {}
+        if isinstance(event, Piece):
+            self._generated += len(event.delta.token_ids)
+        more = {"usage": self._usage_so_far()} if self._gives_usage or self._counts_on else {}
         return ({**self._common, "object": self.part_kind, "choices": [each], **more} for each in choices)
+
+    def _usage_so_far(self) -> dict[str, Any] | None:
+        """The usage in a part of a stream, if each is to have one."""
+        if not self._counts_on:
+            return None
+        return usage(sum(each.prompt_tokens for each in self.questions), self._generated, 0)
 
     def last_parts(self, ends: Sequence[End]) -> list[dict[str, Any]]:
         """What a stream ends with: the usage, if it was asked for."""

@@ -37,6 +37,8 @@ from .window.feed import Feed
 from .window.page import page_routes
 
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
+_SHOWN = 100
+"""Most characters of a path in an error."""
 _COMPUTED = {"/tokenize": tokenize, "/detokenize": detokenize}
 
 
@@ -142,10 +144,10 @@ class _Views:
 async def _of_starlette(request: Request, error: Exception) -> Response:
     """Unknown paths and methods."""
     assert isinstance(error, HTTPException), "what this handler is registered for"
-    path = request.url.path
+    path = request.url.path[:_SHOWN]
     if error.status_code == 404:
         return HttpError(404, f"{path}: no such route; /docs lists all", NOT_FOUND, code="not_found").response()
-    message = f"{path}: does not take {request.method}" if error.status_code == 405 else error.detail
+    message = f"{path}: does not take {request.method[:_SHOWN]}" if error.status_code == 405 else error.detail
     return HttpError(error.status_code, message, code="method_not_allowed", headers=error.headers).response()
 
 

@@ -20,11 +20,15 @@ _MOST_NAMED = 20
 _LONGEST_NAME = 40
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How an answer is streamed."""
 
     include_usage: bool = False
     """Give the usage of the whole request in a last chunk, without choices."""
+    continuous_usage_stats: bool = False
+    """Give the usage so far in every chunk."""
+    include_obfuscation: bool = False
+    """No effect: chunks are not padded."""
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +127,16 @@ def read(fields: Mapping[str, Any], kind: type[_Body]) -> _Body:
     for name in NO_EFFECT.keys() & fields.keys() - {*names}:
         check_unsupported(name, fields[name])
     found = converted({name: fields[name] for name in names if name in fields}, kind, InvalidRequest, what="field")
-    if isinstance(found, GenerationBody) and not found.skip_special_tokens:
-        raise InvalidRequest("skip_special_tokens=False: takes true; special tokens are no part of a text")
+    if isinstance(found, GenerationBody):
+        _check_generation(found)
     return found
+
+
+def _check_generation(body: GenerationBody) -> None:
+    if not body.skip_special_tokens:
+        raise InvalidRequest("skip_special_tokens=False: takes true; special tokens are no part of a text")
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options: takes stream=true beside it")
 
 
 def ignored(fields: Mapping[str, Any], kind: type[Body]) -> dict[str, str]:

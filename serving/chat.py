@@ -76,7 +76,7 @@ class ChatAnswer(Answer):
         tokens = None if output.logprobs is None else output.logprobs.tokens
         made = choice(index, output.text, output.finish_reason, tokens, is_chat=True)
         text = CallText(self._calling)
-        arguments = text.add(output.text) + text.end() if self._calling.way != "none" else ""
+        arguments = text.add(output.text) + text.end(is_cut=output.is_cut) if self._calling.way != "none" else ""
         if self._calling.way != "none" and text.is_call and text.name is not None:
             made["message"] |= {"content": None, "tool_calls": [_call(text, arguments)]}
             made["finish_reason"] = self._reason(output, is_call=True)
@@ -92,7 +92,7 @@ class ChatAnswer(Answer):
         yield from self._begun(index)
         text = self._texts[index]
         is_call = self._calling.way != "none" and text.is_call
-        if is_call and (rest := text.end()):
+        if is_call and (rest := text.end(is_cut=output.is_cut)):
             yield _part(index, {"tool_calls": [{"index": 0, "function": {"arguments": rest}}]})
         reason = self._reason(output, is_call=is_call and text.name is not None)
         yield {**_part(index, {}), "finish_reason": reason, "stop_reason": output.stop_reason}

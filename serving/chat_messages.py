@@ -6,43 +6,69 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from millrace.model_manager.wire.chat_messages import parse_messages
+import msgspec
+
+from millrace.model_manager.wire.chat_messages import parse_content, parse_messages
+from millrace.model_manager.wire.conversion import shown
+from millrace.model_manager.wire.errors import InvalidRequest
 
 _UNUSED = frozenset(("name", "refusal", "audio", "annotations", "function_call", "reasoning_content"))
 """What messages of earlier answers have, and no template takes."""
+
+
+class _Called(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class _Call(msgspec.Struct):
+    id: str
+    function: _Called
 
 
 def plain_messages(messages: Any, instruction: str = "") -> list[dict[str, str]]:
     """The same conversation; `instruction` is put into its system message. Raises InvalidRequest."""
     if not isinstance(messages, list):
         return parse_messages(messages)
-    plain = [_plain(message) if isinstance(message, Mapping) else message for message in messages]
+    calls: set[str] = set()
+    plain = [
+        _plain(f"messages[{index}]", message, calls) if isinstance(message, Mapping) else message
+        for index, message in enumerate(messages)
+    ]
     return parse_messages(_instructed(plain, instruction) if instruction and plain else plain)
 
 
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in message.items() if name not in _UNUSED and value is not None}
+def _plain(name: str, message: Mapping[str, Any], calls: set[str]) -> dict[str, Any]:
+    """A message of that name; `calls` are the ids of the calls before it, and gets those in it."""
+    kept = {key: value for key, value in message.items() if key not in _UNUSED and value is not None}
     if kept.get("role") == "developer":
         kept["role"] = "system"
     if kept.get("role") == "tool":
-        return {"role": "user", "content": _result(kept)}
-    if calls := kept.pop("tool_calls", None):
-        kept["content"] = "\n".join(filter(None, (kept.get("content"), *map(_call, calls))))
+        return {"role": "user", "content": _result(name, kept, calls)}
+    if made := kept.pop("tool_calls", None):
+        said = [parse_content(f"{name}.content", kept["content"])] if kept.get("content") else []
+        kept["content"] = "\n".join([*said, *_calls(f"{name}.tool_calls", made, calls)])
     return kept
 
 
-def _result(message: Mapping[str, Any]) -> Any:
+def _result(name: str, message: Mapping[str, Any], calls: set[str]) -> str:
     """What a function gave."""
-    content = message.get("content")
-    return f"Result of the function: {content}" if isinstance(content, str) else content
+    call_id = message.get("tool_call_id")
+    if not isinstance(call_id, str) or call_id not in calls:
+        said = "nothing" if call_id is None else shown(call_id)
+        raise InvalidRequest(f"{name}.tool_call_id: takes the id of a call in an earlier message, got {said}")
+    return f"Result of the function: {parse_content(f'{name}.content', message.get('content'))}"
 
 
-def _call(call: Any) -> str:
-    """A call in an earlier answer, as tools.py has the model write it."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        return json.dumps(call)
-    return f'{{"name": {json.dumps(function.get("name"))}, "arguments": {function.get("arguments") or "{}"}}}'
+def _calls(name: str, made: Any, calls: set[str]) -> list[str]:
+    """Calls in an earlier answer, as tools.py has the model write them."""
+    try:
+        found = msgspec.convert(made, list[_Call])
+    except msgspec.ValidationError:
+        raise InvalidRequest(f"{name}: takes a list of {{id, type, function: {{name, arguments}}}}") from None
+    calls |= {each.id for each in found}
+    functions = [each.function for each in found]
+    return [f'{{"name": {json.dumps(each.name)}, "arguments": {each.arguments or "{}"}}}' for each in functions]
 
 
 def _instructed(messages: list[Any], instruction: str) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,12 +11,13 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.openai_answers import choice, logprobs_of, reason_word
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .answers import Answer, prompt_logprobs, question
 from .bodies import CompletionBody, ignored, read
+from .exchanges import End
 from .parameters import sampling
 from .prompts import prompts_of
 from .service import Service
@@ -30,7 +31,8 @@ def completion(fields: Mapping[str, Any], service: Service) -> Answer:
     body = read(fields, CompletionBody)
     service.check_model(body.model)
     client = service.engine.client
-    params = sampling(fields, _MAX_TOKENS)
+    is_echo_alone = body.echo and not body.stream and fields.get("max_tokens") == 0
+    params = sampling({**fields, "max_tokens": 1} if is_echo_alone else fields, _MAX_TOKENS)
     if body.best_of not in (None, params.n):
         raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
     given = prompts_of("prompt", body.prompt)
@@ -46,6 +48,7 @@ def completion(fields: Mapping[str, Any], service: Service) -> Answer:
         ignored(fields, CompletionBody),
         params,
         echoed,
+        is_echo_alone,
     )
 
 
@@ -59,12 +62,19 @@ class CompletionAnswer(Answer):
     prefix, whole_kind, part_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, *given: Any) -> None:
-        """As Answer; last the parameters, and the prompts' texts where they are to be echoed."""
-        *common, params, echoed = given
+        """As Answer; last the parameters, the prompts' texts where they are to be echoed, and whether nothing else is
+        asked (`max_tokens` of 0).
+        """
+        *common, params, echoed, is_echo_alone = given
         super().__init__(*common)
         self._params: SamplingParams = params
         self._echoed: list[str] = echoed
+        self._is_echo_alone: bool = is_echo_alone
         self._begun: set[int] = set()
+
+    def whole(self, ends: Sequence[End]) -> dict[str, Any]:
+        """See Answer."""
+        return super().whole([End(end.index, _unanswered(end.output)) for end in ends] if self._is_echo_alone else ends)
 
     def choice(self, index: int, output: Output) -> dict[str, Any]:
         """See Answer."""
@@ -89,6 +99,19 @@ class CompletionAnswer(Answer):
 
     def _echo(self, index: int) -> str:
         return self._echoed[index // self._params.n] if self._echoed else ""
+
+
+def _unanswered(output: Output) -> Output:
+    """The output without the one token that was generated because an engine generates one at least."""
+    return msgspec.structs.replace(
+        output,
+        text="",
+        token_ids=[],
+        num_tokens=None,
+        finish_reason=FinishReason.LENGTH,
+        logprobs=output.logprobs and output.logprobs.part(0, 0),
+        choices=tuple(map(_unanswered, output.choices)),
+    )
 
 
 def _part(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str, Any]:

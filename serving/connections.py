@@ -1,34 +1,65 @@
 """A connection of uvicorn's, with what the replies need of it: a way to cut it, and OpenAI's form for garbage.
 
-A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`.
+A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`. Where the process has almost as
+many descriptors open as it may, a new connection is told so and closed, and those that are open go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .errors import HttpError
+from .errors import RETRY_AFTER, SERVER, HttpError
 from .replies import ABORT
 
 HEADERS_WITHIN = 30.0
 """Seconds from the beginning of a connection or a request to the end of the request's headers."""
+_SPARE = 128
+"""Descriptors for everything but connections: files, the engine's sockets, processes, connections that are refused."""
+_AT_REFUSAL = 64
+"""How many of these are for connections that are refused, each for `_REFUSED_FOR` seconds."""
+_REFUSED_FOR = 1.0
+"""Seconds that a client has for reading why; closing at once could take that from it."""
+
+
+def allow_connections() -> None:
+    """Let this process have as many descriptors as the machine lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _most_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, soft - _SPARE) if soft != resource.RLIM_INFINITY else 2**31
 
 
 class Connection(HttpToolsProtocol):
-    """HTTP/1.1, as uvicorn speaks it."""
+    """HTTP/1.1 as uvicorn speaks it, and 1.0 without chunks."""
 
     scope: Any
     transport: Any
     _cut: asyncio.TimerHandle
+    _is_refused = False
 
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
         super().connection_made(transport)
         self._cut = self.loop.call_later(HEADERS_WITHIN, transport.abort)
+        above = len(self.connections) - _most_connections()
+        if above > _AT_REFUSAL:
+            transport.abort()
+        elif above > 0:
+            self._refuse(_FULL)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        if not self._is_refused:
+            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -46,10 +77,49 @@ class Connection(HttpToolsProtocol):
         """All headers are there; other limits hold from here on."""
         self._cut.cancel()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            _end_with_connection(self.cycle)
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP."""
-        body = msgspec.json.encode(HttpError(400, msg, code="invalid_http").body())
-        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        self.transport.close()
+        self._refuse(HttpError(400, msg, code="invalid_http"))
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer what is no request, and close."""
+        self._is_refused = True
+        body = msgspec.json.encode(error.body())
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+        more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        self.transport.write(f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._cut.cancel()
+        self._cut = self.loop.call_later(_REFUSED_FOR, self.transport.abort)
+
+
+_FULL = HttpError(
+    503,
+    "the server has as many connections as it can: try again",
+    SERVER,
+    code="too_many_connections",
+    headers={"retry-after": str(RETRY_AFTER)},
+)
+
+
+def _end_with_connection(cycle: Any) -> None:
+    """Send an answer of unknown length as it is; HTTP/1.0 has no chunks, and the end of the connection ends it."""
+    send = cycle.send
+    is_delimited = True
+
+    async def send_plain(message: dict[str, Any]) -> None:
+        nonlocal is_delimited
+        if message["type"] == "http.response.start":
+            is_delimited = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            cycle.chunked_encoding = cycle.chunked_encoding if is_delimited else False
+        elif not is_delimited:  # uvicorn counts down to 0
+            cycle.expected_content_length = len(message.get("body", b"")) + bool(message.get("more_body"))
+        await send(message)
+
+    cycle.send = send_plain

@@ -8,19 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import MillraceError
 
 from .bodies import decoded
+from .clients import client_of
 from .errors import HttpError, http_error, internal, not_in_time
 from .exchanges import End, Exchange, Piece, Question
+from .naming import names_of, renamed
 from .observers import Observed
-from .replies import HungUp, Reply, Stalled, read_body, unless_hung_up
+from .reading import Incoming
+from .replies import HungUp, Reply, Stalled, unless_hung_up
 from .service import Service
 
+_Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
 _HUNG_UP = 499
 """What the log says where a client did not wait for a status."""
@@ -87,14 +91,12 @@ class Endpoint:
 
     async def _error_of(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> HttpError | None:
         """Do the work; returns the error that is still to be told."""
+        client = client_of(scope, has_keys=self._service.settings.api_key_file is not None)
         try:
-            with self._service.slot():
-                body = await read_body(scope, receive, self._service.settings.most_bytes)
-                await unless_hung_up(receive, self.handle(body, reply, observed))
+            with self._service.room.body(client) as body:
+                await self._read_and_handle(body, scope, receive, reply, observed)
         except HttpError as error:
             return error
-        except MillraceError as error:
-            return http_error(error)
         except (HungUp, Stalled) as error:
             observed.error = type(error).__name__.lower()
         except Exception:
@@ -102,9 +104,33 @@ class Endpoint:
             return internal()
         return None
 
-    async def handle(self, body: bytes, reply: Reply, observed: Observed) -> None:
+    async def _read_and_handle(
+        self, body: Incoming, scope: Scope, receive: Receive, reply: Reply, observed: Observed
+    ) -> None:
+        """A request counts once its body is there. Errors name the fields that the body has."""
+        settings = self._service.settings
+        await body.read(scope, receive, settings.most_bytes, settings.body_timeout)
+        with self._service.slot(body.client):
+            try:
+                await unless_hung_up(receive, self.handle(body, reply, observed))
+            except MillraceError as error:
+                raise renamed(http_error(error), body.names) from None
+
+    async def handle(self, body: Incoming, reply: Reply, observed: Observed) -> None:
         """Answer a request whose body is read."""
         raise NotImplementedError
+
+    async def made(self, body: Incoming, make: Callable[[Mapping[str, Any], Service], _Made]) -> _Made:
+        """What a function makes of the fields of a body, on another thread; the body takes no memory then."""
+
+        def decode_and_make() -> _Made:
+            fields = decoded(body.data())
+            body.names = names_of(fields, self._route)
+            return make(fields, self._service)
+
+        found = await self._service.beside(decode_and_make, body.client)
+        body.close()
+        return found
 
 
 class Computed(Endpoint):
@@ -116,9 +142,9 @@ class Computed(Endpoint):
         super().__init__(service, route)
         self._make = make
 
-    async def handle(self, body: bytes, reply: Reply, observed: Observed) -> None:  # noqa: ARG002
+    async def handle(self, body: Incoming, reply: Reply, observed: Observed) -> None:  # noqa: ARG002
         """See Endpoint."""
-        await reply.json(await self._service.beside(lambda: self._make(decoded(body), self._service)))
+        await reply.json(await self.made(body, self._make))
 
 
 class Asked(Endpoint):
@@ -129,11 +155,13 @@ class Asked(Endpoint):
         super().__init__(service, route)
         self._prepare = prepare
 
-    async def handle(self, body: bytes, reply: Reply, observed: Observed) -> None:
+    async def handle(self, body: Incoming, reply: Reply, observed: Observed) -> None:
         """See Endpoint. Whatever ends it, nothing of it is left in the engine."""
-        answer = await self._service.beside(lambda: self._prepare(decoded(body), self._service))
+        answer = await self.made(body, self._prepare)
+        for question in answer.questions[:1]:  # all have the same constraint
+            await self._service.check_constraint(question.constraint, body.client)
         reply.headers |= answer.ignored
-        exchange = Exchange(self._service)
+        exchange = Exchange(self._service, body.client)
         with self._service.running(exchange):
             try:
                 exchange.ask(answer.questions, stream=answer.is_stream)

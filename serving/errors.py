@@ -29,7 +29,9 @@ from millrace.model_manager.wire.errors import (
 
 INVALID, AUTHENTICATION, NOT_FOUND = "invalid_request_error", "authentication_error", "not_found_error"
 BUSY, SERVER = "rate_limit_error", "server_error"
-_RETRY_AFTER = 1
+_LONGEST = 1000
+"""Most characters of a sentence."""
+RETRY_AFTER = 1
 """Seconds that a client is asked to wait where the same request may succeed soon."""
 _PARAMETER = re.compile(r"([a-z][a-z_0-9]*(?:\[\d+\]|\.[A-Za-z_]\w*)*)(?=[=:]| is )")
 """How a sentence about a parameter begins: `top_p=2: …`, `messages[0].role: …`, `echo is …`."""
@@ -63,7 +65,7 @@ class HttpError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…")
         self.status = status
         self.kind = kind
         self.param = param
@@ -93,7 +95,7 @@ def http_error(error: MillraceError) -> HttpError:
         kind,
         param=_param(error, named),
         code=code,
-        headers={"retry-after": str(_RETRY_AFTER)} if again else None,
+        headers={"retry-after": str(RETRY_AFTER)} if again else None,
     )
 
 
@@ -110,7 +112,7 @@ def too_busy(most: int) -> HttpError:
         f"the server answers {most} requests at once (--max_inflight): try again",
         BUSY,
         code="too_many_requests",
-        headers={"retry-after": str(_RETRY_AFTER)},
+        headers={"retry-after": str(RETRY_AFTER)},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.messages import Output
 
@@ -30,11 +31,14 @@ Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None], "Future[Ou
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt to be submitted; `count` answers come of it."""
+    """One prompt to be submitted; `count` answers come of it, each of which is held to the constraint."""
 
     ask: Asker
     priority: int
     count: int = 1
+    constraint: Constraint | None = None
+    prompt_tokens: int = 0
+    """Tokens of the prompt, 0 where the engine has the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,10 @@ class End:
 class Exchange:
     """The questions of one request. All but the callbacks runs in the event loop."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, client: Hashable = None) -> None:
+        """`client` takes turns with others."""
         self._service = service
+        self._client = client
         self._asked: list[tuple[Submission, str]] = []
         self._open = 0
         self._events: list[Piece | End] = []
@@ -94,6 +100,8 @@ class Exchange:
                 question.priority,
                 partial(contextvars.copy_context().run, question.ask, client, request_id, on_delta),
                 partial(self._sent, index),
+                client=self._client,
+                count=question.count,
             )
             self._asked.append((submission, request_id))
             self._open += 1

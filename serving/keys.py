@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hmac
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from .clients import bearer
 from .errors import AUTHENTICATION, HttpError
 from .window.page import PATHS
 
@@ -18,11 +20,14 @@ OPEN = frozenset(("/health", "/ready"))
 
 
 def read_keys(path: str) -> list[bytes]:
-    """The keys in a file, one a line; empty lines do not count. Raises ConfigError."""
+    """The keys in a file, one a line; empty lines do not count, nor does a mark of UTF-8. Raises ConfigError."""
     try:
-        lines = Path(path).read_bytes().splitlines()
+        data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"api_key_file={path!r}: {error.strerror}") from None
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data:
+        raise ConfigError(f"api_key_file={path!r}: takes text in UTF-8, got UTF-16 or bytes that are no text")
+    lines = data.removeprefix(codecs.BOM_UTF8).splitlines()
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise ConfigError(f"api_key_file={path!r}: holds no key; takes one a line")
@@ -51,10 +56,9 @@ class KeyCheck:
         await self._app(scope, receive, send)
 
     def _holds(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        kind, _, key = given.partition(b" ")
-        found = [hmac.compare_digest(key.strip(), each) for each in self._keys]
-        return kind.lower() == b"bearer" and any(found)
+        key = bearer(scope) or b""
+        found = [hmac.compare_digest(key, each) for each in self._keys]
+        return any(found)
 
 
 def _is_open(scope: Scope) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.model_manager.wire.openai_parameters import PARAMETERS
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .batches.routes import BatchBody
@@ -52,12 +53,15 @@ _OTHERS = {
 _SAMPLED = (GenerationBody, ResponsesBody)
 """Bodies that take the sampling parameters too."""
 _JSON = "application/json"
+_SAMPLING = frozenset(SamplingParams.__struct_fields__)
 
 
 def openapi(version: str) -> dict[str, Any]:
     """The description, OpenAPI 3.1."""
     kinds = [kind for kind, _ in _BODIES.values()]
     _, schemas = msgspec.json.schema_components([*kinds, SamplingParams], ref_template="#/components/schemas/{name}")
+    del schemas["SamplingParams"]["additionalProperties"]  # bodies have more
+    schemas["SamplingParams"]["properties"] |= {name: {} for name in sorted(PARAMETERS) if name not in _SAMPLING}
     paths: dict[str, dict[str, Any]] = {
         path: {"post": _operation(text) | _takes(kind)} for path, (kind, text) in _BODIES.items()
     }

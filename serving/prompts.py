@@ -14,7 +14,7 @@ def prompts_of(name: str, given: Any) -> list[str | list[int]]:
     """Each prompt of a field; raises InvalidRequest, which names the field."""
     if isinstance(given, str) or _are_ids(given):
         return [given]
-    if not isinstance(given, list) or not all(isinstance(each, str) or _are_ids(each) for each in given):
+    if not isinstance(given, list) or not (all(isinstance(each, str) for each in given) or all(map(_are_ids, given))):
         raise InvalidRequest(f"{name}: {_TAKES}")
     if not 0 < len(given) <= MOST_PROMPTS:
         raise InvalidRequest(f"{name}: takes 1 to {MOST_PROMPTS} prompts, got {len(given)}")

@@ -122,29 +122,3 @@ async def unless_hung_up(receive: Receive, work: Coroutine[Any, Any, None]) -> N
 async def _hung_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The request's body; raises HttpError (413), the rest unread, for a larger one than `most` bytes."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if int(declared) > most:
-        raise _too_large(most)
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise HungUp
-        body += message.get("body", b"")
-        if len(body) > most:
-            raise _too_large(most)
-        if not message.get("more_body"):
-            return bytes(body)
-
-
-def _too_large(most: int) -> HttpError:
-    return HttpError(
-        413,
-        f"the body is larger than {most / 2**20:g} MiB (--max_body_mib)",
-        code="body_too_large",
-        headers={"connection": "close"},
-    )

@@ -1,4 +1,4 @@
-"""From settings to a listening process, and its end: SIGTERM or Ctrl-C lets running requests finish within a limit."""
+"""From settings to a listening process, and its end: a signal lets running requests finish within a limit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ import uvicorn
 import uvloop
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.wire.errors import ConfigError
 
 from .addresses import listening, url
 from .app import make_app
 from .batches.runner import BatchRunner
+from .connections import allow_connections
 from .engine import Engine, Opener
 from .observers import Observer
 from .service import Served, Service
 from .settings import ServeConfig
+from .tls import check_tls
 from .uvicorn_server import Uvicorn, uvicorn_config
 
 _AFTER_CANCEL = 5.0
 """Seconds for cancelled requests to tell their clients so."""
 _KILLED = 130
 """Exit status after a second signal."""
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end it; a terminal sends the last one as it closes."""
 
 Tell = Callable[[str], None]
 """Prints a line for the user."""
@@ -61,11 +64,13 @@ class _Serving:
         try:
             server = Uvicorn(self._config(service, batches))
             self._tell(f"serving {served.model} at {self._url(sock)}; the model is being loaded")
+            allow_connections()
             self._watch(server, service)
             engine.start()
             batches.start()
             await server.serve(sockets=[sock])
         finally:
+            service.constraints.close()
             await batches.close()
             await asyncio.to_thread(service.close)
         if self._error is not None:
@@ -74,7 +79,9 @@ class _Serving:
     def _watch(self, server: uvicorn.Server, service: Service) -> None:
         """Notice signals, and what becomes of the model."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_IGN:  # nohup's choice
+                continue
             loop.add_signal_handler(number, self._on_signal, server, service)
 
         def opened(client: Future[EngineClient]) -> None:
@@ -84,16 +91,14 @@ class _Serving:
         service.engine.opened.add_done_callback(opened)
 
     def _config(self, service: Service, batches: BatchRunner) -> uvicorn.Config:
+        check_tls(self._settings.ssl_certfile, self._settings.ssl_keyfile)
         config = uvicorn_config(
             make_app(service, batches),
             timeout_graceful_shutdown=int(self._settings.shutdown_timeout + _AFTER_CANCEL),
             ssl_certfile=self._settings.ssl_certfile,
             ssl_keyfile=self._settings.ssl_keyfile,
         )
-        try:
-            config.load()
-        except OSError as error:  # of TLS too
-            raise ConfigError(f"ssl_certfile={self._settings.ssl_certfile!r}: {error.strerror or error}") from None
+        config.load()
         return config
 
     def _url(self, sock: socket.socket) -> str:

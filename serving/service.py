@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.conversion import shown
+
+from .constraint_checks import ConstraintChecks
 from .crossing import Crossing
 from .engine import Engine
 from .errors import HttpError, too_busy
@@ -18,8 +24,10 @@ from .metrics.machine import MachineMetrics
 from .metrics.requests import RequestMetrics
 from .metrics.snapshot import snapshot
 from .observers import Observer, Observers
+from .reading import Room
 from .settings import ServeConfig
 from .submitting import Submitter
+from .turns import Places
 from .window.figures import Figures, ServerFigures, figures
 from .window.requests import RecentRequests
 from .window.watching import Watching
@@ -72,8 +80,11 @@ class Service:
             self.metrics.register(collector)
         self.crossing = Crossing(asyncio.get_running_loop())
         self.submitter = Submitter(engine.cancel)
+        self.room = Room(settings.most_bytes_of_all)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
-        self._inflight = 0
+        self._places = Places(_THREADS)
+        self.constraints = ConstraintChecks()
+        self._inflight: Counter[Hashable] = Counter()
         self._exchanges: set[Abortable] = set()
 
     def _figures(self) -> Figures:
@@ -83,26 +94,39 @@ class Service:
         return figures(snapshot(), self._recent.lives(), server)
 
     @contextlib.contextmanager
-    def slot(self) -> Iterator[None]:
-        """One of `max_inflight` requests; raises HttpError (429) where there are as many."""
-        if self._inflight >= self.settings.max_inflight:
-            raise too_busy(self.settings.max_inflight)
-        self._inflight += 1
+    def slot(self, client: Hashable = None) -> Iterator[None]:
+        """One of `max_inflight` requests; raises HttpError (429) where there are as many. A client that has none gets
+        one while there are less than twice as many.
+        """
+        most = self.settings.max_inflight
+        if self._inflight.total() >= most * (1 if self._inflight[client] else 2):
+            raise too_busy(most)
+        self._inflight[client] += 1
         try:
             yield
         finally:
-            self._inflight -= 1
+            self._inflight[client] -= 1
+            if not self._inflight[client]:
+                del self._inflight[client]
 
-    async def beside(self, make: Callable[[], _Made]) -> _Made:
-        """What a function gives that computes for long, on another thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, make)
+    async def beside(self, make: Callable[[], _Made], client: Hashable = None) -> _Made:
+        """What a function gives that computes for long, on another thread; clients take turns."""
+        async with self._places.of(client):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, make)
+
+    async def check_constraint(self, constraint: Constraint | None, client: Hashable) -> None:
+        """Raises InvalidRequest for one that the engine would refuse, or take too long for. Servers elsewhere have
+        rules of their own.
+        """
+        if constraint is not None and BACKENDS[self.served.backend].fetches_files:
+            await self.constraints.check(constraint, client)
 
     def check_model(self, name: str | None) -> None:
         """Raises HttpError (404) for another model than the one that is served."""
         if name is not None and name != self.served.model:
             raise HttpError(
                 404,
-                f"model={name!r}: is not served here; takes {self.served.model}",
+                f"model={shown(name)}: is not served here; takes {self.served.model}",
                 param="model",
                 code="model_not_found",
             )

@@ -9,7 +9,16 @@ import msgspec
 from millrace.model_manager.wire.conversion import check_types
 from millrace.model_manager.wire.errors import ConfigError
 
-_ABOVE_0 = ("max_body_mib", "request_timeout", "stall_timeout", "shutdown_timeout", "max_file_mib", "max_files_gib")
+_ABOVE_0 = (
+    "max_body_mib",
+    "max_bodies_mib",
+    "request_timeout",
+    "body_timeout",
+    "stall_timeout",
+    "shutdown_timeout",
+    "max_file_mib",
+    "max_files_gib",
+)
 """Settings of the server that take a finite number above 0."""
 
 
@@ -55,9 +64,14 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     api_key_file: str | None = None
     """File with one API key a line; a request needs one of them as `Authorization: Bearer KEY`."""
     max_inflight: int = 2048
-    """Requests answered at once; further ones get status 429."""
+    """Requests answered at once; further ones get status 429. One request may ask for at most as many answers: n for
+    each of its prompts."""
     max_body_mib: float = 32.0
     """Largest body of a request, in MiB; a larger one gets status 413."""
+    max_bodies_mib: float = 256.0
+    """Memory for all bodies that are being read, in MiB; one that finds no room gets status 429."""
+    body_timeout: float = 60.0
+    """Time for a request's body to come; then status 408."""
     request_timeout: float = 600.0
     """Time for a request, from its arrival to the end of its answer; then status 504."""
     stall_timeout: float = 60.0
@@ -85,6 +99,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         check_types(self, ConfigError)
         _check_port(self.port)
         _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
+        _check("served_model_name", self.served_model_name, self.served_model_name != "", "a name of 1 or more letters")
         folder = self.files_dir
         holds = folder is None or (folder != "" and not set("*?[]") & set(folder))
         _check("files_dir", folder, holds, "a folder whose path has none of * ? [ ], which jobs take for patterns")
@@ -110,6 +125,11 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def most_kept(self) -> int:
         """Bytes that files and batches may take."""
         return int(self.max_files_gib * 2**30)
+
+    @property
+    def most_bytes_of_all(self) -> int:
+        """Memory for all bodies that are being read; room for one of the largest at least."""
+        return max(self.most_bytes, int(self.max_bodies_mib * 2**20))
 
 
 def _check_port(port: int) -> None:

@@ -1,4 +1,5 @@
 """Gives requests to the engine's client: one thread, which may wait for a credit, and the most urgent request first.
+Clients whose requests are as urgent take turns.
 
 Knows neither prompts nor HTTP: a submission is a function that sends.
 """
@@ -9,10 +10,12 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+
+from .turns import Turns
 
 _log = logging.getLogger(__name__)
 _LAST = 2**62
@@ -24,6 +27,7 @@ class Submission:
     """A request that waits for its turn. `send` may block; it raises, or returns a future of the answer."""
 
     priority: int
+    turn: int
     number: int
     send: Callable[[], Future[Any]] | None = field(compare=False)
     sent: Callable[[Future[Any]], None] = field(compare=False)
@@ -33,20 +37,34 @@ class Submission:
 
 
 class Submitter:
-    """A queue and its thread; requests of equal priority in order of arrival."""
+    """A queue and its thread. Requests of equal priority are sent client by client, in turn; those of one client in
+    order of arrival.
+    """
 
     def __init__(self, cancel: Callable[[str], None]) -> None:
         """`cancel` ends the request of an id, also while `send` waits for a credit."""
         self._cancel = cancel
         self._queue: queue.PriorityQueue[Submission] = queue.PriorityQueue()
         self._numbers = itertools.count()
+        self._turns = Turns()
+        self._lock = threading.Lock()
         self._canceller = ThreadPoolExecutor(1, thread_name_prefix="millrace-cancel")
         self._thread = threading.Thread(target=self._run, name="millrace-submit", daemon=True)
         self._thread.start()
 
-    def put(self, priority: int, send: Callable[[], Future[Any]], sent: Callable[[Future[Any]], None]) -> Submission:
-        """Queue a request; returns at once."""
-        submission = Submission(priority, next(self._numbers), send, sent)
+    def put(
+        self,
+        priority: int,
+        send: Callable[[], Future[Any]],
+        sent: Callable[[Future[Any]], None],
+        *,
+        client: Hashable = None,
+        count: int = 1,
+    ) -> Submission:
+        """Queue a client's request for `count` answers; returns at once."""
+        with self._lock:
+            turn = self._turns.next(client, count)
+        submission = Submission(priority, turn, next(self._numbers), send, sent)
         self._queue.put(submission)
         return submission
 
@@ -57,7 +75,7 @@ class Submitter:
 
     def close(self) -> None:
         """Drop what is queued. The client is closed first, which ends a wait for a credit."""
-        self._queue.put(Submission(-_LAST, 0, None, lambda _: None))
+        self._queue.put(Submission(-_LAST, 0, 0, None, lambda _: None))
         self._thread.join()
         self._canceller.shutdown(wait=True)
 
@@ -71,6 +89,8 @@ class Submitter:
 
     def _run(self) -> None:
         while (submission := self._queue.get()).send is not None:
+            with self._lock:
+                self._turns.serve(submission.turn)
             if not submission.cancelled:
                 self._submit(submission, submission.send)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import InvalidRequest
 
 Way = Literal["none", "auto", "required", "named"]
@@ -80,13 +81,14 @@ def calling_of(tools: list[Any], choice: Any) -> Calling:
         functions = [tool.function for tool in msgspec.convert(tools, list[Tool])]
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"tools: {str(error)[0].lower()}{str(error)[1:]}") from None
+    _check_names([each.name for each in functions])
     if choice is None:
         choice = "auto" if functions else "none"
     if choice == "none" or (choice == "auto" and not functions):
         return Calling()
     if choice in ("auto", "required"):
         if not functions:
-            raise InvalidRequest(f"tool_choice={choice!r}: takes tools beside it")
+            raise InvalidRequest(f"tool_choice={shown(choice)}: takes tools beside it")
         return Calling(functions, choice)
     name = choice.get("function") if isinstance(choice, Mapping) else None
     name = name.get("name") if isinstance(name, Mapping) else None
@@ -94,6 +96,12 @@ def calling_of(tools: list[Any], choice: Any) -> Calling:
     if not found:
         raise InvalidRequest("tool_choice: takes none, auto, required, or a function of tools by its name")
     return Calling(found[:1], "named")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidRequest(f"tools[{index}].function.name={shown(name)}: takes a name that no other tool has")
 
 
 def _parameters(function: Function) -> dict[str, Any]:
@@ -154,11 +162,11 @@ class CallText:
             self.name, self._arguments_at = json.loads(begun[1]), begun.end()
         return self._until(self._settled())
 
-    def end(self) -> str:
-        """What is left of the arguments, once the text is whole."""
+    def end(self, *, is_cut: bool = False) -> str:
+        """What is left of the arguments, once nothing more comes; of a call that is cut, all braces are theirs."""
         if self._arguments_at is None:
             return ""
-        return self._until(self._end())
+        return self._until(len(self._text) if is_cut else self._end())
 
     def _until(self, end: int) -> str:
         assert self._arguments_at is not None, "arguments have begun"

@@ -191,21 +191,23 @@ class HostedEngine:
         if cancel:
             self._library.cancel(sequence.request_id)
         if (constraint := self._held.get(sequence.request_id)) is not None:
-            stopped_by_token = ending.matched is None and sequence.token_ids[-1] in self._stop_rules.eos_token_ids
-            output = sequence.token_ids[sequence.num_prompt_tokens :]
-            if fault := self._fault(constraint, ending, output[:-1] if stopped_by_token else output):
-                self._fail(sequence, ConstraintNotMet(f"the output {fault}"), result)
+            try:
+                sequence.ending = self._ending_of_held(sequence, constraint, ending)
+            except ConstraintNotMet as error:
+                self._fail(sequence, error, result)
                 return
-            sequence.ending = Ending(ending.reason, ending.matched, complete=not stopped_by_token)
         self._leave(sequence)
 
-    def _fault(self, constraint: Constraint, ending: Ending, output: list[int]) -> str | None:
-        """Why an output is no answer under its constraint; None if it is one."""
-        if ending.reason is FinishReason.LENGTH:
-            return f"is not complete after {len(output)} tokens"
-        if not self._meets(constraint, output):
-            return "does not meet its constraint, which the library did not hold it to"
-        return None
+    def _ending_of_held(self, sequence: Sequence, constraint: Constraint, ending: Ending) -> Ending:
+        """The ending of an output under a constraint; raises ConstraintNotMet for one that is no answer."""
+        by_token = ending.matched is None and sequence.token_ids[-1] in self._stop_rules.eos_token_ids
+        output = sequence.token_ids[sequence.num_prompt_tokens :]
+        by_length = ending.reason is FinishReason.LENGTH
+        if by_length and not sequence.may_be_cut:
+            raise ConstraintNotMet(f"the output is not complete after {len(output)} tokens")
+        if not by_length and not self._meets(constraint, output[:-1] if by_token else output):
+            raise ConstraintNotMet("the output does not meet its constraint, which the library did not hold it to")
+        return Ending(ending.reason, ending.matched, complete=not by_token, is_cut=by_length)
 
     def _fail(self, sequence: Sequence, error: RequestError, result: StepResult) -> None:
         self._forget(sequence)

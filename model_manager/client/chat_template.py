@@ -25,6 +25,8 @@ from ..wire.chat_messages import parse_messages
 from ..wire.errors import InvalidRequest, ModelUnsupported
 
 _DEFAULT = "default"
+_SHOWN = 200
+"""Most characters of a template's own error, which may name all that it was given."""
 
 
 class ChatTemplate:
@@ -47,7 +49,7 @@ class ChatTemplate:
         try:
             return self._template.render(messages=conversation, add_generation_prompt=True, **self._variables)
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            raise InvalidRequest(f"messages: the chat template rejects them: {error}") from None
+            raise InvalidRequest(f"messages: the chat template rejects them: {str(error)[:_SHOWN]}") from None
 
 
 def find_template(folder: Path, declared: object) -> str | None:

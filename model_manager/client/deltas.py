@@ -14,7 +14,6 @@ import msgspec
 from ..wire.errors import EngineError
 from ..wire.logprobs import Logprobs
 from ..wire.messages import NewTokens, Output, Request
-from ..wire.sampling import SamplingParams
 from .generation import Decoder, with_texts
 from .text_pieces import REPLACEMENT
 
@@ -73,7 +72,7 @@ class Deltas:
         self._stops = () if params.include_stop_str_in_output else params.stop
         self._decoder = decoder
         self._pieces = None if decoder is None else decoder.pieces(joined=params.constraint is not None)
-        self._num_lasting = request.num_lasting if _may_be_closed(params) else None
+        self._num_lasting = request.num_lasting if _may_be_closed(request) else None
         self._given: list[str] = []
         self._held = ""
         self._num_read = self._num_settled = self._num_given = 0  # tokens: read; with their text settled; in deltas
@@ -141,6 +140,9 @@ def _ignore(_delta: Delta) -> None:
     """Takes the deltas of a caller whose own function failed."""
 
 
-def _may_be_closed(params: SamplingParams) -> bool:
+def _may_be_closed(request: Request) -> bool:
     """True if an ending may replace the last tokens of the output, once `max_tokens` has cut it."""
+    params = request.params
+    if request.may_be_cut:
+        return False
     return params.constraint is not None and params.logprobs is None and not params.stop

@@ -162,6 +162,7 @@ class EngineClient:
         request_id: str,
         job: str | None = None,
         on_delta: OnDelta | None = None,
+        may_be_cut: bool = False,
     ) -> Future[Output]:
         """A future of the prompt's answer; waits for a credit, and returns once the request is on its way.
 
@@ -173,13 +174,20 @@ class EngineClient:
         `on_delta` is called on the client's own thread with what is new of the answer each time that there is more of
         it, the last time before the future is completed. Joined, the texts of an answer's deltas are its text, and
         their token ids its token ids (deltas.py says what is held back). An engine that takes text gives one delta.
+
+        `may_be_cut`: an output that `max_tokens` cuts before it meets its constraint is an answer, with `is_cut`.
         """
         self._backend.check_params(params)
         fields = self._encoding.fields(prompt, self.info, room=1)
-        adapter = self._adapters.of(params.adapter)
-        job = self._job if job is None else job
-        stream = on_delta is not None
-        request = Request(callers_id(request_id), params=params, job=job, adapter=adapter, stream=stream, **fields)
+        request = Request(
+            callers_id(request_id),
+            params=params,
+            job=self._job if job is None else job,
+            adapter=self._adapters.of(params.adapter),
+            stream=on_delta is not None,
+            may_be_cut=may_be_cut,
+            **fields,
+        )
         send = self._send
         return send(request, on_delta) if params.n == 1 else submit_choices(send, request, on_delta)
 

@@ -57,14 +57,14 @@ def answer_of(output: Output, request: Request, decoder: Decoder | None, latency
 def text_of(output: Output, params: SamplingParams, decoder: Decoder) -> str:
     """The output's text: ends before (or after, if asked) what stopped it, and never within a character.
 
-    Under a constraint, the text is exactly the one that the constraint was checked against, so it ends with a whole
-    character.
+    Under a constraint that it meets, the text is exactly the one that the constraint was checked against, so it ends
+    with a whole character.
     """
     decode = decoder.decode if params.constraint is None else decoder.joined
     text = decode(output.token_ids[:-1] if _ends_in_token(output, params) else output.token_ids)
     if isinstance(output.stop_reason, str):
         text = text[: _end(text, output.stop_reason, output.token_ids, params, decode)]
-    return text if params.constraint is not None else text.rstrip(REPLACEMENT)
+    return text if params.constraint is not None and not output.is_cut else text.rstrip(REPLACEMENT)
 
 
 def partial_text(token_ids: Sequence[int], params: SamplingParams, decoder: Decoder) -> str:

@@ -346,7 +346,7 @@ class LLMEngine:
         self._scheduler.sampled(sequence)
         if ending is None:
             result.note_progress(sequence.request_id, token_id, logprobs)
-        elif ending.is_cut:
+        elif sequence.is_to_be_closed:
             self._preparation.close(sequence)
         else:
             result.forget_progress(sequence.request_id)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ..wire.constraint import Constraint
@@ -27,6 +28,7 @@ from .grammar import Grammar
 from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
 from .lark import ascii_classes, prepared_lark
 from .llguidance_schemas import OPTIONS, prepared
+from .must_come import longest_of, regexes_of, too_long
 from .regex_reasons import misread
 from .token_bytes import load_tokenizer
 
@@ -37,25 +39,55 @@ _STRINGS = re.compile(r'"([^"\\\n]{2,64}|[^\x00-\x7f])"')
 _MOST_LITERALS = 16
 _MOST_KEPT = 2**15
 """Characters of the longest source whose matcher is kept for the next output."""
+_CHOICES = 4
+"""Choices after which no further forced text is looked for."""
 
 
-def check(constraint: Constraint) -> None:
-    """Raises InvalidRequest as `compile` would. Needs no model: tokens are single bytes here, and tokens that a grammar
-    names are not checked.
+def check(constraint: Constraint, longest: float = LONGEST) -> None:
+    """Raises InvalidRequest as `compile` would, and for one that takes more than `longest` seconds of processor time.
+    Needs no model: tokens are single bytes here, and tokens that a grammar names are not checked.
     """
-    if reason := _fault(constraint.key()):
+    if reason := _fault(constraint.key(), longest):
         raise InvalidRequest(f"constraint.{constraint.kind}: {reason}")
 
 
+def check_quick(constraint: Constraint, longest: float, most: int) -> None:
+    """Raises InvalidRequest as `check` does, and for a constraint by which more than `most` characters must come one
+    after another: they are looked at all together, in one step of an engine, and other requests wait.
+    """
+    if longest_of(constraint) <= most:
+        check(constraint, longest)
+        if _forced_at_first(constraint) <= most:
+            return
+    raise InvalidRequest(
+        f"constraint.{constraint.kind}: takes at most {most} characters that must come one after another"
+    )
+
+
+def _forced_at_first(constraint: Constraint) -> int:
+    """How many bytes must come, at most, before an output has a choice, or after one of its first choices."""
+    matcher, most = _matcher(_bytes(), _source(constraint)), 0
+    for _ in range(_CHOICES):
+        forced = matcher.compute_ff_tokens()
+        most = max(most, len(forced))
+        matcher.consume_tokens(forced)
+        allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").argmax()
+        if matcher.is_stopped() or not matcher.consume_token(int(allowed)):
+            break
+    if matcher.is_error():
+        raise InvalidRequest(f"constraint.{constraint.kind}: {refusals.TOO_MANY_STATES}")
+    return most
+
+
 @functools.lru_cache(maxsize=256)
-def _fault(key: bytes) -> str:
+def _fault(key: bytes, longest: float) -> str:
     """What is wrong with the constraint of that key, or nothing: rows by the thousand have the same one.
 
     Raises InvalidRequest, which is not kept, for one that takes too long to compile.
     """
     constraint = msgspec.msgpack.decode(key, type=Constraint)
     source = _source(constraint)
-    reason = Compilations(LONGEST).result(key, lambda: _failure(_matcher(_bytes(), source), constraint) or "")
+    reason = Compilations(longest).result(key, lambda: _failure(_matcher(_bytes(), source), constraint) or "")
     return reason if isinstance(reason, str) and not refusals.OF_A_MODEL.search(reason) else ""
 
 
@@ -189,7 +221,10 @@ class GrammarCompiler:
 
 
 def _source(constraint: Constraint) -> str:
-    """The constraint in llguidance's own form."""
+    """The constraint in llguidance's own form; raises InvalidRequest for what that would misread or choke on."""
+    for regex in regexes_of(constraint):
+        if (said := too_long(regex)) is not None:
+            raise InvalidRequest(f"constraint.{constraint.kind}: {said}")
     if constraint.regex is not None:
         said = misread(constraint.regex)
         if said is not None:
@@ -263,7 +298,15 @@ def _failure(matcher: LLMatcher, constraint: Constraint) -> str | None:
     """Why nothing can be generated: the source did not compile, or its language is empty. Computes the first mask."""
     if not matcher.is_error():
         matcher.compute_bitmask()
+    if not matcher.is_error() and not _can_begin(matcher):
+        return refusals.TOO_MANY_STATES
     return refusals.reason(constraint, matcher.get_error(), _message) if matcher.is_error() else None
+
+
+def _can_begin(matcher: LLMatcher) -> bool:
+    """False if what must come first has too many states: every output would fail, each after seconds."""
+    forced = matcher.compute_ff_tokens()
+    return not forced or matcher.deep_copy().consume_token(forced[0])
 
 
 @functools.lru_cache(maxsize=32)

@@ -20,7 +20,7 @@ OF_A_MODEL = re.compile(r"unknown special token|Token range end too large")
 NOTHING = "takes one that something satisfies, and nothing does"
 _LONGEST = 500
 _TOO_LARGE = re.compile(TOO_LARGE_SAID)
-_MULTIPLIES = "repetitions with bounds, such as `{1,1000}`, and alternatives multiply"
+TOO_MANY_STATES = f"{TOO_LARGE}: repetitions with bounds, such as `{{1,1000}}`, and alternatives multiply"
 _STATED = (
     (r"^Expected token '(.)'.*, found '\\n'.*", r"takes `\1`, got the end of the line"),
     (r"^Expected token (.*), found end of input.*", r"takes \1, got the end"),
@@ -101,6 +101,6 @@ def _of_grammar(grammar: str, message: str, judge: Judge) -> str:
 
 def _of_limits(message: str) -> str:
     if _TOO_LARGE.search(message):
-        return f"{TOO_LARGE}: {_MULTIPLIES}"
+        return TOO_MANY_STATES
     _log.info("refused for a reason that has no sentence yet: %s", message)
     return "takes one that a grammar can be made of"

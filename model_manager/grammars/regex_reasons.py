@@ -162,11 +162,12 @@ def _tokens(regex: str) -> list[tuple[int, str, str]]:
     while token := _TOKEN.search(regex, position):
         name = str(token.lastgroup)
         found.append((token.start(), token[0], name))
-        position = _behind_class(regex, token.end()) if name == "class" else token.end()
+        position = behind_class(regex, token.end()) if name == "class" else token.end()
     return found
 
 
-def _behind_class(regex: str, position: int) -> int:
+def behind_class(regex: str, position: int) -> int:
+    """The position behind a class of characters, `position` being behind its opening bracket."""
     depth = 1
     while depth and (token := _IN_CLASS.search(regex, position)):
         depth += {"open": 1, "close": -1}.get(str(token.lastgroup), 0)

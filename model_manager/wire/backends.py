@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .conversion import shown
 from .errors import ConfigError, InvalidRequest
 from .sampling import SamplingParams
 
@@ -145,7 +146,7 @@ class Backend:
 
     def _lacks(self, name: str, given: object) -> str:
         do = _those(lambda backend: name in backend.parameters)
-        return f"{name}={given!r}: the back end {self.name} does not take it; back ends that do: {do}"
+        return f"{name}={shown(given)}: the back end {self.name} does not take it; back ends that do: {do}"
 
 
 def _those(hold: Callable[[Backend], bool]) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .conversion import shown
 from .errors import InvalidRequest
+
+_SHOWN = 80
+"""Most characters of names that an error gives."""
 
 
 def parse_messages(messages: object) -> list[dict[str, str]]:
@@ -22,14 +26,15 @@ def _parse_message(name: str, message: object) -> dict[str, str]:
         raise InvalidRequest(f"{name}: takes {{role, content}}, got {_kind(message)}")
     given = {key: value for key, value in message.items() if value is not None}
     if extra := sorted(map(str, given.keys() - {"role", "content"})):
-        raise InvalidRequest(f"{name}: takes role and content only, got {', '.join(extra)} too")
+        raise InvalidRequest(f"{name}: takes role and content only, got {', '.join(extra)[:_SHOWN]} too")
     role = given.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidRequest(f"{name}.role: takes text such as 'user', got {_kind(role)}")
-    return {"role": str(role), "content": _parse_content(f"{name}.content", given.get("content"))}
+    return {"role": str(role), "content": parse_content(f"{name}.content", given.get("content"))}
 
 
-def _parse_content(name: str, content: object) -> str:
+def parse_content(name: str, content: object) -> str:
+    """The text of a content, which has this name; raises InvalidRequest."""
     if isinstance(content, str):
         return str(content)
     if not isinstance(content, Sequence) or isinstance(content, bytes):
@@ -40,7 +45,7 @@ def _parse_content(name: str, content: object) -> str:
 def _parse_part(name: str, part: object) -> str:
     if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
         return text
-    got = f"a part of type {part.get('type')!r}" if isinstance(part, Mapping) else _kind(part)
+    got = f"a part of type {shown(part.get('type'))}" if isinstance(part, Mapping) else _kind(part)
     raise InvalidRequest(f'{name}: takes {{"type": "text", "text": "..."}}, got {got}')
 
 

@@ -18,6 +18,8 @@ from .errors import MillraceError
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 _ALIKE = 0.8
 _SHOWN = 80
+_LONGEST_NAME = 200
+"""Characters of a name that may be a known one misspelt: comparing takes their number times those of all names."""
 _NAMES: dict[type[types.Type], tuple[str, str]] = {
     types.IntType: ("an integer", "integers"),
     types.FloatType: ("a number", "numbers"),
@@ -61,7 +63,7 @@ def check_types(settings: msgspec.Struct, error: type[MillraceError]) -> None:
 
 @cache
 def _hints(settings: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(settings)
+    return get_type_hints(settings, include_extras=True)  # a length may be what a value does not fit
 
 
 @cache
@@ -75,6 +77,8 @@ def nearest(name: str, known: Collection[str], *, alike: float = _ALIKE) -> str 
 
     `alike` is the least similarity of the two, 0 to 1.
     """
+    if len(name) > _LONGEST_NAME:
+        return None
     plain = {each.lower().replace("-", "_"): each for each in known}
     found = difflib.get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=alike)
     return plain[found[0]] if found else None
@@ -93,16 +97,16 @@ def unknown(
     """
     meant = (near or (lambda text: nearest(text, known)))(name) if isinstance(name, str) else None
     if meant:
-        return f"unknown {what} {name!r}: did you mean {meant}?"
-    shown = list(known)[:most]
-    more = f" and {len(known) - len(shown)} more" if len(shown) < len(known) else ""
-    return f"unknown {what} {name!r}: takes {', '.join(shown)}{more}"
+        return f"unknown {what} {shown(name)}: did you mean {meant}?"
+    some = list(known)[:most]
+    more = f" and {len(known) - len(some)} more" if len(some) < len(known) else ""
+    return f"unknown {what} {shown(name)}: takes {', '.join(some)}{more}"
 
 
 def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str:
     hints = _hints(settings)
     name = next(name for name, value in fields.items() if not _fits(value, hints[name]))
-    return f"{name}={_shown(fields[name])}: takes {_described(types.type_info(hints[name]))}"
+    return f"{name}={shown(fields[name])}: takes {_described(types.type_info(hints[name]))}"
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -130,6 +134,7 @@ def _described(kind: types.Type) -> str:
     return _NAMES[type(kind)][0]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as errors give it, however large it is."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -99,6 +99,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The same of a conversation, in the place of `text`."""
     stream: bool = False
     """Its sender wants the tokens as they are generated, in Progress messages."""
+    may_be_cut: bool = False
+    """An output that `max_tokens` cuts before its constraint is met is an answer as it is (`Output.is_cut`). Otherwise
+    an ending replaces its last tokens, or the request fails.
+    """
 
     @property
     def num_lasting(self) -> int:
@@ -137,6 +141,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """For a constrained output: no stop token ended it, so the last of `token_ids` is text like the others."""
     forced: list[int] = []
     """Positions in `token_ids` of tokens that the constraint forced: no other was allowed there."""
+    is_cut: bool = False
+    """For a constrained output: `max_tokens` cut it before it met its constraint (`Request.may_be_cut`)."""
     num_own_tokens: int | None = None
     """For a constrained output that `max_tokens` cut: how many of `token_ids` are the model's. The others are a short
     ending that replaces what the model said there.

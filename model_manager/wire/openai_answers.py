@@ -72,6 +72,11 @@ def _of_text(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
         "tokens": [each.token for each in logprobs],
         "token_logprobs": [each.logprob for each in logprobs],
-        "top_logprobs": [{top.token: top.logprob for top in each.top_logprobs} for each in logprobs],
+        "top_logprobs": [_tops(each) for each in logprobs],
         "text_offset": None,
     }
+
+
+def _tops(token: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens, and the token itself where it is none of them."""
+    return {top.token: top.logprob for top in token.top_logprobs} | {token.token: token.logprob}

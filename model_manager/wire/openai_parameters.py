@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .constraint import unwrapped
+from .conversion import shown
 from .errors import InvalidRequest
 from .json_text import from_text
 from .sampling import SamplingParams, nearest_parameter
@@ -21,6 +22,7 @@ _PLAIN = tuple(name for name in SamplingParams.__struct_fields__ if name not in 
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 _LOGPROBS = ("logprobs", "top_logprobs")
 _FORMAT = "response_format"
+_ANY_TEXT = {"type": "text"}
 _GUIDED = {
     "guided_json": "json_schema",
     "guided_regex": "regex",
@@ -65,6 +67,12 @@ def check_unsupported(name: str, value: Any) -> None:
         raise InvalidRequest(f"{name} is not supported" + (f": did you mean {meant}?" if meant else ""))
 
 
+def constraint_name(body: Mapping[str, Any]) -> str | None:
+    """The parameter by which a body says what the answer must be; None where none of OpenAI's or vLLM's does."""
+    names = (name for name in (_FORMAT, _STRUCTURED, *_GUIDED) if body.get(name) not in (None, _ANY_TEXT))
+    return next(names, None)
+
+
 def _max_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
     values = [body[name] for name in _LENGTHS if body.get(name) is not None]
     return {"max_tokens": values[0]} if values else {}
@@ -74,7 +82,7 @@ def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
     """Chat completions ask by `logprobs: true` and say how many alternatives apart; completions ask by their number."""
     asked, most = body.get("logprobs"), body.get("top_logprobs")
     if most is not None and asked is not True and (most != 0 or asked is not None):
-        raise InvalidRequest(f"top_logprobs={most!r}: takes a number beside logprobs=true")
+        raise InvalidRequest(f"top_logprobs={shown(most)}: takes a number beside logprobs=true")
     if asked is None or asked is False:
         return {}
     return {"logprobs": (most or 0) if asked is True else asked}
@@ -103,7 +111,7 @@ def _of_format(body: Mapping[str, Any]) -> tuple[str, Any] | None:
         return _FORMAT, {"json_schema": {"type": "object"}}
     if kind == "json_schema":
         return _FORMAT, {"json_schema": _schema(asked)}
-    raise InvalidRequest(f"{_FORMAT}={asked!r}: takes type text, json_object, or json_schema with json_schema")
+    raise InvalidRequest(f"{_FORMAT}={shown(asked)}: takes type text, json_object, or json_schema with json_schema")
 
 
 def _schema(asked: dict[str, Any]) -> Any:
@@ -112,7 +120,7 @@ def _schema(asked: dict[str, Any]) -> Any:
     if not isinstance(named, dict) or named.get("schema") is None:
         raise InvalidRequest(f"{_FORMAT}.json_schema: takes an object with the schema as its schema")
     for name in named.keys() - {"name", "description", "schema", "strict"}:
-        raise InvalidRequest(f"{_FORMAT}.json_schema.{name} is not supported")
+        raise InvalidRequest(f"{_FORMAT}.json_schema: {shown(name)} is not supported")
     return unwrapped(named)
 
 

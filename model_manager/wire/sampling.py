@@ -27,7 +27,7 @@ from typing import Annotated, Any, Self, TypeVar, get_type_hints
 import msgspec
 
 from .constraint import Constraint
-from .conversion import converted, nearest
+from .conversion import converted, nearest, shown
 from .errors import InvalidRequest
 
 MOST_LOGPROBS = 20
@@ -209,4 +209,4 @@ def nearest_parameter(name: str) -> str | None:
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:
     if not holds:
-        raise InvalidRequest(f"{name}={got!r}: takes {takes}")
+        raise InvalidRequest(f"{name}={shown(got)}: takes {takes}")

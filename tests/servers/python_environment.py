@@ -1,4 +1,6 @@
-"""Python environments of servers that tests start: made once by uv, each in a folder of its own (installed.py)."""
+"""Python environments of servers that tests start, and of clients that tests ask with: made once by uv, each in a
+folder of its own (installed.py).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ PACKAGES = {
     "pytriton": ("nvidia-pytriton==0.7.0",),
     "ray": ("ray[serve]==2.60.0",),
     "xllamacpp": ("xllamacpp==2026.10.11549",),
+    "openai_clients": ("instructor==1.17.0", "litellm==1.110.2", "langchain-openai==1.7.4"),
+    "schemathesis": ("schemathesis==4.32.5",),
+    "lm_eval": ("lm-eval[api]==0.4.13", "torch==2.15.0", "transformers==5.23.0", "accelerate==1.15.0"),
 }
-"""By the server's name; the first one's version is the environment's."""
+"""By the server's or client's name; the first one's version is the environment's."""
 
 
 def environment_of(name: str) -> Path:

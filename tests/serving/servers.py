@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -84,10 +84,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(runtime: Path, *flags: str, **env: str) -> Iterator[Server]:
-    """A server on a free port, with files of its own; killed at the end, if it is still there."""
+def running(runtime: Path, *flags: str, before: Sequence[str] = (), **env: str) -> Iterator[Server]:
+    """A server on a free port, with files of its own, by a command that may have others before it; killed at the end,
+    if it is still there.
+    """
     own = ["--port", "0", "--files_dir", f"{runtime}-files"]
-    command = [sys.executable, "-m", "millrace", "serve", *own, *flags]
+    command = [*before, sys.executable, "-m", "millrace", "serve", *own, *flags]
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime)} | env
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
@@ -99,10 +101,11 @@ def running(runtime: Path, *flags: str, **env: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def fake_server(runtime: Path, *flags: str, step: float = 0.0) -> Iterator[Server]:
+def fake_server(runtime: Path, *flags: str, step: float = 0.0, before: Sequence[str] = ()) -> Iterator[Server]:
     """A server whose engine has no model: a token a step of so many seconds. Nothing is left of it in the end."""
     try:
-        with running(runtime, "--backend", "fake", *flags, MILLRACE_FAKE_STEP_SECONDS=str(step)) as server:
+        delay = {"MILLRACE_FAKE_STEP_SECONDS": str(step)}
+        with running(runtime, "--backend", "fake", *flags, before=before, **delay) as server:
             yield server.wait_until_ready()
     finally:
         stop_models(runtime)

@@ -84,6 +84,38 @@ def test_the_prompt_is_echoed(server: Server) -> None:
     assert "".join(part.choices[0].text for part in parts) == PROMPT + plain
 
 
+def test_the_prompt_alone_is_echoed_with_its_log_probabilities(server: Server) -> None:
+    asked: Any = {"model": MODEL, "prompt": PROMPT, "echo": True, "logprobs": 1}
+    alone = server.client().completions.create(max_tokens=0, **asked)
+    more = server.client().completions.create(max_tokens=1, **asked).choices[0].logprobs
+    found = alone.choices[0].logprobs
+    assert alone.choices[0].text == PROMPT
+    assert alone.choices[0].finish_reason == "length"
+    assert alone.usage is not None
+    assert alone.usage.completion_tokens == 0
+    assert more is not None
+    assert found is not None
+    assert found.tokens == (more.tokens or [])[:-1]
+    assert found.token_logprobs == (more.token_logprobs or [])[:-1]
+
+
+def test_a_token_is_among_its_own_alternatives(server: Server) -> None:
+    found = server.client().completions.create(prompt=PROMPT, logprobs=0, **GREEDY).choices[0].logprobs
+    assert found is not None
+    pairs = zip(found.tokens or [], found.token_logprobs or [], strict=True)
+    assert found.top_logprobs == [{token: logprob} for token, logprob in pairs]
+
+
+def test_each_part_of_a_stream_has_the_usage_so_far_where_it_is_asked_for(server: Server) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    parts = list(server.client().completions.create(prompt=PROMPT, stream=True, stream_options=options, **GREEDY))
+    used = [part.usage for part in parts]
+    assert all(each is not None and each.prompt_tokens == used[-1].prompt_tokens for each in used if used[-1])
+    counts = [each.completion_tokens for each in used if each]
+    assert counts == sorted(counts)
+    assert counts[-1] == 12
+
+
 @pytest.mark.parametrize(
     "extra",
     [

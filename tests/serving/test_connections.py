@@ -90,6 +90,29 @@ def test_bytes_that_are_no_http_are_refused(server: Server, garbage: bytes) -> N
     assert is_well(server)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_client_of_http_1_0_gets_its_stream_without_chunks(server: Server, path: str) -> None:
+    asked = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    content = json.dumps(asked | {"max_tokens": 5, "stream": True}).encode()
+    with connected(server) as sock:
+        sock.sendall(f"POST {path} HTTP/1.0\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
+        head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")  # its end is the connection's
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    events = body.decode().split("\n\n")
+    assert all(event.startswith("data: ") for event in events[:-1])
+    assert events[-2:] == ["data: [DONE]", ""]
+
+
+def test_a_whole_answer_to_http_1_0_has_its_length(server: Server) -> None:
+    content = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    with connected(server) as sock:
+        sock.sendall(f"POST /v1/completions HTTP/1.0\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
+        head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert json.loads(body)["object"] == "text_completion"
+
+
 def test_a_request_that_is_cut_off_in_its_body_leaves_nothing(server: Server) -> None:
     with connected(server) as sock:
         sock.sendall(request(LONG)[:-5])

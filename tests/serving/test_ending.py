@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: running requests end within a limit, and a second signal ends at once."""
+"""SIGTERM, Ctrl-C and a terminal that closes: running requests end within a limit, and a second signal ends at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def streamed(server: Server, body: dict[str, Any], *signals: signal.Signals) -> 
         return [line.removeprefix("data: ") for line in (first, *lines) if line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_streams_end(tmp_path: Path, number: signal.Signals) -> None:
     with fake_server(tmp_path / "rt", step=0.02) as server:
         whole = server.post("/v1/completions", STREAM | {"stream": False}).json()["choices"][0]["text"]

@@ -20,6 +20,20 @@ from tests.waiting import eventually
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 
+CALL: dict[str, Any] = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "c", "content": "5"}
+
+
+def schema_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def tool_of(name: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters or None}}
+
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
     """The error, which has OpenAI's form."""
@@ -55,7 +69,14 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix"),
         (COMPLETIONS, {"prompt": "a", "skip_special_tokens": False}, "skip_special_tokens"),
         (COMPLETIONS, {"prompt": "a", "adapter": "/etc"}, "adapter"),
-        (COMPLETIONS, {"prompt": "a", "guided_regex": "("}, "constraint.regex"),
+        (COMPLETIONS, {"prompt": "a", "guided_regex": "("}, "guided_regex"),
+        (COMPLETIONS, {"prompt": "a", "guided_json": {"type": "nothing"}}, "guided_json"),
+        (COMPLETIONS, {"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs"),
+        (COMPLETIONS, {"prompt": "a", "constraint": {"regex": "("}}, "constraint.regex"),
+        (COMPLETIONS, {"prompt": "a", "max_completion_tokens": 0}, "max_completion_tokens"),
+        (COMPLETIONS, {"prompt": ["a", [5]]}, "prompt"),
+        (COMPLETIONS, {"prompt": "a", "stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+        (COMPLETIONS, {"prompt": "a", "stream": True, "stream_options": {"usage": True}}, "stream_options"),
         (COMPLETIONS, {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
         (COMPLETIONS, {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
         (COMPLETIONS, {"prompt": "a", "cache_salt": 5}, "cache_salt"),
@@ -66,11 +87,27 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         (CHAT, {"messages": [{"role": "nobody", "content": "a"}]}, "messages"),
         (CHAT, {"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 50}, "top_logprobs"),
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
+        (CHAT, {"messages": HELLO, "response_format": schema_of({"type": "nothing"})}, "response_format"),
+        (CHAT, {"messages": HELLO, "tools": [tool_of("f"), tool_of("g"), tool_of("f")]}, "tools[2].function.name"),
+        (CHAT, {"messages": HELLO, "tools": [tool_of("f", type="nothing")], "tool_choice": "required"}, "tools"),
+        (CHAT, {"messages": [*HELLO, RESULT]}, "messages[1].tool_call_id"),
+        (CHAT, {"messages": [*HELLO, CALL, RESULT | {"tool_call_id": "other"}]}, "messages[2].tool_call_id"),
+        (CHAT, {"messages": [*HELLO, CALL, RESULT | {"content": 5}]}, "messages[2].content"),
+        (CHAT, {"messages": [*HELLO, CALL, RESULT | {"content": [{"type": "image"}]}]}, "messages[2].content[0]"),
+        (CHAT, {"messages": [*HELLO, CALL | {"tool_calls": [5]}]}, "messages[1].tool_calls"),
+        (CHAT, {"messages": [*HELLO, CALL | {"content": 5}]}, "messages[1].content"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
         (CHAT, {"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
         (CHAT, {"messages": HELLO, "functions": [{}]}, "functions"),
         (EMBEDDINGS, {"input": "a", "dimensions": 3}, "dimensions"),
         (EMBEDDINGS, {"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        (EMBEDDINGS, {"input": "word " * 5000}, "input"),
+        (EMBEDDINGS, {"input": ""}, "input"),
+        (EMBEDDINGS, {"input": ["a", [5]]}, "input"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/tokenize", {}, "prompt"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens"),
@@ -82,6 +119,56 @@ def test_a_wrong_parameter_is_named(server: Server, path: str, body: dict[str, A
         error = error_of(answer)
         assert (answer.status_code, error["param"]) == (400, param), error
         assert error["type"] == "invalid_request_error"
+
+
+LARGE = "x" * 2**20
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": "a", "stop": LARGE}),
+        (COMPLETIONS, {"prompt": "a", "stop": [LARGE]}),
+        (COMPLETIONS, {"prompt": "a", "cache_salt": LARGE}),
+        (COMPLETIONS, {"prompt": "a", "bad_words": LARGE}),
+        (COMPLETIONS, {"prompt": "a", "temperature": LARGE}),
+        (COMPLETIONS, {"prompt": "a", "model": LARGE}),
+        (COMPLETIONS, {"prompt": "a", "constraint": LARGE}),
+        (COMPLETIONS, {"prompt": "a", "constraint": {LARGE: 1}}),
+        (COMPLETIONS, {"prompt": "a", "guided_regex": f"({LARGE[:60_000]}"}),
+        (COMPLETIONS, {"prompt": "a", "guided_grammar": f"start: {LARGE}"}),
+        (COMPLETIONS, {"prompt": "a", "guided_json": {"type": LARGE}}),
+        (COMPLETIONS, {"prompt": "a", "stream": True, "stream_options": {LARGE: 1}}),
+        (CHAT, {"messages": HELLO, "top_logprobs": LARGE}),
+        (CHAT, {"messages": HELLO, "response_format": {"type": LARGE}}),
+        (
+            CHAT,
+            {"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": {LARGE: 1, "schema": {}}}},
+        ),
+        (CHAT, {"messages": HELLO, "tool_choice": LARGE}),
+        (CHAT, {"messages": HELLO, "tools": [tool_of(LARGE), tool_of(LARGE)]}),
+        (CHAT, {"messages": [{"role": LARGE, "content": "a"}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "a", LARGE: 5}]}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": LARGE}]}]}),
+        (CHAT, {"messages": [{"role": "tool", "content": "a", "tool_call_id": LARGE}]}),
+        (EMBEDDINGS, {"input": "a", "encoding_format": LARGE}),
+        ("/detokenize", {"tokens": LARGE}),
+    ],
+)
+def test_a_large_value_is_clipped_in_its_error(server: Server, path: str, body: dict[str, Any]) -> None:
+    answer = server.post(path, body)
+    error = error_of(answer)
+    assert answer.status_code in (400, 404)
+    assert len(error["message"]) <= 600
+    assert len(error["param"] or "") <= 100
+
+
+def test_what_a_tool_gave_is_told_to_the_model_in_either_form(server: Server) -> None:
+    one, other = (
+        server.post("/tokenize", {"messages": [*HELLO, CALL, RESULT | {"content": content}]}).json()["tokens"]
+        for content in ("5", [{"type": "text", "text": "5"}])
+    )
+    assert one == other
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff\xfe", b'{"prompt": "\\ud800"}', b"[" * 100_000])

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.cli import dispatch
+from millrace.serving.keys import read_keys
 from millrace.serving.settings import ServeConfig
 
 
@@ -21,6 +22,9 @@ from millrace.serving.settings import ServeConfig
         {"port": 70000},
         {"max_inflight": 0},
         {"max_body_mib": 0.0},
+        {"max_bodies_mib": -1.0},
+        {"body_timeout": 0.0},
+        {"served_model_name": ""},
         {"request_timeout": float("inf")},
         {"stall_timeout": -1.0},
         {"ssl_certfile": "cert.pem"},
@@ -49,6 +53,64 @@ def test_a_wrong_flag_is_told_in_one_sentence(
     assert dispatch(["serve", *flags]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith(f"millrace: {told}")
+
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\n"
+"""What begins as a certificate, and is none."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "files", "told"),
+    [
+        (["--api_key_file", "keys"], {"keys": b"\xef\xbb\xbf\r\n \r\n"}, "--api_key_file keys: holds no key"),
+        (["--api_key_file", "keys"], {"keys": "key".encode("utf-16")}, "--api_key_file keys: takes text in UTF-8"),
+        (["--served_model_name", ""], {}, "--served_model_name ''"),
+        ([], {"cert": b"nothing", "key": b"nothing"}, "--ssl_certfile cert: takes a PEM file"),
+        ([], {"cert": CERTIFICATE.encode(), "key": CERTIFICATE.encode()}, "--ssl_certfile cert: holds no certificate"),
+        ([], {"cert": None, "key": b"nothing"}, "--ssl_keyfile key: takes a PEM file"),
+        ([], {"cert": None, "key": CERTIFICATE.encode()}, "--ssl_keyfile key: holds no private key of the certificate"),
+        ([], {"cert": None, "key": "other"}, "--ssl_keyfile key: holds no private key of the certificate"),
+        ([], {"cert": None, "key": "encrypted"}, "--ssl_keyfile key: takes a key without a passphrase"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_with_its_flag(
+    flags: list[str],
+    files: dict[str, bytes | str | None],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            Path(name).write_bytes(content)
+        elif name == "key":
+            make_key("key", passphrase=content == "encrypted")
+        else:
+            make_certificate("own", name)
+    tls = ["--ssl_certfile", "cert", "--ssl_keyfile", "key"] if "cert" in files else []
+    assert dispatch(["serve", "--port", "0", "--backend", "fake", *flags, *tls]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"millrace: {told}")
+
+
+def make_certificate(key: str, certificate: str) -> None:
+    """A certificate of a new key."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    subprocess.run([*command, "-subj", "/CN=here"], check=True, capture_output=True)
+
+
+def make_key(key: str, *, passphrase: bool) -> None:
+    """A key that belongs to no certificate."""
+    more = ["-aes256", "-pass", "pass:secret"] if passphrase else []
+    command = ["openssl", "genpkey", "-algorithm", "RSA", "-out", key, *more]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_a_file_of_keys_may_be_windows_own(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\n\r\n  second\t\r\n")
+    assert read_keys(str(path)) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ...wire.errors import DeadlineExceeded, InvalidRequest, RequestError
 from ...wire.messages import Failure, FinishReason, Output, Request
 from ...wire.status import EngineStats, ModelInfo
 from ...wire.timings import Timings
-from .exchange import AnswerStream, LlamaServer, PartialAnswer, check_met
+from .exchange import AnswerStream, LlamaServer, PartialAnswer, meets_constraint
 
 
 @dataclass(order=True)
@@ -129,11 +129,10 @@ class LlamaCppEngine:
                 if work.error is not None:
                     raise work.error
                 answer = work.reply.answer(work.request.params.logprobs or 0)
-                if work.request.params.constraint is not None:
-                    check_met(work.request.params.constraint, answer)
+                is_cut = not meets_constraint(work.request, answer)
                 if answer.reason is None:
                     raise RuntimeError("llama.cpp ended an answer without saying why")
-                self._leave(work, self._output(work, answer, answer.reason))
+                self._leave(work, self._output(work, answer, answer.reason, is_cut=is_cut))
             except RequestError as error:
                 self._leave(work, Failure(work.request.request_id, error.info()))
 
@@ -163,7 +162,7 @@ class LlamaCppEngine:
         self._count_parts(work)
         self._ended.append(answer)
 
-    def _output(self, work: _Work, answer: PartialAnswer, reason: FinishReason) -> Output:
+    def _output(self, work: _Work, answer: PartialAnswer, reason: FinishReason, *, is_cut: bool = False) -> Output:
         params, now = work.request.params, self._clock()
         self._counters.prompted(answer.prompt_tokens, answer.cached_tokens)
         stopped = answer.stop or ""
@@ -179,6 +178,7 @@ class LlamaCppEngine:
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=answer.cached_tokens,
             stop_reason=answer.stop,
+            is_cut=is_cut,
             logprobs=answer.logprobs if params.logprobs is not None else None,
             text=answer.text + (stopped if params.include_stop_str_in_output else ""),
             num_tokens=answer.num_tokens,

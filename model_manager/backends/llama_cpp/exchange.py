@@ -173,13 +173,18 @@ class LlamaServer:
         return str(found["prompt"])
 
 
-def check_met(constraint: Constraint, answer: PartialAnswer) -> None:
-    """Raise ConstraintNotMet for an answer that does not meet its constraint: it was cut, or llama.cpp let it go on
-    unconstrained, as it does where its matcher fails.
+def meets_constraint(request: Request, answer: PartialAnswer) -> bool:
+    """True if an answer meets its request's constraint, False if it was cut, which the request lets be.
+
+    Raises ConstraintNotMet for one that may not be cut, and where llama.cpp let it go on unconstrained, as it does
+    where its matcher fails.
     """
-    if is_whole(_grammar(constraint.key()).removeprefix(_LARK), answer.text):
-        return
+    constraint = request.params.constraint
+    if constraint is None or is_whole(_grammar(constraint.key()).removeprefix(_LARK), answer.text):
+        return True
     if answer.reason is FinishReason.LENGTH:
+        if request.may_be_cut:
+            return False
         why = f"is not complete after {answer.num_tokens} tokens, and max_tokens or the model's positions allow no more"
     else:
         why = "does not meet its constraint, which llama.cpp did not hold it to"

@@ -115,6 +115,8 @@ class Sequence:
         self.first_token_at: float | None = None
         self._waited = request.waited
         self._num_lasting = request.num_lasting if request.stream else 0
+        self.may_be_cut = request.may_be_cut
+        """An output that its budget cuts is an answer, whatever its constraint says."""
         self.guide: Guide | None = None
         self.given = list(request.output_token_ids)
         if self.params.constraint is None:
@@ -124,6 +126,11 @@ class Sequence:
     def generates(self) -> bool:
         """True if tokens are sampled after its own."""
         return self.task == "generate" and self.ending is None
+
+    @property
+    def is_to_be_closed(self) -> bool:
+        """True if its budget has cut the output, which is no answer like that."""
+        return self.ending is not None and self.ending.is_cut and not self.may_be_cut
 
     @property
     def lacks_adapter(self) -> bool:
@@ -241,7 +248,7 @@ class Sequence:
         tokens, so a request with such parameters is not closed. What a stream may have shown is not replaced.
         """
         says_more = self.params.logprobs is not None or self.rules is not None or self.params.stop
-        if guide is None or ending is None or not ending.is_cut or says_more:
+        if guide is None or ending is None or not ending.is_cut or self.may_be_cut or says_more:
             return None
         return guide.closed(self.conditions.max_tokens, self._num_lasting)
 
@@ -275,7 +282,7 @@ class Sequence:
         if self.ending.reason is FinishReason.DEADLINE and (constrained or not self.num_output_tokens):
             missing = "complete output" if constrained else "token"
             return DeadlineExceeded(f"no {missing} after deadline={self.params.deadline} seconds")
-        if self.ending.is_cut:
+        if self.is_to_be_closed:
             return ConstraintNotMet(
                 f"the output is not complete after {self.num_output_tokens} tokens, and max_tokens or the model's "
                 "positions allow no more"
@@ -293,6 +300,7 @@ class Sequence:
             stop_reason=self.ending.matched,
             complete=self.ending.complete,
             forced=self._forced(),
+            is_cut=self.ending.is_cut,
             num_own_tokens=self.num_own_tokens,
             logprobs=self._all_logprobs(),
             prompt_tokens=self.num_prompt_tokens,

@@ -1,10 +1,10 @@
-"""The Python environments of the engines and servers under test, made where they are missing.
+"""The environments of the engines, servers and clients under test, made where they are missing.
 
-Those of engines are made as their users make them, those of servers by tests/servers/python_environment.py.
+Those of engines are made as their users make them, others by tests/servers/python_environment.py and openai_node.py.
 
 python -m tests.model_manager.backends.environments
 
-ENGINES names engines and servers, with spaces between: then tests of the others are skipped.
+ENGINES names engines, servers and clients, with spaces between: then tests of the others are skipped.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 
 from millrace.model_manager.store.environments import environment_python, install
 from millrace.model_manager.wire.backends import BACKENDS
+from tests.servers import openai_node
 from tests.servers.python_environment import PACKAGES, environment_of
 
-ALL = ("llama_cpp", "openvino", "ctranslate2", "vllm", *PACKAGES)
+_NODE = "openai_node"
+ALL = ("llama_cpp", "openvino", "ctranslate2", "vllm", *PACKAGES, _NODE)
 
 
 def named() -> tuple[str, ...]:
@@ -27,7 +29,11 @@ def named() -> tuple[str, ...]:
 
 
 def made(name: str) -> Path:
-    """The engine's or server's Python; one process makes the environment, and others that want it wait."""
+    """The Python of an engine, server or client, or the folder of Node's; one process makes the environment, and others
+    that want it wait.
+    """
+    if name == _NODE:
+        return openai_node.folder()
     if name in PACKAGES:
         return environment_of(name)
     python = environment_python(name)

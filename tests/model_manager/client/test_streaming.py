@@ -12,7 +12,7 @@ from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import RequestAborted
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
@@ -32,11 +32,19 @@ class Stream:
     """The deltas of one request, and its future."""
 
     def __init__(
-        self, client: EngineClient, prompt: list[int], params: SamplingParams = PARAMS, name: str = "a"
+        self,
+        client: EngineClient,
+        prompt: list[int],
+        params: SamplingParams = PARAMS,
+        name: str = "a",
+        *,
+        may_be_cut: bool = False,
     ) -> None:
         self.deltas: dict[int, list[Delta]] = defaultdict(list)
         self.late = False
-        self.future: Future[Output] = client.submit(prompt, params, request_id=name, on_delta=self._take)
+        self.future: Future[Output] = client.submit(
+            prompt, params, request_id=name, on_delta=self._take, may_be_cut=may_be_cut
+        )
 
     def _take(self, delta: Delta) -> None:
         self.deltas[delta.index].append(delta)
@@ -78,6 +86,22 @@ def test_a_constrained_answer_that_its_budget_cuts_is_what_was_streamed_of_it(ma
     result = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params).expect_whole()
     assert result.num_own_tokens is not None
     assert result.num_own_tokens >= TOKENS // 2
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_constrained_answer_that_may_be_cut_streams_to_its_end_and_no_ending_replaces_it(
+    machine: Machine, dies: bool
+) -> None:
+    schema = {"properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
+    params = SamplingParams.parse({"max_tokens": TOKENS, "constraint": {"json_schema": schema}})
+    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params, may_be_cut=True)
+    if dies:
+        stream.until_under_way()
+        kill(machine.engine_pid())
+    result = stream.expect_whole()
+    assert (result.finish_reason, result.is_cut, result.num_own_tokens) == (FinishReason.LENGTH, True, None)
+    assert len(result.token_ids) == TOKENS
+    assert max(len(delta.token_ids) for delta in stream.deltas[0]) < TOKENS // 2
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -12,7 +12,7 @@ import pytest
 from millrace.model_manager.grammars.ends import Ends
 from millrace.model_manager.grammars.guide import Guide
 from millrace.model_manager.wire.constraint import Constraint
-from millrace.model_manager.wire.errors import ConstraintNotMet
+from millrace.model_manager.wire.errors import ConstraintNotMet, InvalidRequest
 from tests.model_manager.engine.constraints.random_outputs import COMPILER
 
 PATTERN = "([a-cé]{3})*|[a-cé]*bb"
@@ -47,9 +47,17 @@ def test_a_broken_character_is_no_string_to_end_at() -> None:
     assert not guide.may_end_at("\ufffd", [token], included=False)
 
 
+ENDLESS = {"type": "array", "items": {"$ref": "#/$defs/endless"}, "minItems": 1}
+
+
+def test_a_constraint_that_forces_an_output_without_end_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"constraint\.json_schema: takes one that makes a smaller automaton"):
+        COMPILER.compile(Constraint(json_schema={"$ref": "#/$defs/endless", "$defs": {"endless": ENDLESS}}))
+
+
 def test_an_output_without_end_takes_too_many_states() -> None:
-    endless = {"type": "array", "items": {"$ref": "#"}, "minItems": 1}
-    guide = Guide(COMPILER.compile(Constraint(json_schema=endless)), Ends(eos=[1], stops=[], ignore_eos=True))
+    schema = {"anyOf": [{"$ref": "#/$defs/endless"}, {"type": "null"}], "$defs": {"endless": ENDLESS}}
+    guide = Guide(COMPILER.compile(Constraint(json_schema=schema)), Ends(eos=[1], stops=[], ignore_eos=True))
     with pytest.raises(ConstraintNotMet) as failed:
         _go_on(guide)
     assert re.fullmatch(r"after \d+ tokens of output: the constraint takes too many states", str(failed.value))

@@ -148,6 +148,7 @@ def test_all_wrong_lines_are_told(wide: Server) -> None:
         ({"completion_window": "1h"}, "completion_window"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"metadata": {"a" * 65: ""}}, "metadata"),
         ({"output_expires_after": {}}, "output_expires_after"),
         ({"input_file_id": "file-none"}, "input_file_id"),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millrace.model_manager.client.choices import choice_requests
 from millrace.model_manager.engine.engine import LLMEngine
@@ -107,6 +108,15 @@ def test_an_output_is_closed_as_it_was_where_another_engine_goes_on(shared: LLME
     for count in (0, 3, 7):
         given = Request("a", asked.prompt_token_ids, asked.params, output_token_ids=whole[:count])
         assert Run(shared, given).outputs["a"].token_ids == alone.token_ids
+
+
+@pytest.mark.parametrize("count", [0, 3, 7])
+def test_an_output_that_may_be_cut_is_the_models_own_beginning(shared: LLMEngine, count: int) -> None:
+    ample = Run(shared, request("a", FREE, seed=2, max_tokens=70)).outputs["a"].token_ids
+    asked = replace(request("a", FREE, seed=2, max_tokens=7), may_be_cut=True, output_token_ids=ample[:count])
+    output = Run(shared, asked).outputs["a"]
+    assert output.token_ids == ample[:7]
+    assert (output.finish_reason, output.is_cut, output.num_own_tokens) == (FinishReason.LENGTH, True, None)
 
 
 def test_an_output_is_not_closed_with_tokens_of_which_the_request_says_more(shared: LLMEngine) -> None:

@@ -1,0 +1,45 @@
+"""Errors name what the client sent: our names of parameters, and those by which a body gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millrace.model_manager.wire.openai_parameters import constraint_name
+
+from .errors import HttpError
+
+_PROMPTS = {
+    "/v1/chat/completions": "messages",
+    "/v1/embeddings": "input",
+    "/v1/responses": "input",
+    "/tokenize": "messages",
+}
+"""Fields that may hold what is a prompt to us."""
+_LENGTHS = frozenset(("max_completion_tokens", "max_output_tokens"))
+
+
+def names_of(fields: Mapping[str, Any], route: str) -> dict[str, str]:
+    """Our names of parameters that a body of that route has by others."""
+    found = {}
+    prompt = _PROMPTS.get(route, "prompt")
+    if prompt in fields and "prompt" not in fields:
+        found["prompt"] = prompt
+    for length in _LENGTHS & fields.keys():
+        found["max_tokens"] = length
+    if fields.get("logprobs") is True and "top_logprobs" in fields:
+        found["logprobs"] = "top_logprobs"
+    name = constraint_name(fields) or ("tools" if fields.get("tools") else None)
+    return found if name is None else found | {"constraint": name}
+
+
+def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
+    """The error with the client's name in the place of ours, in its sentence too where that begins with it."""
+    ours = error.param or ""
+    known = ours.partition(".")[0]
+    if known not in names:
+        return error
+    theirs = names[known] if known == "constraint" else names[known] + ours.removeprefix(known)
+    said = str(error)
+    said = theirs + said.removeprefix(ours) if said.startswith((f"{ours}=", f"{ours}:")) else said
+    return HttpError(error.status, said, error.kind, param=theirs, code=error.code, headers=error.headers)

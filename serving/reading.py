@@ -1,0 +1,123 @@
+"""Bodies of requests as they come in: how much memory they may take together, and for how long they may come.
+
+A request counts among those that run only once its body is there. Knows bytes and headers; no field of any body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+
+from starlette.types import Receive, Scope
+
+from .errors import BUSY, RETRY_AFTER, HttpError
+from .replies import HungUp
+
+FREE = 2**16
+"""Bytes of each body that count nothing: short requests are read whatever others send."""
+_CLOSE = {"connection": "close"}
+_TAKEN = (b"", b"identity")
+
+
+class Room:
+    """The memory for all bodies that are being read, in bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+
+    @contextmanager
+    def body(self, client: Hashable) -> Iterator[Incoming]:
+        """A client's body that is about to be read; its memory counts until it is closed, or until the end of this."""
+        incoming = Incoming(self, client)
+        try:
+            yield incoming
+        finally:
+            incoming.close()
+
+    def take(self, count: int) -> bool:
+        """Whether so many bytes more have room; they are counted then."""
+        if self._used + count > self._most:
+            return False
+        self._used += count
+        return True
+
+    def give(self, count: int) -> None:
+        """So many bytes are free again."""
+        self._used -= count
+
+
+class Incoming:
+    """One body."""
+
+    def __init__(self, room: Room, client: Hashable) -> None:
+        self.client = client
+        """Who sends it (clients.py)."""
+        self._room = room
+        self._data = bytearray()
+        self._counted = 0
+        self.names: Mapping[str, str] = {}
+        """Our names of what it has by others (naming.py), once that is known."""
+
+    async def read(self, scope: Scope, receive: Receive, most: int, within: float) -> None:
+        """Read it whole, in so many seconds. Raises HttpError, the rest unread: 413 for more than `most` bytes, 415 for
+        one that is compressed, 429 where bodies have no room, 408 for one that takes too long.
+        """
+        headers = dict(scope["headers"])
+        if (encoding := headers.get(b"content-encoding", b"").strip().lower()) not in _TAKEN:
+            raise _encoded(encoding)
+        if int(headers.get(b"content-length", b"0")) > most:
+            raise _too_large(most)
+        try:
+            async with asyncio.timeout(within):
+                while await self._read_part(receive, most):
+                    pass
+        except TimeoutError:
+            raise _too_slow(within) from None
+
+    async def _read_part(self, receive: Receive, most: int) -> bool:
+        """Whether more is to come."""
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HungUp
+        self._data += message.get("body", b"")
+        if len(self._data) > most:
+            raise _too_large(most)
+        counted = max(0, len(self._data) - FREE)
+        if not self._room.take(counted - self._counted):
+            raise _no_room()
+        self._counted = counted
+        return bool(message.get("more_body"))
+
+    def data(self) -> bytes:
+        """The whole body, once."""
+        data, self._data = bytes(self._data), bytearray()
+        return data
+
+    def close(self) -> None:
+        """It takes no memory any more; again does nothing."""
+        self._data = bytearray()
+        self._room.give(self._counted)
+        self._counted = 0
+
+
+def _too_large(most: int) -> HttpError:
+    said = f"the body is larger than {most / 2**20:g} MiB (--max_body_mib)"
+    return HttpError(413, said, code="body_too_large", headers=_CLOSE)
+
+
+def _too_slow(within: float) -> HttpError:
+    said = f"the body did not come within {within:g} s (--body_timeout)"
+    return HttpError(408, said, code="body_too_slow", headers=_CLOSE)
+
+
+def _no_room() -> HttpError:
+    said = "the server reads as many large bodies as it has memory for (--max_bodies_mib): try again"
+    headers = {**_CLOSE, "retry-after": str(RETRY_AFTER)}
+    return HttpError(429, said, BUSY, code="too_many_bodies", headers=headers)
+
+
+def _encoded(encoding: bytes) -> HttpError:
+    said = f"content-encoding {encoding[:40].decode('latin-1')!r}: takes a body that is not compressed"
+    return HttpError(415, said, code="unsupported_encoding", headers=_CLOSE)

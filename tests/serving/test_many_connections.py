@@ -1,0 +1,71 @@
+"""As many connections as the process may have, and more: they are told so, and those that are open go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.serving.servers import Server, fake_server
+from tests.waiting import eventually
+
+LIMIT = 400
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """May have few descriptors open."""
+    before = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$0" "$@"')
+    with fake_server(tmp_path_factory.mktemp("serve") / "rt", before=before) as started:
+        yield started
+
+
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 60)
+
+
+def is_well(client: httpx.Client) -> bool:
+    return client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_connections_beyond_the_limit_are_told_so_and_others_go_on(server: Server) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as early, contextlib.ExitStack() as stack:
+        assert is_well(early)
+        for _ in range(LIMIT):
+            sock = stack.enter_context(connected(server))
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n")
+        refused = stack.enter_context(connected(server))
+        refused.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):  # where hundreds come at once, some are cut
+            head, _, body = refused.makefile("rb").read().partition(b"\r\n\r\n")
+            assert not head or head.startswith(b"HTTP/1.1 503 ")
+            assert not body or json.loads(body)["error"]["code"] == "too_many_connections"
+        assert is_well(early)
+    eventually(lambda: httpx.get(f"{server.url}/health").status_code == 200)
+    assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_one_connection_too_many_reads_why(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        answer = b""
+        while not answer:
+            sock = stack.enter_context(connected(server))
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            head = sock.recv(12)
+            answer = b"" if head == b"HTTP/1.1 200" else head + sock.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
+
+
+def test_the_server_takes_all_descriptors_that_the_machine_gives_it(tmp_path: Path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = ("sh", "-c", f'ulimit -S -n {LIMIT}; exec "$0" "$@"')
+    with fake_server(tmp_path / "rt", before=before) as server:
+        soft, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        assert soft == most

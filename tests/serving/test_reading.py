@@ -1,0 +1,100 @@
+"""Bodies of requests as they come: half-sent, slow, large, compressed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive
+
+from millrace.serving.errors import HttpError
+from millrace.serving.reading import FREE, Room
+from tests.serving.servers import Server, fake_server
+from tests.waiting import eventually
+
+SHORT: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
+
+
+@contextlib.contextmanager
+def half_sent(server: Server, length: int, sent: int) -> Iterator[socket.socket]:
+    """A connection whose request has a body of a length, of which so many bytes are sent."""
+    with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+        sock.sendall(head.encode() + b" " * sent)
+        yield sock
+
+
+def answer_of(sock: socket.socket) -> tuple[int, str]:
+    """The status and the error's code of an answer after which the connection is closed."""
+    head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+def test_a_half_sent_body_takes_nobodys_place(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", "--max_inflight", "1") as server, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(half_sent(server, 1000, 10))
+        assert server.post("/v1/completions", SHORT).status_code == 200
+
+
+def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
+    with (
+        fake_server(tmp_path / "rt", "--body_timeout", "0.2") as server,
+        half_sent(server, 1000, 10) as sock,
+    ):
+        assert answer_of(sock) == (408, "body_too_slow")
+
+
+def test_bodies_that_have_no_room_are_refused_and_short_ones_are_read(tmp_path: Path) -> None:
+    flags = ("--max_body_mib", "0.5", "--max_bodies_mib", "1")
+    with fake_server(tmp_path / "rt", *flags) as server:
+        with contextlib.ExitStack() as stack:
+            sent = [stack.enter_context(half_sent(server, 2**19, 2**19 - 1)) for _ in range(3)]
+            (refused, *others), _, _ = select.select(sent, [], [], 60)
+            with contextlib.suppress(ConnectionResetError):  # what it had sent and nobody read may cost it the answer
+                assert answer_of(refused) == (429, "too_many_bodies")
+            assert not others
+            assert server.post("/v1/completions", SHORT).status_code == 200
+        large = SHORT | {"user": "x" * 2**18}
+        eventually(lambda: server.post("/v1/completions", large).status_code == 200)
+
+
+def test_a_compressed_body_is_refused_with_its_encoding(server: Server) -> None:
+    content = gzip.compress(json.dumps(SHORT).encode())
+    answer = httpx.post(f"{server.url}/v1/completions", content=content, headers={"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+    assert "gzip" in answer.json()["error"]["message"]
+    plain = httpx.post(f"{server.url}/v1/completions", json=SHORT, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
+
+
+def parts(count: int) -> Receive:
+    """A body of so many messages; the first one fills what counts nothing, each other one counts 60 bytes."""
+    left = [FREE, *[60] * (count - 1)]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"x" * left.pop(0), "more_body": bool(left)}
+
+    return receive
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_room_is_given_back_however_a_body_ends(count: int) -> None:
+    async def read(room: Room) -> None:
+        with room.body("client") as body:
+            await body.read({"headers": []}, parts(count), 2**20, 60)
+
+    room = Room(100)
+    for _ in range(3):
+        with pytest.raises(HttpError, match="max_bodies_mib") if count > 2 else contextlib.nullcontext():
+            asyncio.run(read(room))
+    assert room.take(100)

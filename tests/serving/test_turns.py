@@ -1,0 +1,78 @@
+"""Turns of clients: no clock, no server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.serving.turns import Places, Turns
+
+
+def test_a_client_with_one_request_comes_before_the_second_of_one_with_many() -> None:
+    turns = Turns()
+    many = [turns.next("many") for _ in range(500)]
+    assert many[0] <= turns.next("single") < many[1]
+
+
+def test_a_client_gets_no_credit_for_the_time_in_which_it_asked_nothing() -> None:
+    turns = Turns()
+    for _ in range(100):
+        turns.serve(turns.next("busy"))
+    late = [turns.next("late") for _ in range(10)]
+    assert late[0] <= turns.next("busy") < late[1]
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60))
+def test_of_clients_that_wait_none_is_served_twice_before_another(clients: list[str]) -> None:
+    turns = Turns()
+    queue = sorted((turns.next(client), at, client) for at, client in enumerate(clients))
+    left = {client: clients.count(client) for client in set(clients)}
+    served = dict.fromkeys(left, 0)
+    for _, _, client in queue:
+        assert all(served[client] <= served[other] for other in left if served[other] < left[other])
+        served[client] += 1
+
+
+def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -> None:
+    async def use(places: Places, client: str, order: list[str], may_go_on: asyncio.Event) -> None:
+        async with places.of(client):
+            order.append(client)
+            await may_go_on.wait()
+
+    async def run() -> list[str]:
+        places, may_go_on = Places(1), asyncio.Event()
+        order: list[str] = []
+        many = [asyncio.create_task(use(places, "many", order, may_go_on)) for _ in range(5)]
+        await asyncio.sleep(0)
+        single = asyncio.create_task(use(places, "single", order, may_go_on))
+        await asyncio.sleep(0)
+        many[1].cancel()
+        may_go_on.set()
+        await asyncio.gather(*many, single, return_exceptions=True)
+        async with asyncio.timeout(60), places.of("last"):
+            order.append("last")
+        return order
+
+    assert asyncio.run(run()) == ["many", "single", "many", "many", "many", "last"]
+
+
+def test_a_place_that_was_given_to_who_stopped_waiting_is_given_on() -> None:
+    async def use(places: Places) -> None:
+        async with places.of("b"):
+            pass
+
+    async def run() -> None:
+        places = Places(1)
+        async with places.of("a"):
+            waiting = asyncio.create_task(use(places))
+            await asyncio.sleep(0)
+        waiting.cancel()  # it has the place, and did not run since
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with asyncio.timeout(60), places.of("c"):
+            pass
+
+    asyncio.run(run())
