@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, running_jobs, spans
-from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.timings import Timings
 
 JOB = JobProgress(
     job="run to out/c, pid 1",
