@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 from .bodies import GenerationBody, StreamOptions
 from .exchanges import End, Piece, Question
+from .names import new_name
 
 
 def question(prompt: Prompt, params: SamplingParams) -> Question:
@@ -48,7 +48,7 @@ class Answer(ABC):
         options = body.stream_options or StreamOptions()
         self._gives_usage, self._counts_on = options.include_usage, options.continuous_usage_stats
         self._generated = 0
-        self._common = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._common = {"id": new_name(f"{self.prefix}-"), "created": int(time.time()), "model": model}
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
         """The whole answer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import uuid
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.messages import Output
 
 from .errors import HttpError
+from .names import new_name
 from .service import Service
 from .submitting import Submission
 
@@ -94,7 +94,7 @@ class Exchange:
             raise HttpError(400, said, param="n", code="too_many_answers")
         client, index = self._service.engine.client, 0
         for question in questions:
-            request_id = f"serve-{uuid.uuid4().hex}"
+            request_id = new_name("serve-")
             on_delta = partial(self._service.crossing.call, partial(self._piece, index)) if stream else None
             submission = self._service.submitter.put(
                 question.priority,

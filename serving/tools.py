@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +20,7 @@ Way = Literal["none", "auto", "required", "named"]
 _BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)', re.DOTALL)
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _TEXT = r"TEXT: /[^{](.|\n)*/"
+from .names import new_name
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -143,7 +143,7 @@ class CallText:
         self._text = ""
         self._given = 0
         self._arguments_at: int | None = 0 if self._named else None
-        self.call_id = f"call_{uuid.uuid4().hex}"
+        self.call_id = new_name("call_")
         self.name = self._named
         """The function's name, once it is known."""
 

@@ -7,7 +7,6 @@ Source: https://platform.openai.com/docs/api-reference/batch/request-output
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -20,6 +19,7 @@ from ..answers import usage_of
 from ..endpoints import Answers
 from ..errors import HttpError, http_error
 from ..exchanges import End
+from ..names import new_name
 from .asking import Desk
 from .lines import Line, requests
 from .record import Batch, Counts
@@ -146,8 +146,8 @@ def _failure(row: dict[str, Any]) -> MillraceError:
 
 
 def _response(status: int, body: dict[str, Any]) -> dict[str, Any]:
-    return {"status_code": status, "request_id": f"req_{uuid.uuid4().hex}", "body": body}
+    return {"status_code": status, "request_id": new_name("req_"), "body": body}
 
 
 def _row(line: Line, rest: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": line.custom_id, **rest}) + b"\n"
+    return msgspec.json.encode({"id": new_name("batch_req_"), "custom_id": line.custom_id, **rest}) + b"\n"

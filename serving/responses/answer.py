@@ -6,13 +6,13 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..answers import usage_of
 from ..chat import ChatAnswer
 from ..exchanges import End, Piece, Question
+from ..names import new_name
 from .conversation import ResponsesBody
 
 _CUT = "length"
@@ -26,7 +26,7 @@ class ResponseAnswer:
         self._body = body
         self.is_stream = body.stream
         self._fixed = {
-            "id": f"resp_{uuid.uuid4().hex}",
+            "id": new_name("resp_"),
             "object": "response",
             "created_at": int(time.time()),
             "model": model,
@@ -210,4 +210,4 @@ def _status(is_cut: bool) -> str:
 
 
 def _new(prefix: str) -> str:
-    return f"{prefix}_{uuid.uuid4().hex}"
+    return new_name(f"{prefix}_")
