@@ -16,11 +16,12 @@ import msgspec
 from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import InvalidRequest
 
+from .names import new_name
+
 Way = Literal["none", "auto", "required", "named"]
 _BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)', re.DOTALL)
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _TEXT = r"TEXT: /[^{](.|\n)*/"
-from .names import new_name
 
 
 class Function(msgspec.Struct, frozen=True):

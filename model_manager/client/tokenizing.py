@@ -60,7 +60,7 @@ class Tokenizer:
         config = _read_json(folder / "tokenizer_config.json")
         encoder = _read_encoder(folder / "tokenizer.json")
         special = _special_tokens(config, folder)
-        added = encoder.get_added_tokens_decoder()  # 60 ms where there are many
+        added = encoder.get_added_tokens_decoder()  # slow where there are many
         if _add_missing(encoder, config, special.values(), {token.content for token in added.values()}):
             added = encoder.get_added_tokens_decoder()
         # Byte-level text holds its own spaces: cleaning is for WordPiece and its kin (transformers 5 does the same).
