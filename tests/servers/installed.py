@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _TRIES = 3
@@ -18,14 +19,21 @@ _TRIES = 3
 
 def installed(name: str, version: str, install: Callable[[Path], None]) -> Path:
     """The folder of that server; `install` fills one that is not there yet, while other processes wait."""
-    home = Path(os.environ.get("MILLRACE_SERVERS") or Path.home() / ".cache" / "millrace" / "servers")
-    folder = home / f"{name}-{version}"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / f"{name}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(name) as home:
+        folder = home / f"{name}-{version}"
         if not folder.is_dir():
             _fill(folder, install)
     return folder
+
+
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[Path]:
+    """The folder of all servers, while no other process is here for that name."""
+    home = Path(os.environ.get("MILLRACE_SERVERS") or Path.home() / ".cache" / "millrace" / "servers")
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f"{name}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield home
 
 
 def _fill(folder: Path, install: Callable[[Path], None]) -> None:

@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
-
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@contextlib.contextmanager
-def browser() -> Iterator[Browser]:
-    """One browser for several pages; a machine without one skips the test."""
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"none of {', '.join(_NAMES)} is on PATH")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        try:
-            yield started
-        finally:
-            started.close()
+from playwright.sync_api import Browser, Dialog, Page
 
 
 class Opened:

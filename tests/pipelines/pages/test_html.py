@@ -17,7 +17,8 @@ from millrace.pipelines.pages.shown_rows import shown_row
 from millrace.pipelines.pages.texts import Clipped, clipped
 from millrace.pipelines.view.looks import Filter, Page
 from tests.pipelines.pages.hostile import TEXTS
-from tests.pipelines.pages.opened import address_of, browser, opened
+from tests.pipelines.pages.opened import address_of, opened
+from tests.servers.chromium import browser
 
 TEXT = st.sampled_from(TEXTS) | st.text(st.characters(codec=None), max_size=40)
 VALUE = """nodes => nodes.map(node => [...node.childNodes]

@@ -17,9 +17,10 @@ from millrace.pipelines.cli import dispatch
 from millrace.pipelines.view.command import files_named
 from tests.job_commands import started
 from tests.json_lines import write_rows
-from tests.pipelines.pages.opened import address_of, browser, opened
+from tests.pipelines.pages.opened import address_of, opened
 from tests.pipelines.refusals import Refused
 from tests.pipelines.view.outputs import lines, parquet
+from tests.servers.chromium import browser
 from tests.waiting import eventually
 
 MILLION = 1_000_000

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from millrace.model_manager.client.status import stop_models
 from tests.job_commands import job_command, started
 from tests.runtime_folders import status_of
-from tests.servers.chromium import NoChromium, browser
+from tests.servers.chromium import browser
 from tests.serving.servers import MODEL, Server, fake_server, running
 from tests.serving.window.page_checks import contrasts, unnamed
 from tests.waiting import eventually
@@ -35,11 +35,8 @@ expect.set_options(timeout=WITHIN_MS)
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    try:
-        with browser() as found:
-            yield found
-    except NoChromium as error:
-        pytest.skip(str(error))
+    with browser() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import in_full_swing
 from tests.pipelines.pages.hostile import TEXTS
-from tests.pipelines.pages.opened import Opened, address_of, browser, opened
+from tests.pipelines.pages.opened import Opened, address_of, opened
+from tests.servers.chromium import browser
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[4]
