@@ -82,5 +82,6 @@ def test_samples_match(compiler: GrammarCompiler, form: str, name: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_ten_thousand_samples_match(compiler: GrammarCompiler, form: str, name: str) -> None:
-    assert not_matching(compiler, form, PATTERNS[name], 10_000) == []
+def test_many_samples_match(compiler: GrammarCompiler, form: str, name: str) -> None:
+    """All forms become the same expression, so one has most of the samples."""
+    assert not_matching(compiler, form, PATTERNS[name], 10_000 if form == "regex" else 1_000) == []
