@@ -30,7 +30,7 @@ SPARE_ROWS = BLOCK_ROWS
 """Rows that buffers have to spare, which are read but not used: as many as a product computes at once."""
 SUMS_BYTES = 2 * 4 * PANEL * BLOCK_ROWS
 """A thread's sums of a product, and those of another, for products that come in pairs."""
-_TILE_ROWS = 8
+_VECTOR_ROWS = 8
 """Rows that vector instructions compute at once."""
 _CHUNK_ROWS = 128
 _SHARES = 3
@@ -141,7 +141,7 @@ def _panel(
     right = get(record, Linear.WEIGHT) + panel * size
     gap = get(record, Linear.GATED) * get(record, Linear.PANELS) * size  # bytes from a gate to its product
     ahead = _next_panel(record, panel)
-    at_once = BLOCK_ROWS if _suits_tiles(end - first, literally(fmt), literally(tiled)) else _TILE_ROWS
+    at_once = BLOCK_ROWS if _suits_tiles(end - first, literally(fmt), literally(tiled)) else _VECTOR_ROWS
     parts = (end - first + at_once - 1) // at_once
     for row in range(first, end, at_once):
         left = end - row
@@ -161,7 +161,7 @@ def _suits_tiles(rows: int, fmt: Any, tiled: Any) -> bool:
     bfloat16 always, as its sums differ in the last bits, and a row's must not depend on how many others there are. int8
     is exact either way, and few rows are faster by vector instructions.
     """
-    return bool(tiled and (fmt != Format.INT8 or rows > _TILE_ROWS))
+    return bool(tiled and (fmt != Format.INT8 or rows > _VECTOR_ROWS))
 
 
 @njit(nogil=True)
@@ -206,7 +206,9 @@ def _multiply_tiles(
             multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt), literally(tiled))
     elif few:
         multiply_block(left, stride, right, steps, sums, ahead, pace, 1, 2, literally(fmt), literally(tiled))
-    else:
+    elif pace == 2 * PANEL:
+        multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 2, literally(fmt), literally(tiled))
+    else:  # a third is asked for as a quarter
         multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 4, literally(fmt), literally(tiled))
 
 
@@ -220,11 +222,11 @@ def _multiply_vectors(
     """
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:
-            multiply_tile(left, stride, right, steps, sums, ahead, pace, _TILE_ROWS, _SHARES, literally(fmt))
+            multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt))
         else:
             multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt))
     elif rows > 6:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, _TILE_ROWS, 1, literally(fmt))
+        multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, 1, literally(fmt))
     elif rows > 4:
         multiply_tile(left, stride, right, steps, sums, ahead, pace, 6, 1, literally(fmt))
     elif rows > 2:
