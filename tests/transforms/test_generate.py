@@ -260,6 +260,7 @@ def test_metrics_count_requests_failures_and_tokens() -> None:
     assert counters(p.result) == {
         "requests": 3,
         "failures": 1,
+        "failure:NonFiniteLogits": 1,
         "prompt_tokens": 4,
         "cached_tokens": 0,
         "generated_tokens": 3,
