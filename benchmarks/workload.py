@@ -1,8 +1,9 @@
 """The two workloads on which throughput is measured, and random-weight checkpoints to measure it on.
 
 `skewed`: 96 requests, log-normal prompt lengths (16..400 tokens, median about 80) and output lengths (4..256, median
-about 32, a long tail), as instruction datasets such as P3 have. `uniform`: 32 requests, 128 tokens in, 64 out. Prompts
-are token ids, drawn from a seed; every engine produces exactly `num_output` tokens, greedily, end of sequence ignored.
+about 32, a long tail), as instruction datasets such as P3 have. `uniform`: 32 requests, 128 tokens in, 64 out.
+`one-stream`: one request, 32 tokens in, 256 out, as for a person who waits. Prompts are token ids, drawn from a seed;
+every engine produces exactly `num_output` tokens, greedily, end of sequence ignored.
 
     python -m benchmarks.workload checkpoints DIR    # writes DIR/opt-125m and DIR/qwen-0.5b
     python -m benchmarks.workload show               # prints the workloads' sums
@@ -33,7 +34,8 @@ SMALL_SHAPES = ("qwen3-small", "llama-small")
 TIMES = 4
 LONG = {f"{name}-x{TIMES}": name for name in ("skewed", "uniform")}
 """Workloads that are another one, several times over with other prompts and lengths: the start counts less."""
-BY_NAME_ONLY = (TINY, NANO_VLLM, NANO_VLLM_SMALL, *LONG, *GPU_SHAPES, *SMALL_SHAPES)
+ONE_STREAM = "one-stream"
+BY_NAME_ONLY = (TINY, ONE_STREAM, NANO_VLLM, NANO_VLLM_SMALL, *LONG, *GPU_SHAPES, *SMALL_SHAPES)
 """What `all` does not stand for."""
 LONGEST = 768
 """Positions that no request of `skewed` and `uniform` goes beyond, prompt and output together."""
@@ -45,7 +47,7 @@ VOCAB = {
     TINY: 512,
 } | dict.fromkeys(SMALL_SHAPES, 10240)
 SHAPES = tuple(VOCAB)
-WORKLOADS = ("skewed", "uniform", *LONG, NANO_VLLM, NANO_VLLM_SMALL, TINY)
+WORKLOADS = ("skewed", "uniform", ONE_STREAM, *LONG, NANO_VLLM, NANO_VLLM_SMALL, TINY)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     lengths = {
         "skewed": _skewed_lengths,
         "uniform": lambda _: [(128, 64)] * 32,
+        ONE_STREAM: lambda _: [(32, 256)],
         TINY: lambda _: [(5, 3), (9, 1), (4, 6)],
     }[name](rnd)
     return [Item([rnd.randint(10, vocab_size - 10) for _ in range(p)], o) for p, o in lengths]
