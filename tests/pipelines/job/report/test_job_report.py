@@ -88,6 +88,20 @@ def test_a_report_says_what_the_summary_and_the_output_say(
         assert found.is_clean(address_of(path))
 
 
+@pytest.mark.parametrize("name", ["prompts.jsonl", "notes.txt", "out/c-00000-of-00001.jsonl", "out/../out/c.tmp/x"])
+def test_a_report_replaces_no_other_file(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "out").mkdir()
+    before = Path(prompts).read_bytes()
+    flags = ["--input", prompts, "--output", f"{tmp_path}/out/c", "--report", f"{tmp_path}/{name}", *FAKE]
+    assert dispatch(["run", *flags]) == 2
+    assert f"--report {tmp_path}/{name}: " in capsys.readouterr().err
+    assert (Path(prompts).read_bytes(), (tmp_path / "notes.txt").read_text()) == (before, "mine")
+    assert not list((tmp_path / "out").glob("c*"))
+
+
 def test_no_report_is_written_where_none_is_wanted(prompts: str, tmp_path: Path) -> None:
     places = ["run", "--input", prompts, "--quiet", *FAKE]
     assert dispatch([*places, "--output", f"{tmp_path}/out/c", "--no-report"]) == 0
