@@ -16,7 +16,7 @@ from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 
-from ..words import duration
+from ..words import duration, plain
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("decode", "█", "blue"))
@@ -189,11 +189,6 @@ def _table(heads: Iterable[str | Text]) -> Table:
     for head in heads:
         table.add_column(head, no_wrap=True, overflow="ellipsis")
     return table
-
-
-def plain(text: str) -> str:
-    """Without what would steer a terminal: names and reasons may hold anything."""
-    return "".join(each if each.isprintable() else "�" for each in text)
 
 
 def _short(address: str) -> str:
