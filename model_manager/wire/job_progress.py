@@ -93,7 +93,11 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     done: int = 0
     """Rows answered."""
     failed: int = 0
-    """Dead letters."""
+    """Dead letters; of workers that are other processes, failed requests alone."""
+    counted_here: bool = True
+    """False if workers are other processes: counts are the manager's, which does not know all dead letters."""
+    at: float = 0.0
+    """When this was written, by the wall clock."""
     prompt_tokens: int = 0
     """Tokens of prompts."""
     generated_tokens: int = 0

@@ -71,6 +71,20 @@ def test_a_job_without_a_total_or_a_row_says_what_is_known() -> None:
     assert "≈ 20" in shown(look(msgspec.structs.replace(JOB, exact=False)))
 
 
+def test_failures_that_the_manager_does_not_know_are_not_told_as_none() -> None:
+    ended = msgspec.structs.replace(STATUS.jobs[0], job="ended", failed=0)
+    figures = msgspec.structs.replace(look(), other_jobs=[ended])
+    assert "ended" in shown(figures)
+    assert "failed" not in shown(figures).split("jobs")[1]
+    elsewhere = msgspec.structs.replace(JOB, counted_here=False, failed=0, dead_letters=[], rows=[])
+    assert "not known here, the workers are other processes: out/c" in shown(look(elsewhere))
+
+
+def test_a_job_that_says_nothing_any_more_is_told() -> None:
+    assert "no news for 30 s" in shown(look(msgspec.structs.replace(JOB, at=70.0)))
+    assert "no news" not in shown(look(msgspec.structs.replace(JOB, at=98.0)))
+
+
 def test_nothing_steers_the_terminal() -> None:
     letter = msgspec.structs.replace(LETTER, reason="\x1b[2J\x07[bold]x[/bold]", error="\x1b]0;x", source="a\nb")
     text = shown(look(msgspec.structs.replace(JOB, dead_letters=[letter], output="out/\x1b[31m")))
