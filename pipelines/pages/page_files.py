@@ -7,6 +7,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 
 from apache_beam.io.filesystems import BeamIOError
 
@@ -48,8 +49,8 @@ def _is_there(flag: str, path: str) -> bool:
     try:
         if not is_local(path):
             return exists(path)
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
+        mode = Path(path).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):  # writing tells the second
         return False
     except (OSError, ValueError, BeamIOError) as error:
         raise ConfigError(f"{flag} {path}: cannot be written: {error}") from None

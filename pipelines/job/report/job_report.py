@@ -111,7 +111,7 @@ class JobReport:
         files = files_of(self._options)
         if self._is_made or not self._options.report or files is None:
             return
-        with contextlib.suppress(Exception):
+        with _warned(self._options.report):
             outcome = replace(
                 Outcome(
                     completions=0,
@@ -130,16 +130,13 @@ class JobReport:
     def _write(self, outcome: Outcome, state: str, notes: list[str]) -> bool:
         """Whether it is written. Ctrl-C ends the report alone: the job is over."""
         path = self._options.report
-        try:
+        with _warned(path):
             if self.recorder is not None:
                 self.recorder.read()
             report = self._made(outcome, state, notes)
             write_page(path, page("report.html", report=report, title=report.title, policy=policy()))
-        except (Exception, KeyboardInterrupt) as error:
-            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
-            _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
-            return False
-        return True
+            return True
+        return False
 
     def _made(self, outcome: Outcome, state: str, notes: list[str]) -> Report:
         options = self._options
@@ -175,7 +172,7 @@ class JobReport:
 
     def _notes(self, outcome: Outcome, digest: Digest, state: str) -> list[str]:
         found = []
-        if outcome.earlier_files or self._options.if_exists == "resume":
+        if outcome.earlier_files:
             earlier = counted(len(outcome.earlier_files), "file")
             found.append(f"Resumed: {earlier} of earlier runs are part of the output, and not counted here.")
         if state != "done":
@@ -213,6 +210,16 @@ class JobReport:
             else ""
         )
         return f"{shared}As the manager told when it was last asked."
+
+
+@contextlib.contextmanager
+def _warned(path: str) -> Iterator[None]:
+    """What the block raises, Ctrl-C too, is one warning."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
+        _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
 
 
 def _how_it_broke(error: BaseException, temporary: str) -> tuple[str, list[str]]:
