@@ -41,7 +41,7 @@ def is_same(one: str, other: str) -> bool:
     if not (is_local(one) and is_local(other)):
         return one == other
     with contextlib.suppress(OSError):
-        return os.path.samefile(one, other)
+        return Path(one).samefile(other)
     return os.path.realpath(one) == os.path.realpath(other)
 
 

@@ -67,7 +67,7 @@ def _resolved(path: str) -> str:
     if not is_local(path):
         return path
     folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
+    return f"{os.path.realpath(folder)}/{name}"
 
 
 @contextlib.contextmanager

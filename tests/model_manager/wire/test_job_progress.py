@@ -125,5 +125,9 @@ def test_spans_follow_one_another(timings: Timings, tokens: int, seconds: tuple[
 
 def test_a_pipe_in_its_place_makes_nobody_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"job-{os.getpid()}.json")
-    program = f"from pathlib import Path\nfrom {running_jobs.__module__} import *\nassert not running_jobs(Path({str(tmp_path)!r}))"
+    program = (
+        "from pathlib import Path\n"
+        f"from {running_jobs.__module__} import running_jobs\n"
+        f"assert not running_jobs(Path({str(tmp_path)!r}))"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
