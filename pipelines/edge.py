@@ -29,6 +29,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
 
+from .words import plain
+
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
 
 
@@ -205,7 +207,7 @@ def _last_of_trace(error: Exception) -> tuple[str, str]:
 
 def _tell(sentence: str, status: int) -> int:
     with contextlib.suppress(OSError):  # the status says it too
-        print(f"millrace: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+        print(f"millrace: {plain(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
     return status
 
 

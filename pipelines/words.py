@@ -9,11 +9,18 @@ from millrace.model_manager.wire.errors import counted
 _MEASURABLE = 1.0
 """Seconds of a job whose speed is told."""
 _MOST_REASONS = 4
+_JOINERS = "\u200c\u200d"
+"""What stands between letters of Persian, and makes one picture of several."""
 
 
 def number(value: float) -> str:
     """With separators of thousands."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def plain(text: str) -> str:
+    """Without what would steer a terminal: names, reasons and answers may hold anything."""
+    return "".join(each if each.isprintable() or each in _JOINERS else "�" for each in text)
 
 
 def percent(share: float) -> str:

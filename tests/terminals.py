@@ -46,12 +46,14 @@ class OnTerminal:
 
 
 @contextlib.contextmanager
-def on_terminal(command: Sequence[str], *, columns: int = 100, whole: bool = False) -> Iterator[OnTerminal]:
+def on_terminal(
+    command: Sequence[str], *, columns: int = 100, whole: bool = False, term: str = "xterm"
+) -> Iterator[OnTerminal]:
     """Start it; killed at the end, if it is still there. `whole`: the terminal is stdin and stdout too, and its own."""
     controller, terminal = pty.openpty()
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
     sizes = ("COLUMNS", "LINES")  # which would be believed before the terminal
-    environment = {name: value for name, value in os.environ.items() if name not in sizes} | {"TERM": "xterm"}
+    environment = {name: value for name, value in os.environ.items() if name not in sizes} | {"TERM": term}
     other = terminal if whole else subprocess.DEVNULL
     command = ["setsid", "--ctty", *command] if whole else command
     try:

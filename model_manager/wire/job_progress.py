@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,7 +93,11 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     done: int = 0
     """Rows answered."""
     failed: int = 0
-    """Dead letters."""
+    """Dead letters; of workers that are other processes, failed requests alone."""
+    counted_here: bool = True
+    """False if workers are other processes: counts are the manager's, which does not know all dead letters."""
+    at: float = 0.0
+    """When this was written, by the wall clock."""
     prompt_tokens: int = 0
     """Tokens of prompts."""
     generated_tokens: int = 0
@@ -145,7 +150,7 @@ def sweep_jobs(folder: Path) -> None:
 def _swept(folder: Path) -> Iterator[JobProgress]:
     for path in sorted(folder.glob(_PATTERN)):
         try:
-            job = msgspec.json.decode(path.read_bytes(), type=JobProgress)
+            job = msgspec.json.decode(_read(path), type=JobProgress)
         except (OSError, msgspec.MsgspecError):  # it ended meanwhile, or another version of millrace wrote it
             continue
         if job.born and job.born == born(job.pid):
@@ -157,11 +162,20 @@ def _swept(folder: Path) -> Iterator[JobProgress]:
             path.unlink(missing_ok=True)
 
 
+def _read(path: Path) -> bytes:
+    """A regular file's bytes; raises OSError for anything else, such as a pipe, which nobody may ever write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path}: is no regular file")
+        return file.read()
+
+
 def born(pid: int) -> int:
     """When a process started, in clock ticks since boot; 0 if there is none, or it is a zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return 0
-    fields = stat.rpartition(")")[2].split()  # the command's name, in brackets, may hold anything
+    fields = line.rpartition(")")[2].split()  # the command's name, in brackets, may hold anything
     return 0 if fields[0] in "ZX" else int(fields[19])

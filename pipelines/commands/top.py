@@ -14,7 +14,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from rich.console import Console
@@ -64,11 +64,13 @@ def _show(flags: argparse.Namespace, settings: TopConfig) -> None:
         elif flags.json:
             print(msgspec.json.encode(_look(History())).decode())
         elif flags.once or not sys.stdout.isatty():
-            history = History()
-            console = Console(highlight=False)
-            console.print(frame(_look(history), history.points, console.width))
+            _print_frame(History(), Console(highlight=False))
         else:
             _watch(settings.interval)
+
+
+def _print_frame(history: History, console: Console) -> None:
+    console.print(frame(_look(history), history.points, console.width))
 
 
 def _look(history: History) -> Figures:
@@ -86,12 +88,22 @@ def _watch(interval: float) -> None:
     """A frame each interval, on the terminal's other screen: what was on the first comes back at the end."""
     history, console = History(), Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), _typed_keys() as terminal, _screen(console) as live:
+    with contextlib.suppress(KeyboardInterrupt), _typed_keys() as terminal, _shown(history, console) as show:
         while True:
             began = time.monotonic()
-            live.update(frame(_look(history), history.points, console.width, console.height), refresh=True)
+            show()
             if _quits(terminal, began + interval):
                 return
+
+
+@contextlib.contextmanager
+def _shown(history: History, console: Console) -> Iterator[Callable[[], None]]:
+    """What shows a frame in the place of the last; below it on a terminal that has no other screen (TERM=dumb)."""
+    if console.is_dumb_terminal:
+        yield lambda: _print_frame(history, console)
+        return
+    with _screen(console) as live:
+        yield lambda: live.update(frame(_look(history), history.points, console.width, console.height), refresh=True)
 
 
 def _screen(console: Console) -> Live:

@@ -16,13 +16,15 @@ from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 
-from ..words import duration
+from ..words import duration, plain
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("decode", "█", "blue"))
 _STATES = {"ready": "green", "loading": "yellow", "restarting": "yellow", "failed": "red"}
 _WIDE = 90
 """Columns from which on all is shown."""
+STALE_SECONDS = 5.0
+"""Age of what a job says from which on it is told: a job writes once a second."""
 _FIXED = 14
 """Lines of a frame beside rows and dead letters, about."""
 
@@ -39,9 +41,10 @@ def _parts(figures: Figures, points: Sequence[Point], width: int, room: int) -> 
     yield _head(figures)
     yield _now(figures, points, width)
     yield from _titled("models", [_models(figures.status.models, width)] if figures.status else [])
-    yield from _titled("jobs", [*_jobs(figures.jobs, width), *_others(figures.other_jobs)])
+    yield from _titled("jobs", [*_jobs(figures, width), *_others(figures.other_jobs)])
     yield from _titled("latest rows", [_rows(figures.rows[-room:], width)] if figures.rows else [])
-    yield from _titled("dead letters", [*map(_letter, reversed(figures.dead_letters[-room:]))])
+    letters: list[RenderableType] = [*map(_letter, reversed(figures.dead_letters[-room:]))]
+    yield from _titled("dead letters", [*letters, *_unlisted(figures.jobs)])
 
 
 def _titled(title: str, parts: Sequence[RenderableType]) -> Iterator[RenderableType]:
@@ -118,24 +121,33 @@ def _pids(model: ModelStatus) -> str:
     return ", ".join(map(str, model.pids)) or "-"
 
 
-def _jobs(jobs: Iterable[JobProgress], width: int) -> Iterator[RenderableType]:
-    for job in jobs:
+def _unlisted(jobs: Sequence[JobProgress]) -> list[Text]:
+    """Where dead letters are not known."""
+    outputs = ", ".join(_short(job.output) for job in jobs if not job.counted_here)
+    told = f"not known here, the workers are other processes: {plain(outputs)}"
+    return [Text(told, style="bright_black", no_wrap=True, overflow="ellipsis")] if outputs else []
+
+
+def _jobs(figures: Figures, width: int) -> Iterator[RenderableType]:
+    for job in figures.jobs:
         yield Text.assemble(
             (plain(job.command), "bold"),
             plain(f" to {_short(job.output)}, {job.model}, pid {job.pid}"),
             no_wrap=True,
             overflow="ellipsis",
         )
-        yield _progress(job, width)
+        yield _progress(job, width, figures.at)
 
 
-def _progress(job: JobProgress, width: int) -> Text:
+def _progress(job: JobProgress, width: int, now: float) -> Text:
     ended = job.done + job.failed
     of = f" of {'' if job.exact else '≈ '}{job.total:,}" if job.total else ""
     speeds = [f"{job.rows_per_s:,.1f} rows/s", *([f"{job.tokens_per_s:,.0f} tokens/s"] if job.generated_tokens else [])]
     left = [] if job.seconds_left is None else [f"{duration(job.seconds_left)} left"]
     rest = "   ".join([f"{ended:,}{of}", *(speeds if ended else ["starting"]), *left])
-    failed = f"   {job.failed:,} failed" if job.failed else ""
+    silent = [f"no news for {now - job.at:,.0f} s"] if job.at and now - job.at > STALE_SECONDS else []
+    failures = [f"{job.failed:,} {'failed' if job.counted_here else 'requests failed'}"] if job.failed else []
+    failed = "".join(f"   {each}" for each in [*silent, *failures])
     line = Text("  ", no_wrap=True, overflow="ellipsis")
     if job.total:
         room = min(width - len(rest) - len(failed) - 6, 40)
@@ -145,7 +157,8 @@ def _progress(job: JobProgress, width: int) -> Text:
 
 def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
     for job in jobs[-3:]:
-        counts = f"{job.finished:,} done, {job.failed:,} failed, {job.generated_tokens:,} generated"
+        failed = [f"{job.failed:,} requests failed"] if job.failed else []  # the manager knows no other dead letters
+        counts = ", ".join([f"{job.finished:,} done", *failed, f"{job.generated_tokens:,} generated"])
         yield Text(
             plain(f"  {counts}: {job.job or '(unnamed)'}"), style="bright_black", no_wrap=True, overflow="ellipsis"
         )
@@ -189,11 +202,6 @@ def _table(heads: Iterable[str | Text]) -> Table:
     for head in heads:
         table.add_column(head, no_wrap=True, overflow="ellipsis")
     return table
-
-
-def plain(text: str) -> str:
-    """Without what would steer a terminal: names and reasons may hold anything."""
-    return "".join(each if each.isprintable() else "�" for each in text)
 
 
 def _short(address: str) -> str:

@@ -110,22 +110,22 @@ class _Publisher:
             _log.info("progress is not published: %s", error)
 
     def _progress(self, now: float) -> JobProgress:
-        counts = self._counts()
+        tally = self._tally.copy()
+        managers = None if tally else job_status(self._read(), self._described.job)
+        counts = _managers(managers) if managers else counts_of(tally)
         self._speed.add(Sample(now, counts.done + counts.failed, counts.generated_tokens))
         rows_per_s, tokens_per_s = self._speed.per_second()
         return msgspec.structs.replace(
             self._described,
             **counts._asdict(),
+            counted_here=managers is None,
+            at=time.time(),
             rows_per_s=rows_per_s,
             tokens_per_s=tokens_per_s,
             seconds_left=self._speed.seconds_left(rows_per_s),
             dead_letters=self._rows.failed(),
             rows=self._rows.answered(),
         )
-
-    def _counts(self) -> Counts:
-        tally = self._tally.copy()
-        return counts_of(tally) if tally else _managers(job_status(self._read(), self._described.job))
 
 
 def counts_of(tally: Mapping[str, int]) -> Counts:
@@ -140,7 +140,5 @@ def counts_of(tally: Mapping[str, int]) -> Counts:
     )
 
 
-def _managers(job: JobStatus | None) -> Counts:
-    if job is None:
-        return Counts()
+def _managers(job: JobStatus) -> Counts:
     return Counts(0, job.finished, job.failed, job.prompt_tokens, job.generated_tokens)

@@ -25,7 +25,7 @@ from millrace.transforms.writing.typed_rows import fields_of
 from ..edge import print_at_the_end
 from ..pages.row_files import first_rows
 from ..places.endpoints import are_same_files, files_at
-from ..words import RAN, STARTUP, answered, reasons, span, speeds, tokens_of
+from ..words import RAN, STARTUP, answered, plain, reasons, span, speeds, tokens_of
 
 _EXAMPLES = 3
 _WIDTH = 100
@@ -154,10 +154,10 @@ def print_summary(outcome: Outcome, *, quiet: bool = False, stderr: IO[str] | No
     `stderr` is the launcher's own while a job keeps libraries from writing there.
     """
     if not quiet:
-        print_at_the_end("\n".join(summary_lines(outcome)))
+        print_at_the_end("\n".join(map(plain, summary_lines(outcome))))
     elif outcome.status:
         message = f"every row failed; dead letters: {_dead_letters(outcome)}"
-        print(f"millrace: {' '.join(message.split())}", file=stderr or sys.stderr, flush=True)
+        print(f"millrace: {plain(' '.join(message.split()))}", file=stderr or sys.stderr, flush=True)
 
 
 def model_lines(model: ModelConfig) -> list[str]:
@@ -253,7 +253,8 @@ def _dead_letters(outcome: Outcome) -> str:
 def _why(dead_letter: dict[str, Any]) -> str:
     """The error's class and sentence, also of a row in OpenAI's batch format."""
     error = dead_letter["error"]
-    return f"{error['code']}: {error['message']}" if isinstance(error, dict) else f"{error}: {dead_letter['reason']}"
+    said = f"{error['code']}: {error['message']}" if isinstance(error, dict) else f"{error}: {dead_letter['reason']}"
+    return " ".join(said.split())
 
 
 def _examples(files: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .texts import harmless
+from .texts import as_text, harmless
 
 COLUMNS = (
     *("id", "finish_reason", "usage", "timings", "confidences", "probabilities", "labels", "prompt_hash"),
@@ -22,6 +22,12 @@ Light = msgspec.defstruct(
 )  # everything else in a line is skipped
 _KIND = 60
 """Characters of a kind of ending: classes of errors and finish reasons are shorter."""
+_ROUNDING = 1e-3
+"""How far sums of floats may lead beyond the largest probability."""
+_MOST_SECONDS = 1e9
+"""Seconds of a request, at most: what is longer is no time."""
+NO_REASON = "answered"
+"""How an answered row ended that has no finish reason, as rows of score, embed, extract and classify."""
 UNREADABLE = "unreadable"
 """What a row that is no row counts as."""
 
@@ -51,7 +57,7 @@ class Facts(NamedTuple):
 def facts_of(row: Mapping[str, Any]) -> Facts:
     """Of a row in any of the shapes of output_rows.py and openai_rows.py; odd values count as missing."""
     if _is_extracted(row):
-        return Facts(False, "stop", *_spent(row.get("usage"), row.get("timings")), _lowest(row["confidences"]))
+        return Facts(False, NO_REASON, *_spent(row.get("usage"), row.get("timings")), _lowest(row["confidences"]))
     error = row.get("error")
     if isinstance(error, str):
         return Facts(True, error)
@@ -60,10 +66,17 @@ def facts_of(row: Mapping[str, Any]) -> Facts:
     if isinstance(row.get("response"), Mapping):
         return _of_openai(row["response"])
     ended = row.get("finish_reason")
-    ended = ended if isinstance(ended, str) else "stop" if row.get("usage") is not None else UNREADABLE
+    ended = UNREADABLE if ended is None and row.get("usage") is None else _reason(ended)
     confidence = _likeliest(row) if row.get("probabilities") is not None else None
     failed = ended in ("error", UNREADABLE)
     return Facts(failed, ended, *_spent(row.get("usage"), row.get("timings")), confidence)
+
+
+def _reason(given: Any) -> str:
+    """A finish reason as it stands, whatever it is."""
+    if given is None:
+        return NO_REASON
+    return given if isinstance(given, str) else as_text(given)
 
 
 def _is_extracted(row: Mapping[str, Any]) -> bool:
@@ -80,7 +93,7 @@ def _of_openai(response: Mapping[str, Any]) -> Facts:
     usage = usage if isinstance(usage, Mapping) else {}
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return Facts(False, ended if isinstance(ended, str) else "stop", *_spent({"cached_tokens": cached, **usage}, None))
+    return Facts(False, _reason(ended), *_spent({"cached_tokens": cached, **usage}, None))
 
 
 def _spent(usage: Any, timings: Any) -> tuple[int | None, int | None, int | None, float | None, float | None]:
@@ -90,15 +103,21 @@ def _spent(usage: Any, timings: Any) -> tuple[int | None, int | None, int | None
         _whole(usage.get("prompt_tokens")),
         _whole(usage.get("cached_tokens")),
         _whole(usage.get("completion_tokens")),
-        _finite(timings.get("latency")),
-        _finite(timings.get("first_token")),
+        _seconds(timings.get("latency")),
+        _seconds(timings.get("first_token")),
     )
 
 
 def probability(logprob: Any) -> float | None:
     """Of a mean log-probability; None for what is none."""
-    found = _finite(logprob)
-    return None if found is None else math.exp(min(found, 0.0))
+    found = finite(logprob)
+    return None if found is None or found > _ROUNDING else math.exp(min(found, 0.0))
+
+
+def share(value: Any) -> float | None:
+    """A probability from 0 to 1; None for what is none."""
+    found = finite(value)
+    return min(found, 1.0) if found is not None and 0 <= found <= 1 + _ROUNDING else None
 
 
 def _lowest(confidences: Mapping[str, Any]) -> float | None:
@@ -112,9 +131,9 @@ def _likeliest(row: Mapping[str, Any]) -> float | None:
     if not isinstance(probabilities, Mapping):
         return None
     labels = row.get("labels")
-    given = [probabilities.get(label) for label in labels] if isinstance(labels, list) else []
-    found = [each for value in given if (each := _finite(value)) is not None]
-    everything = [each for value in probabilities.values() if (each := _finite(value)) is not None]
+    given = [probabilities.get(each) for each in labels if isinstance(each, str)] if isinstance(labels, list) else []
+    found = [each for value in given if (each := share(value)) is not None]
+    everything = [each for value in probabilities.values() if (each := share(value)) is not None]
     return min(found) if found else max(everything, default=None)
 
 
@@ -122,5 +141,17 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def _seconds(value: Any) -> float | None:
+    found = finite(value)
+    return found if found is not None and 0 <= found < _MOST_SECONDS else None
+
+
+def finite(value: Any) -> float | None:
+    """A number that a float can hold; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    return found if math.isfinite(found) else None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from millrace.transforms.writing.typed_rows import own_columns
 
-from .facts import UNREADABLE, Facts, facts_of, probability
+from .facts import UNREADABLE, Facts, facts_of, finite, probability, share
 from .texts import MOST_OF_DOCUMENT, NOTHING, Clipped, as_text, clipped, harmless
 
 COLOURS = 8
@@ -135,7 +135,8 @@ def _score(score: Any) -> str:
 
 
 def _three_digits(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, int | float) else as_text(value)
+    found = finite(value)
+    return as_text(value) if found is None else f"{found:.3f}"
 
 
 # ── fields ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,23 +160,22 @@ def _labels(row: Mapping[str, Any]) -> list[Field]:
     if not isinstance(probabilities, Mapping):
         return []
     labels = row.get("labels")
-    own = labels if isinstance(labels, list) else []
+    own = [each for each in labels if isinstance(each, str)] if isinstance(labels, list) else []
     names = [*own, *(name for name in probabilities if name not in own)][:_MOST_FIELDS]
     found = []
     for name in names:
-        value = probabilities.get(name)
-        share = float(value) if isinstance(value, int | float) else None
+        sure = share(probabilities.get(name))
         is_own = name in own
-        mark = Clipped("✓" if is_own else "")
-        found.append(Field(clipped(name, _VALUE).text, mark, share, level(share) if is_own else "", None))
+        mark = Clipped("✓" if is_own else "–")
+        found.append(Field(clipped(name, _VALUE).text, mark, sure, level(sure) if is_own else "", None))
     return found
 
 
-def level(share: float | None) -> str:
+def level(sure: float | None) -> str:
     """Of a probability, in three steps."""
-    if share is None:
+    if sure is None:
         return ""
-    return "sure" if share >= _SURE else "likely" if share >= _LIKELY else "unsure"
+    return "sure" if sure >= _SURE else "likely" if sure >= _LIKELY else "unsure"
 
 
 def _leaves(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -14,13 +14,14 @@ from apache_beam.io.filesystems import BeamIOError
 
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, counted
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.files.file_systems import create, match
+from millrace.transforms.files.file_systems import match
 from millrace.transforms.files.formats import NamedFormat
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 
 from ..edge import at_the_edge, end_signal
 from ..flags.parser import FlagParser
 from ..pages.html import page, policy
+from ..pages.page_files import check_page, write_page
 from ..pages.prompts import Input
 from .looks import Look, Page
 from .server import served
@@ -39,6 +40,9 @@ def _view(arguments: Sequence[str]) -> int:
     if flags.rows < 1:
         raise ConfigError(f"--rows {flags.rows}: takes 1 or more")
     paths = files_named(flags.places)
+    if flags.output:
+        read = [*paths, *(each for given in flags.input or () for each in given)]
+        check_page("--output", flags.output, read, replaces=flags.overwrite)
     look = Look(" ".join(flags.places), paths, _input(flags))
     if flags.output:
         _write(look, flags.output, flags.rows)
@@ -63,6 +67,7 @@ def _parser() -> FlagParser:
     )
     parser.add_argument("--output", metavar="FILE", help="Write one HTML file of the first rows, and serve nothing.")
     parser.add_argument("--rows", type=int, default=_ROWS, metavar="N", help=f"Rows of that file. Default: {_ROWS}.")
+    parser.add_argument("--overwrite", action="store_true", help="Let that file replace one that is no such page.")
     parser.add_argument("--no-browser", action="store_true", help="Print the address, and open no browser.")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="Port on 127.0.0.1. Default: a free one.")
     group = parser.add_argument_group("input, whose rows are shown beside their results; flags as for the job")
@@ -128,8 +133,7 @@ def _html(page_of: Page, *, form: bool) -> str:
 def _write(look: Look, path: str, rows: int) -> None:
     shown = look.first(rows)
     try:
-        with create(path) as stream:
-            stream.write(_html(shown, form=False).encode("utf-8", "replace"))
+        write_page(path, _html(shown, form=False))
     except (OSError, ValueError, MillraceError) as error:
         raise ConfigError(f"--output {path}: cannot be written: {error}") from None
     print(f"{shown.said}: {path}")

@@ -8,10 +8,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from millrace.model_manager.wire.errors import counted
+from millrace.model_manager.wire.errors import ConfigError, counted
+from millrace.transforms.files.object_stores import is_local
 
 from ..pages.facts import Facts
 from ..pages.prompts import Input, find_prompts, key_of
@@ -28,6 +30,18 @@ _MOST_FOUND = 2_000_000
 _FILTERS_KEPT = 4
 _LOOKED_AT = 5_000
 """Rows by which it is known at the start how rows end."""
+
+
+def sizes_of(paths: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Size and time of each file of a disk; None for one that is gone, and in object stores, which look themselves."""
+    found: list[tuple[int, int] | None] = []
+    for path in paths:
+        try:
+            seen = Path(path).stat() if is_local(path) else None
+        except OSError:
+            seen = None
+        found.append((seen.st_size, seen.st_mtime_ns) if seen else None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,7 @@ class Look:
         self._title = harmless(title)
         self._paths = paths
         self._table = Table(paths)
+        self._as_read = sizes_of(paths)
         self._source = source
         self._found: OrderedDict[Filter, array[int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -115,6 +130,7 @@ class Look:
     def page(self, query: str) -> Page:
         """The page that an address asks for; one beyond the last is the last."""
         with self._lock:
+            self._check_unchanged()
             chosen, wanted = Filter.parse(query)
             found = None if chosen.takes_all else self._matching(chosen)
             total = self.count() if found is None else len(found)
@@ -129,6 +145,12 @@ class Look:
                 pages=_pages(chosen, page, last),
                 page_said=_place(start, len(rows), total, self.count()),
             )
+
+    def _check_unchanged(self) -> None:
+        """Raises ConfigError for a file that changed: its rows would stand at other places than they did."""
+        for path, before, now in zip(self._paths, self._as_read, sizes_of(self._paths), strict=True):
+            if before != now:
+                raise ConfigError(f"{path} has changed since millrace view began: start it again")
 
     def first(self, rows: int) -> Page:
         """One page of the first rows."""

@@ -8,7 +8,9 @@ read but what the look shows.
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
 from ..pages.html import policy
 
+_log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _TIMEOUT = 30.0
 """Seconds that a connection may be silent."""
@@ -54,8 +57,10 @@ class _Server(ThreadingHTTPServer):
     answer: Answer
     path: str
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that hangs up is no news."""
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        """A browser that hangs up is no news; anything else is logged."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            _log.exception("a request ended by an error")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -76,6 +81,11 @@ class _Handler(BaseHTTPRequestHandler):
             page = self.server.answer(asked.query)
         except (MillraceError, OSError, ValueError) as error:
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, f"the rows cannot be read: {error}\n")
+            return
+        except Exception as error:
+            _log.exception("a page cannot be made")
+            said = f"the page cannot be made: {type(error).__name__}; what millrace view printed says where\n"
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, said)
             return
         self._send(HTTPStatus.OK, page, "text/html")
 

@@ -32,6 +32,7 @@ def failing(error: BaseException) -> int:
         (RuntimeError("Traceback …\nbuiltins.KeyError: 'x' [while running 'a']"), 1, "the job failed: KeyError: 'x'"),
         (Interrupted("interrupted; rows are kept"), 130, "interrupted; rows are kept"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (InvalidRequest("the row \x1b[2Jx"), 1, "the job failed: the row \ufffd[2Jx"),
     ],
 )
 def test_an_error_is_one_sentence_and_a_status(

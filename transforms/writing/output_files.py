@@ -123,6 +123,16 @@ class OutputFiles:
         """The path of a finished shard."""
         return "-".join([self._stem(kind), *filter(None, labels), f"{index:05d}-of-{count:05d}.{extension}"])
 
+    def may_name(self, path: str) -> bool:
+        """Whether a file of this name could be one of the output's: a shard, a temporary file, or its settings."""
+        folder, name = path.rpartition("/")[0], path.rpartition("/")[2]
+        if folder == self.prefix.rpartition("/")[0] and any(
+            name.startswith(own := self._stem(kind).rpartition("/")[2]) and _SHARD.fullmatch(name.removeprefix(own))
+            for kind in get_args(Kind)
+        ):
+            return True
+        return path in (self.temporary, self.settings, self.claim) or path.startswith(f"{self.temporary}/")
+
     def check(self, if_exists: IfExists, *, endless: bool = False) -> None:
         """Raises ConfigError where output is there that `if_exists` does not allow for. `endless`: of a stream."""
         if if_exists not in get_args(IfExists):

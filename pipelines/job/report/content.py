@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from millrace.model_manager.wire.errors import counted
+
 from ...pages.facts import facts_of
 from ...pages.plots import bar_plot, line_plot
 from ...pages.prompts import Input, find_prompts, key_of
@@ -23,6 +25,7 @@ from ...pages.texts import Clipped, clipped
 from ...words import duration
 from .record import Recorder
 
+_UNSEEN = "none whenever it was looked at, twice a second"
 _CLASSES = 12
 _EXAMPLES = 3
 _LETTERS = 5
@@ -133,12 +136,16 @@ def lengths(digest: Digest) -> Plots:
 
 def latencies(digest: Digest) -> Plots:
     """How long requests took."""
-    counted = [
+    numbered = [
         ("From a request's submission to its result", digest.latency),
         ("From a request's arrival to its first token", digest.first_token),
     ]
-    plots = [_bars(name, numbers, "ms") for name, numbers in counted if numbers.count]
-    return Plots("Latencies", plots, "" if plots else "the rows that can be read carry no times")
+    plots = [_bars(name, numbers, "ms") for name, numbers in numbered if numbers.count]
+    if not plots:
+        return Plots("Latencies", plots, "the rows that can be read carry no times")
+    without = digest.rows - digest.latency.count
+    why = f"{counted(without, 'row')} of {digest.rows:,} carry no times, as rows in OpenAI's form and failed ones do"
+    return Plots("Latencies", plots, why if without else "")
 
 
 def _bars(name: str, numbers: Histogram, unit: str) -> Plot:
@@ -171,14 +178,14 @@ def engine_facts(recorder: Recorder) -> list[tuple[str, str]]:
         ("steps", f"{counts['steps']:,}"),
     ]
     if blocks[1]:
-        found.append(("most KV cache in use", f"{_share(*blocks)} blocks"))
+        found.append(("most KV cache seen in use", _share(*blocks, unit=" blocks") if blocks[0] else _UNSEEN))
     if memory := max((engine.most_memory for engine in engines), default=0.0):
         found.append(("most memory of its processes", f"{memory:,.0f} MB"))
     return found
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}" + (f" ({100 * part / whole:.0f} %)" if whole else "")
+def _share(part: int, whole: int, unit: str = "") -> str:
+    return f"{part:,} of {whole:,}{unit}" + (f" ({100 * part / whole:.0f} %)" if whole else "")
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,17 +17,18 @@ from datetime import UTC, datetime
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.transforms.addresses import Files
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.files.file_systems import create, rename
 from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.runners import runs_here
+from millrace.transforms.writing.output_files import OutputFiles
 
 from ...edge import unwrapped
 from ...flags.options import JobOptions
 from ...pages.html import page, policy
+from ...pages.page_files import check_page, write_page
 from ...pages.prompts import Input
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless
-from ...places.endpoints import files_of, input_format_of
+from ...places.endpoints import files_at, files_of, input_format_of
 from ...words import RAN, STARTUP, reasons, span, speeds
 from ..summary import Outcome
 from .content import Failure, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
@@ -42,10 +43,31 @@ _log = logging.getLogger(__name__)
 
 
 def check_report(options: JobOptions) -> None:
-    """Raises ConfigError for a report that cannot be, and for prices that are none."""
+    """Raises ConfigError for a report that cannot be or would replace other files, and for prices that are none."""
     if options.report and options.is_stream:
         raise ConfigError(f"--report {options.report}: takes a job that ends, and {options.source} is a stream")
     prices_of(options)
+    if options.report:
+        _check_apart(options)
+        rows = [str(each) for each in options.input if isinstance(each, Files)]
+        check_page("--report", options.report, rows, replaces=options.if_exists == "overwrite")
+
+
+def _check_apart(options: JobOptions) -> None:
+    """Raises ConfigError for a report whose path the job's own files may have."""
+    for address in (options.output, options.letters):
+        if isinstance(address, Files) and OutputFiles(_resolved(files_at(address).prefix)).may_name(
+            _resolved(options.report)
+        ):
+            raise ConfigError(f"--report {options.report}: may be a file of {address}; takes another path")
+
+
+def _resolved(path: str) -> str:
+    """By folders that are no links."""
+    if not is_local(path):
+        return path
+    folder, name = os.path.split(path)
+    return f"{os.path.realpath(folder)}/{name}"
 
 
 @contextlib.contextmanager
@@ -89,7 +111,7 @@ class JobReport:
         files = files_of(self._options)
         if self._is_made or not self._options.report or files is None:
             return
-        with contextlib.suppress(Exception):
+        with _warned(self._options.report):
             outcome = replace(
                 Outcome(
                     completions=0,
@@ -108,16 +130,13 @@ class JobReport:
     def _write(self, outcome: Outcome, state: str, notes: list[str]) -> bool:
         """Whether it is written. Ctrl-C ends the report alone: the job is over."""
         path = self._options.report
-        try:
+        with _warned(path):
             if self.recorder is not None:
                 self.recorder.read()
             report = self._made(outcome, state, notes)
-            _write(path, page("report.html", report=report, title=report.title, policy=policy()))
-        except (Exception, KeyboardInterrupt) as error:
-            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
-            _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
-            return False
-        return True
+            write_page(path, page("report.html", report=report, title=report.title, policy=policy()))
+            return True
+        return False
 
     def _made(self, outcome: Outcome, state: str, notes: list[str]) -> Report:
         options = self._options
@@ -153,7 +172,7 @@ class JobReport:
 
     def _notes(self, outcome: Outcome, digest: Digest, state: str) -> list[str]:
         found = []
-        if outcome.earlier_files or self._options.if_exists == "resume":
+        if outcome.earlier_files:
             earlier = counted(len(outcome.earlier_files), "file")
             found.append(f"Resumed: {earlier} of earlier runs are part of the output, and not counted here.")
         if state != "done":
@@ -191,6 +210,16 @@ class JobReport:
             else ""
         )
         return f"{shared}As the manager told when it was last asked."
+
+
+@contextlib.contextmanager
+def _warned(path: str) -> Iterator[None]:
+    """What the block raises, Ctrl-C too, is one warning."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
+        _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
 
 
 def _how_it_broke(error: BaseException, temporary: str) -> tuple[str, list[str]]:
@@ -232,12 +261,3 @@ def _source(options: JobOptions) -> Input | None:
         template=options.template,
     )
     return Input([str(each) for each in options.input], shape, input_format_of(options))
-
-
-def _write(path: str, html: str) -> None:
-    """Whole or not at all: in an object store a file appears when it is closed."""
-    target = f"{path}.{uuid.uuid4().hex}.new" if is_local(path) else path
-    with create(target) as stream:
-        stream.write(html.encode("utf-8", "replace"))
-    if target != path:
-        rename(target, path)

@@ -10,7 +10,7 @@ export function showFigures(figures) {
   showJobs(figures);
   showModels(figures.status?.models ?? []);
   showRows(figures.rows);
-  showLetters(figures.dead_letters);
+  showLetters(figures.dead_letters, figures.jobs);
 }
 
 /** What the page says of its connection; `kind` is good, warn, bad or nothing. */
@@ -42,16 +42,17 @@ function showManager(figures) {
   else showState("no manager runs", "warn");
 }
 
-function showJobs({ jobs, other_jobs: others }) {
+function showJobs({ at, jobs, other_jobs: others }) {
   by("no-jobs").hidden = jobs.length > 0;
-  keyed(by("jobs"), jobs, (job) => job.job, makeJob, updateJob);
+  keyed(by("jobs"), jobs, (job) => job.job, makeJob, (card, job) => updateJob(card, job, at));
   const details = by("other-jobs");
   details.hidden = others.length === 0;
   say(details.querySelector("summary"), `${others.length} ${others.length === 1 ? "other job" : "other jobs"} of this manager`);
   keyed(details.querySelector("tbody"), others, (job) => job.job, () => element("tr"), (row, job) => {
     row.replaceChildren(
       element("td", {}, job.job.replace(/, [0-9a-f]{16}$/, "") || "(unnamed)"),
-      ...[job.finished, job.failed, job.generated_tokens].map((count) => element("td", {}, number(count))),
+      // The manager knows failed requests, and no other dead letters: none of them may be no news.
+      ...[number(job.finished), job.failed ? number(job.failed) : "–", number(job.generated_tokens)].map((count) => element("td", {}, count)),
     );
   });
 }
@@ -67,7 +68,7 @@ function makeJob(job) {
   );
 }
 
-function updateJob(card, job) {
+function updateJob(card, job, now) {
   const ended = job.done + job.failed;
   const bar = card.querySelector(".track");
   if (job.total) {
@@ -82,9 +83,13 @@ function updateJob(card, job) {
     [`${number(ended)}${of}`, "rows"],
     [number(job.rows_per_s, 1), "rows/s"],
     job.generated_tokens ? [number(job.tokens_per_s), "tokens/s"] : null,
-    job.failed ? [number(job.failed), "failed", "bad"] : null,
+    job.failed ? [number(job.failed), job.counted_here ? "failed" : "requests failed", "bad"] : null,
+    job.at && now - job.at > STALE_SECONDS ? [`${number(now - job.at)} s`, "without news", "bad"] : null,
   ]);
 }
+
+/** Age of what a job says from which on it is told: a job writes once a second. */
+const STALE_SECONDS = 5;
 
 function left(job, ended) {
   if (!ended) return "starting";
@@ -180,8 +185,10 @@ function took(row) {
   return `${number(row.prompt_tokens)} + ${number(row.generated_tokens)} tokens, ${whole}`;
 }
 
-function showLetters(letters) {
+function showLetters(letters, jobs) {
   by("no-letters").hidden = letters.length > 0;
+  const unlisted = jobs.filter((job) => !job.counted_here).map((job) => short(job.output));
+  say(by("no-letters"), unlisted.length ? `Not known here, the workers are other processes: ${unlisted.join(", ")}` : "None.");
   const shown = [...letters].reverse();
   keyed(by("letters"), shown, (letter) => `${letter.at} ${letter.source} ${letter.reason}`, makeLetter, () => {});
 }

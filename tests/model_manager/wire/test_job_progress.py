@@ -121,3 +121,13 @@ def test_a_manager_that_ends_leaves_running_jobs_and_no_dead_ones(tmp_path: Path
 )
 def test_spans_follow_one_another(timings: Timings, tokens: int, seconds: tuple[float, ...]) -> None:
     assert spans(timings, tokens) == seconds
+
+
+def test_a_pipe_in_its_place_makes_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"job-{os.getpid()}.json")
+    program = (
+        "from pathlib import Path\n"
+        f"from {running_jobs.__module__} import running_jobs\n"
+        f"assert not running_jobs(Path({str(tmp_path)!r}))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -135,6 +135,28 @@ def test_a_narrow_terminal_has_whole_lines(columns: int) -> None:
     assert max(map(len, lines)) <= columns
 
 
+def test_a_terminal_that_can_do_nothing_gets_frames_as_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path / "rt"))
+    with on_terminal([*TOP, "--interval", "0.1"], whole=True, term="dumb") as top:
+        eventually(lambda: top.shown().count("no manager runs") >= 2, "two frames")
+        top.type("q")
+        assert "\x1b" not in top.ended(60)
+    assert top.process.returncode == 0
+
+
+def test_no_colour_is_shown_where_none_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path / "rt"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    with on_terminal([*TOP, "--interval", "0.1"], whole=True) as top:
+        eventually(lambda: "no manager runs" in top.shown())
+        top.type("q")
+        shown = top.ended(60)
+    assert not re.search(r"\x1b\[(?:\d+;)*[34]\d", shown)
+    assert top.process.returncode == 0
+
+
 @pytest.mark.slow
 def test_a_manager_that_is_killed_is_told_and_the_next_one_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from millrace.model_manager.wire.status import ModelInfo
-from millrace.pipelines.commands.top_frame import bar, frame, plain, sparkline
+from millrace.pipelines.commands.top_frame import bar, frame, sparkline
+from millrace.pipelines.words import plain
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 from tests.serving.metrics.scrapes import STATUS
@@ -68,6 +69,20 @@ def test_a_job_without_a_total_or_a_row_says_what_is_known() -> None:
     begins = msgspec.structs.replace(JOB, done=0, failed=0, rows_per_s=0.0, seconds_left=None)
     assert "0 of 20   starting" in shown(look(begins))
     assert "≈ 20" in shown(look(msgspec.structs.replace(JOB, exact=False)))
+
+
+def test_failures_that_the_manager_does_not_know_are_not_told_as_none() -> None:
+    ended = msgspec.structs.replace(STATUS.jobs[0], job="ended", failed=0)
+    figures = msgspec.structs.replace(look(), other_jobs=[ended])
+    assert "ended" in shown(figures)
+    assert "failed" not in shown(figures).split("jobs")[1]
+    elsewhere = msgspec.structs.replace(JOB, counted_here=False, failed=0, dead_letters=[], rows=[])
+    assert "not known here, the workers are other processes: out/c" in shown(look(elsewhere))
+
+
+def test_a_job_that_says_nothing_any_more_is_told() -> None:
+    assert "no news for 30 s" in shown(look(msgspec.structs.replace(JOB, at=70.0)))
+    assert "no news" not in shown(look(msgspec.structs.replace(JOB, at=98.0)))
 
 
 def test_nothing_steers_the_terminal() -> None:

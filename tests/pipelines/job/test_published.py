@@ -59,6 +59,8 @@ def test_a_job_says_how_far_it_is_and_nothing_once_it_has_ended(runtime: Path, p
         assert process.wait(300) == 0
     assert (said.command, said.pid, said.total, said.exact) == ("run", process.pid, ROWS + 2, True)
     assert said.failed == 2
+    assert said.counted_here
+    assert said.at > said.started
     assert said.read >= said.done + said.failed
     assert said.output.endswith("out/c")
     assert said.generated_tokens >= 10 * 4
@@ -88,6 +90,7 @@ def test_workers_that_are_other_processes_are_counted_by_the_manager(runtime: Pa
         assert process.wait(300) == 0
     assert said.read == 0
     assert said.rows == []
+    assert not said.counted_here
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(runtime: Path, prompts: Path) -> None:

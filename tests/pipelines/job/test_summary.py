@@ -91,6 +91,18 @@ def test_it_says_where_the_dead_letters_are_and_why_the_first(tmp_path: Path) ->
     assert lines[4] == f"dead letters: 2 rows in {path}, the first: PromptTooLong: 1,200 tokens"
 
 
+def test_nothing_in_it_steers_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out\x1b[2J-00000-of-00001.jsonl"
+    path.write_text(json.dumps({"id": "a\x1b]0;title\x07", "text": "x\x9b31m"}) + "\n")
+    letters = tmp_path / "d-00000-of-00001.jsonl"
+    letters.write_text(json.dumps({"id": "b", "error": "InvalidRequest", "reason": "no\n\x1b[1m"}) + "\n")
+    print_summary(outcome(failed=1, files=[str(path)], dead=[str(letters)]))
+    shown = capsys.readouterr().out
+    assert all(each.isprintable() for line in shown.split("\n") for each in line)
+    assert "  a\ufffd]0;title\ufffd: x\ufffd31m" in shown
+    assert "the first: InvalidRequest: no \ufffd[1m\n" in shown
+
+
 class Counted:
     """The result of a pipeline in which two rows were not to be read."""
 

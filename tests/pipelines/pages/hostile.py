@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 TEXTS = [
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(2)>",
@@ -20,3 +22,16 @@ TEXTS = [
     "e\u0301\u0301\u0301 中文 العربية 👩‍👩‍👧‍👦",
     "<svg onload=alert(5)><a href='javascript:alert(6)'>x</a></svg>",
 ]
+
+_HUGE = 10**400
+ROWS: list[dict[str, Any]] = [
+    {"labels": [["x"], {"y": 1}], "probabilities": {"x": 1.0}, "usage": {}},
+    {"labels": ["x"], "probabilities": {"x": _HUGE}, "usage": {}},
+    {"finish_reason": "stop", "usage": {}, "timings": {"latency": 1e308, "first_token": _HUGE}},
+    {"finish_reason": "stop", "usage": {"prompt_tokens": _HUGE}, "timings": {"latency": -1e308}},
+    {"confidences": {"a": _HUGE}, "a": 1},
+    {"confidences": {"a": -1e308}, "a": _HUGE},
+    {"scores": [{"continuation": "x", "logprob": _HUGE}], "usage": {}},
+    {"embedding": [_HUGE, 1e308, True], "usage": {}},
+]
+"""Rows whose numbers no float holds, and whose labels are none."""

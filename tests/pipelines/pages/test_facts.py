@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 from millrace.pipelines.pages.facts import COLUMNS, Facts, facts_of
 from millrace.pipelines.pages.shown_rows import shown_row
+from millrace.pipelines.pages.table import Digest
+from tests.pipelines.pages.hostile import ROWS
+from tests.pipelines.pages.test_html import html
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -31,7 +34,7 @@ ANYTHING = st.recursive(
         ),
         (
             {"probabilities": {"a": 0.25, "b": 0.75}, "labels": ["b"], "usage": {}},
-            Facts(False, "stop", confidence=0.75),
+            Facts(False, "answered", confidence=0.75),
         ),
     ],
 )
@@ -44,6 +47,27 @@ def test_a_row_is_as_sure_as_its_least_sure_value() -> None:
     found = facts_of(row)
     assert not found.failed
     assert found.confidence == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_no_hostile_row_ends_a_page(row: dict[str, Any]) -> None:
+    digest = Digest(1, 1)
+    digest.add(facts_of(row), 0)
+    assert "<article" in html([(row, "p")])
+
+
+def test_what_is_no_probability_is_not_shown_as_one() -> None:
+    row = {"labels": ["a"], "probabilities": {"a": 7}, "usage": {}}
+    assert facts_of(row).confidence is None
+    assert [field.probability for field in shown_row(row).fields] == [None]
+    assert facts_of({"confidences": {"a": 7.0}}).confidence is None
+
+
+@pytest.mark.parametrize(("given", "shown"), [("length", "length"), (7, "7"), (["x"], '["x"]'), (None, "answered")])
+def test_a_finish_reason_is_what_the_row_says(given: Any, shown: str) -> None:
+    assert facts_of({"text": "x", "finish_reason": given, "usage": {}}).kind == shown
+    body = {"choices": [{"finish_reason": given}]}
+    assert facts_of({"response": {"body": body}}).kind == shown
 
 
 @given(st.dictionaries(st.sampled_from([*COLUMNS, "text", "spans", "choices", "scores", "embedding", "row"]), ANYTHING))

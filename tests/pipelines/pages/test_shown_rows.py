@@ -76,7 +76,7 @@ def test_each_kind_of_answer_is_shown(row: dict[str, Any], answer: str) -> None:
 def test_labels_are_shown_with_their_probabilities_the_documents_own_first() -> None:
     row = {"labels": ["good"], "probabilities": {"bad": 0.25, "good": 0.75}, "usage": {}}
     found = [(field.path, field.value.text, field.probability, field.level) for field in shown_row(row).fields]
-    assert found == [("good", "✓", 0.75, "unsure"), ("bad", "", 0.25, "")]
+    assert found == [("good", "✓", 0.75, "unsure"), ("bad", "–", 0.25, "")]
 
 
 def test_a_dead_letter_shows_its_row_and_why() -> None:

@@ -74,6 +74,17 @@ def test_one_file_of_the_first_rows_is_written(
         assert found.is_clean(address_of(page))
 
 
+@pytest.mark.parametrize("name", ["out-00000-of-00001.jsonl", "p.jsonl", "notes.txt"])
+def test_a_page_replaces_no_rows_and_no_foreign_file(tmp_path: Path, refused: Refused, name: str) -> None:
+    rows = lines(tmp_path, 3)
+    prompts = write_rows(tmp_path / "p.jsonl", [{"id": "r0", "prompt": "x"}])
+    (tmp_path / "notes.txt").write_text("mine")
+    before = (tmp_path / name).read_bytes()
+    flags = ["--output", f"{tmp_path}/{name}", "--input", str(prompts)]
+    assert f"--output {tmp_path}/{name}: " in refused("view", str(rows), *flags)
+    assert (tmp_path / name).read_bytes() == before
+
+
 def test_files_are_named_by_path_glob_or_what_a_jobs_output_said(tmp_path: Path) -> None:
     one, letters = lines(tmp_path, 1), lines(tmp_path, 1, "out.dead_letters")
     assert files_named([str(one)]) == [str(one)]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.pages.prompts import Input
 from millrace.pipelines.view.looks import PAGE, Filter, Look
 from tests.json_lines import write_rows
@@ -65,3 +66,12 @@ def test_an_output_without_rows_is_one_empty_page(tmp_path: Path) -> None:
 @given(st.builds(Filter, st.text(max_size=9), st.booleans(), st.none() | st.integers(0, 100)), st.integers(1, 10**9))
 def test_an_address_says_what_the_filter_is(chosen: Filter, page: int) -> None:
     assert Filter.parse(chosen.query(page).removeprefix("?")) == (chosen, page)
+
+
+def test_a_file_that_was_cut_while_it_is_shown_is_told(tmp_path: Path) -> None:
+    path = lines(tmp_path, 120)
+    look = Look("out", [str(path)], None)
+    assert len(look.page("").rows) == 50
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(ConfigError, match="has changed since"):
+        look.page("page=2")

@@ -70,6 +70,16 @@ def test_rows_that_cannot_be_read_are_a_sentence() -> None:
         assert ask(address)[:2] == (500, "the rows cannot be read: the disk is gone\n")
 
 
+def test_any_other_error_is_a_sentence_too_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(_: str) -> str:
+        raise KeyError("secret")
+
+    with served(fails) as address:
+        status, said, _ = ask(address)
+    assert (status, said.split(";")[0]) == (500, "the page cannot be made: KeyError")
+    assert [each.getMessage() for each in caplog.records] == ["a page cannot be made"]
+
+
 def test_a_port_that_is_taken_is_named(address: str) -> None:
     port = urlsplit(address).port
     assert port

@@ -15,6 +15,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from millrace.pipelines.cli import dispatch
+from millrace.pipelines.flags.options import parse
+from millrace.pipelines.job.report.job_report import reported
+from millrace.transforms.writing.output_files import OutputFiles
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import in_full_swing
@@ -86,6 +89,41 @@ def test_a_report_says_what_the_summary_and_the_output_say(
             assert card.locator(".prompt").count() == 1
         assert found.page.locator("figure").count() >= 3
         assert found.is_clean(address_of(path))
+
+
+@pytest.mark.parametrize("name", ["prompts.jsonl", "notes.txt", "out/c-00000-of-00001.jsonl", "out/../out/c.tmp/x"])
+def test_a_report_replaces_no_other_file(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "out").mkdir()
+    before = Path(prompts).read_bytes()
+    flags = ["--input", prompts, "--output", f"{tmp_path}/out/c", "--report", f"{tmp_path}/{name}", *FAKE]
+    assert dispatch(["run", *flags]) == 2
+    assert f"--report {tmp_path}/{name}: " in capsys.readouterr().err
+    assert (Path(prompts).read_bytes(), (tmp_path / "notes.txt").read_text()) == (before, "mine")
+    assert not list((tmp_path / "out").glob("c*"))
+
+
+def test_a_new_output_is_not_said_to_be_resumed(prompts: str, tmp_path: Path) -> None:
+    flags = ["--input", prompts, "--output", f"{tmp_path}/out/c", "--resume", "--quiet", *FAKE]
+    assert dispatch(["run", *flags]) == 0
+    assert "Resumed" not in (tmp_path / "out/c.report.html").read_text()
+
+
+def test_a_report_of_a_broken_job_that_cannot_be_made_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> Any:
+        raise OSError("no disk")
+
+    monkeypatch.setattr(OutputFiles, "interrupted", refuses)
+    options = parse(["--input", "a.jsonl", "--output", f"{tmp_path}/c", *FAKE])
+    with pytest.raises(ValueError, match="broke"), reported(options, lambda: None, 0.0):
+        raise ValueError("broke")
+    assert [each.getMessage() for each in caplog.records if "no report" in each.getMessage()] == [
+        f"the job has no report in {tmp_path}/c.report.html: no disk"
+    ]
 
 
 def test_no_report_is_written_where_none_is_wanted(prompts: str, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 import msgspec
+import pytest
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
-from millrace.pipelines.job.report.content import engine_facts, over_time
+from millrace.pipelines.job.report.content import engine_facts, latencies, over_time
 from millrace.pipelines.job.report.record import Recorder
+from millrace.pipelines.pages.facts import Facts
+from millrace.pipelines.pages.table import Digest
 
 
 def status(stats: EngineStats, *jobs: JobStatus, restarts: int = 0, model: str = "m") -> Status:
@@ -57,6 +60,22 @@ def test_time_counts_from_when_requests_run() -> None:
     done = status(EngineStats(steps=4), JobStatus("j", finished=2, failed=1, generated_tokens=9))
     points = recorded(None, waiting, running, running, done).series.points()
     assert [(point.done, point.tokens) for point in points] == [(0, 0), (0, 0), (3, 9)]
+
+
+@pytest.mark.parametrize(
+    ("used", "told"),
+    [([3, 316, 0], "316 of 4,096 blocks (8 %)"), ([0, 0, 0], "none whenever it was looked at, twice a second")],
+)
+def test_the_most_blocks_of_all_looks_are_told(used: list[int], told: str) -> None:
+    looks = [status(EngineStats(steps=9 + n, blocks_used=each, blocks_total=4096)) for n, each in enumerate(used)]
+    assert dict(engine_facts(recorded(*looks)))["most KV cache seen in use"] == told
+
+
+def test_rows_without_times_are_told_beside_the_latencies_of_the_others() -> None:
+    digest = Digest(1, 1)
+    for number in range(400):
+        digest.add(Facts(latency=None if number < 20 else 0.5, first_token=0.1), number)
+    assert latencies(digest).unknown.startswith("20 rows of 400 carry no times")
 
 
 def test_nothing_is_made_up_where_nobody_looked() -> None:
