@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..files.disk import is_id, new_id, private_folder, sync_folder, write_whole
+from ..files.disk import is_id, new_id, private_folder, read_record, sync_folder, write_whole
 from .record import Batch
 
 PREFIX = "batch_"
@@ -41,11 +41,8 @@ class BatchFolder:
         self._cancel = path / "cancel"
 
     def read(self) -> Batch | None:
-        """The record; None where there is none."""
-        try:
-            return msgspec.json.decode(self._record.read_bytes(), type=Batch)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """The record; None where there is none, or it is damaged."""
+        return read_record(self._record, Batch)
 
     def save(self, batch: Batch, *, lasting: bool = True) -> None:
         """Replace the record. Counts alone need not last: they are counted again."""
