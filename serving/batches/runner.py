@@ -84,7 +84,7 @@ class BatchRunner:
         for owner in (folder / name for name in owners(folder)):
             try:
                 Files(owner).remove_abandoned()
-                found += [(owner, batch) for batch in Batches(owner).all() if not batch.has_ended]
+                found += [(owner, batch) for batch in Batches(owner).open()]
             except OSError as error:
                 _log.warning("batches in %s cannot be read: %s", owner, error.strerror or error)
         ours = [each for each in found if (each[1].model, each[1].backend) == (served.model, served.backend)]

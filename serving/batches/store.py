@@ -59,8 +59,8 @@ class BatchFolder:
         sync_folder(self.path)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Hold the batch while the block runs; gives False where another server holds it."""
+    def try_lock(self) -> Iterator[bool]:
+        """Hold the batch's lock while the block runs; gives False where another server holds it."""
         with (self.path / "lock").open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,6 +91,14 @@ class Batches:
         names = (each.name for each in self._folder.iterdir()) if self._folder.is_dir() else ()
         found = (self.get(name) for name in sorted(names, reverse=True))
         return [each for each in found if each is not None]
+
+    def open(self) -> list[Batch]:
+        """Batches that have not ended. Files are removed that a killed server left of those that have."""
+        found = self.all()
+        for batch in found:
+            if batch.has_ended:
+                self.folder(batch.id).clear()
+        return [each for each in found if not each.has_ended]
 
     def get(self, batch_id: str) -> Batch | None:
         """A batch; None where there is none of that id."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -113,7 +114,10 @@ class NewFile:
             stream.write(msgspec.json.encode(made))
             stream.flush()
             os.fsync(stream.fileno())
-        if not self._place.exists():
+        try:
             self._beside.rename(self._place)
-            sync_folder(self._place.parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        sync_folder(self._place.parent)
         return made

@@ -139,4 +139,18 @@ def _constraint(grammar: Grammar | None) -> dict[str, Any] | None:
     value = grammar.value
     if grammar.type == "json_schema" and isinstance(value, Mapping):
         value = value.get("schema", value)
-    return {"json_schema": msgspec.json.decode(value) if isinstance(value, str) else value}
+    return {"json_schema": _schema(value) if isinstance(value, str) else value}
+
+
+def _schema(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise InvalidRequest(f"grammar: its value is not JSON: {error}") from None
+
+
+def ignored(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The header that names the fields which changed nothing; a parameter as `parameters.NAME`."""
+    given = fields.get("parameters") or {}
+    own = fields.keys() - {*GenerateBody.__struct_fields__}
+    return ignored_header([*own, *(f"parameters.{name}" for name in given.keys() - {*_KNOWN})])

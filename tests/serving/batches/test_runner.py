@@ -124,3 +124,12 @@ def test_an_error_that_ends_a_task_is_logged(
     with caplog.at_level(logging.ERROR):
         resume(tmp_path)
     assert "it is broken" in caplog.text
+
+
+def test_what_a_killed_server_left_of_an_ended_batch_is_removed(tmp_path: Path) -> None:
+    over = made(tmp_path, status="completed")
+    folder = record(tmp_path, over).parent
+    (folder / "answers.tmp").mkdir()
+    resume(tmp_path)
+    assert [each.name for each in folder.iterdir()] == ["batch.json"]
+    assert status(tmp_path, over) == "completed"
