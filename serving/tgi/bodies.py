@@ -11,6 +11,7 @@ from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 
+from ..bodies import ignored_header
 from ..parameters import INTERACTIVE
 
 _MAX_NEW_TOKENS = 100
@@ -150,7 +151,5 @@ def _schema(text: str) -> Any:
 
 
 def ignored(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The header that names the fields which changed nothing; a parameter as `parameters.NAME`."""
-    given = fields.get("parameters") or {}
-    own = fields.keys() - {*GenerateBody.__struct_fields__}
-    return ignored_header([*own, *(f"parameters.{name}" for name in given.keys() - {*_KNOWN})])
+    """The header that names the fields which changed nothing. An unknown parameter is refused, so it is in none."""
+    return ignored_header(fields.keys() - {*GenerateBody.__struct_fields__})
