@@ -4,7 +4,7 @@ wire/openai_parameters.py; prompts by prompts.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -144,8 +144,13 @@ def ignored(fields: Mapping[str, Any], kind: type[Body]) -> dict[str, str]:
     known = {*kind.__struct_fields__, *RIDE_ALONG, *NO_EFFECT}
     if issubclass(kind, GenerationBody):
         known |= PARAMETERS
-    names = sorted(fields.keys() - known)[:_MOST_NAMED]
-    return {"x-millrace-ignored": ", ".join(map(_printable, names))} if names else {}
+    return ignored_header(fields.keys() - known)
+
+
+def ignored_header(names: Iterable[str]) -> dict[str, str]:
+    """The header that names these fields; empty where there is none."""
+    named = sorted(names)[:_MOST_NAMED]
+    return {"x-millrace-ignored": ", ".join(map(_printable, named))} if named else {}
 
 
 def _printable(name: str) -> str:

@@ -35,7 +35,8 @@ def plain_messages(messages: Any, instruction: str = "") -> list[dict[str, str]]
         _plain(f"messages[{index}]", message, calls) if isinstance(message, Mapping) else message
         for index, message in enumerate(messages)
     ]
-    return parse_messages(_instructed(plain, instruction) if instruction and plain else plain)
+    parsed = parse_messages(plain)  # before there is one more: errors name a message by its place
+    return _instructed(parsed, instruction) if instruction else parsed
 
 
 def _plain(name: str, message: Mapping[str, Any], calls: set[str]) -> dict[str, Any]:
@@ -71,8 +72,8 @@ def _calls(name: str, made: Any, calls: set[str]) -> list[str]:
     return [f'{{"name": {json.dumps(each.name)}, "arguments": {each.arguments or "{}"}}}' for each in functions]
 
 
-def _instructed(messages: list[Any], instruction: str) -> list[Any]:
+def _instructed(messages: list[dict[str, str]], instruction: str) -> list[dict[str, str]]:
     first = messages[0]
-    if isinstance(first, Mapping) and first.get("role") == "system" and isinstance(first.get("content"), str):
+    if first["role"] == "system":
         return [{**first, "content": f"{first['content']}\n\n{instruction}"}, *messages[1:]]
     return [{"role": "system", "content": instruction}, *messages]

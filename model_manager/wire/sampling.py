@@ -33,6 +33,7 @@ from .errors import InvalidRequest
 MOST_LOGPROBS = 20
 """Alternatives to a token whose log-probabilities can be asked for."""
 MAX_STOPS = 16
+MAX_ANSWERS = 64
 _MAX_LENGTH = 256
 _MAX_SALT = 256
 _MOST = "2**63 - 1"
@@ -79,7 +80,7 @@ _SHARE = Takes("more than 0, at most 1", lambda share: 0 < share <= 1)
 _FRACTION = Takes("0 (off) to 1", lambda fraction: 0 <= fraction <= 1)
 _PENALTY = Takes("-2 to 2", lambda penalty: -2 <= penalty <= 2)
 _FACTOR = Takes("more than 0, at most 100", lambda factor: 0 < factor <= 100)
-_ANSWERS = Takes("1 to 64", lambda count: 1 <= count <= 64)
+_ANSWERS = Takes(f"1 to {MAX_ANSWERS}", lambda count: 1 <= count <= MAX_ANSWERS)
 _SEED = Takes(f"0 to {_MOST}", lambda seed: 0 <= seed < 2**63)
 _PRIORITY = Takes("-2**31 to 2**31 - 1", lambda priority: -(2**31) <= priority < 2**31)
 _SECONDS = Takes("a finite number of seconds above 0", lambda seconds: 0 < seconds < math.inf)

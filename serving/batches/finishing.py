@@ -58,6 +58,12 @@ class Finished:
         """Whether the errors' file has a line."""
         return self.failed + self.unanswered > 0
 
+    def spend(self, used: Mapping[str, Any]) -> None:
+        """Count the tokens of an answer's `usage`."""
+        self.prompt_tokens += used["prompt_tokens"]
+        self.cached_tokens += used["prompt_tokens_details"]["cached_tokens"]
+        self.generated_tokens += used["completion_tokens"]
+
     @property
     def usage(self) -> dict[str, Any]:
         """The tokens of all answers."""
@@ -105,12 +111,11 @@ class Finishing:
             return
         body, spent = ends
         self._done.completed += 1
-        for name, value in spent.items():
-            setattr(self._done, name, getattr(self._done, name) + value)
+        self._done.spend(spent)
         output.write(_row(line, {"response": _response(200, body), "error": None}))
 
-    def _ends(self, line: Line, rows: RowReader) -> tuple[dict[str, Any], dict[str, int]] | None:
-        """The answer's body, and its tokens; None where something of it is missing. Raises HttpError."""
+    def _ends(self, line: Line, rows: RowReader) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The answer's body, and its usage; None where something of it is missing. Raises HttpError."""
         answers = self._desk.prepared(self._batch.endpoint, line.body)
         ids = [row_id(self._batch.id, line.number, part) for part in range(len(answers.questions))]
         failed = next((each for each in ids if each not in self._results.answers), None)
@@ -121,7 +126,7 @@ class Finishing:
         return _answered(answers, [rows.row(self._results.answers[each]) for each in ids])
 
 
-def _answered(answers: Answers, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, int]]:
+def _answered(answers: Answers, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     ends, index = [], 0
     for question, row in zip(answers.questions, rows, strict=True):
         ends.append(End(index, output_of(row)))
@@ -130,12 +135,7 @@ def _answered(answers: Answers, rows: list[dict[str, Any]]) -> tuple[dict[str, A
         body = answers.whole(ends)
     except MillraceError as error:
         raise http_error(error) from None
-    used = usage_of(ends)
-    return body, {
-        "prompt_tokens": used["prompt_tokens"],
-        "cached_tokens": used["prompt_tokens_details"]["cached_tokens"],
-        "generated_tokens": used["completion_tokens"],
-    }
+    return body, usage_of(ends)
 
 
 def _failure(row: dict[str, Any]) -> MillraceError:

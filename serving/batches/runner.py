@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from millrace.model_manager.wire.errors import MillraceError
+
 from ..files.owners import files_folder, owners
 from ..files.store import Files
 from ..service import Service
@@ -53,7 +55,14 @@ class BatchRunner:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """An error that ends a task is logged. EngineError is not: the server itself ends with it."""
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None or isinstance(error, MillraceError):
+            return
+        _log.error("batches: %s: %s", type(error).__name__, error, exc_info=error)
 
     async def _run(self, batch_id: str, run: BatchRun) -> None:
         await self._loaded()
@@ -71,10 +80,13 @@ class BatchRunner:
     def _left(self) -> list[tuple[Path, Batch]]:
         """Batches of this model that have not ended, the earliest first."""
         folder, served = files_folder(self._service.settings), self._service.served
-        found = []
+        found: list[tuple[Path, Batch]] = []
         for owner in (folder / name for name in owners(folder)):
-            Files(owner).remove_abandoned()
-            found += [(owner, batch) for batch in Batches(owner).all() if not batch.has_ended]
+            try:
+                Files(owner).remove_abandoned()
+                found += [(owner, batch) for batch in Batches(owner).open()]
+            except OSError as error:
+                _log.warning("batches in %s cannot be read: %s", owner, error.strerror or error)
         ours = [each for each in found if (each[1].model, each[1].backend) == (served.model, served.backend)]
         return sorted(ours, key=lambda each: each[1].id)
 

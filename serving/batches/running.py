@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,11 +32,14 @@ _TRIES = 3
 """Jobs in a row that end early and answer nothing, after which a batch fails."""
 _PAUSE = 1.0
 """Seconds before a job is started again."""
+_TRY_AGAIN = 10.0
+"""Seconds before the lock of a batch is tried again, or a batch after an error of the disk or the machine."""
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
 class BatchRun:
-    """Runs a batch, if no other server does."""
+    """Runs a batch, once no other server does."""
 
     def __init__(self, owner: Path, batch: Batch, service: Service, gates: Gates) -> None:
         """`owner`: the folder of whose batch it is."""
@@ -44,6 +49,8 @@ class BatchRun:
         self._service = service
         self._gates = gates
         self._ending = asyncio.Event()
+        self._told = ""
+        """The last error that the log was told of."""
 
     def end(self, outcome: Status) -> None:
         """End it early, as cancelled or expired; what is answered is delivered. The first call decides."""
@@ -52,23 +59,66 @@ class BatchRun:
             self._ending.set()
 
     async def run(self) -> None:
-        """Go on with it; cancelled, it stays where it is."""
-        with self._folder.held() as is_ours:
-            batch = await asyncio.to_thread(self._folder.read) if is_ours else None
-            if batch is None or batch.has_ended:
-                return
-            self._batch = (
-                msgspec.structs.replace(batch, outcome=self._batch.outcome) if self._ending.is_set() else batch
-            )
-            window = asyncio.get_running_loop().call_later(batch.expires_at - time.time(), self.end, "expired")
+        """Go on with it until it has ended; cancelled, it stays where it is.
+
+        Where another server runs it, this one tries again later: that server may end. So it does where the disk is
+        full, or the machine out of memory or descriptors.
+        """
+        while True:
             try:
-                await self._go_on()
-            except Exception:
-                _log.exception("batch %s failed", batch.id)
-                told = "the server failed at this batch; its log says why"
-                self._save("failed", problems=[Problem(code="internal_error", message=told)])
-            finally:
-                window.cancel()
+                if await self._has_ended():
+                    return
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                self._tell(error)
+            await asyncio.sleep(_TRY_AGAIN)
+
+    async def _has_ended(self) -> bool:
+        """Run it, if no other server does. Returns False where one does; raises OSError where it may go on later."""
+        batch = await _in_thread(self._folder.read)
+        if batch is None or batch.has_ended:
+            return True
+        with self._folder.try_lock() as is_ours:
+            if is_ours:
+                await self._run_locked()
+        return is_ours
+
+    async def _run_locked(self) -> None:
+        batch = await _in_thread(self._folder.read)
+        if batch is None or batch.has_ended:
+            return
+        self._batch = msgspec.structs.replace(batch, outcome=self._batch.outcome) if self._ending.is_set() else batch
+        window = asyncio.get_running_loop().call_later(batch.expires_at - time.time(), self.end, "expired")
+        try:
+            await self._go_on()
+        except Exception as error:
+            if _may_pass(error):
+                raise
+            _log.exception("batch %s failed", batch.id)
+            await self._fail()
+        finally:
+            window.cancel()
+
+    async def _fail(self) -> None:
+        """End it after an error of ours, with the answers that there are, if they can be read."""
+        problem = Problem(code="internal_error", message="the server failed at this batch; its log says why")
+        self._batch = msgspec.structs.replace(self._batch, outcome="failed", problems=[problem])
+        try:
+            await self._finish()
+        except Exception as error:
+            if _may_pass(error):
+                raise
+            _log.exception("batch %s: its answers cannot be delivered", self._batch.id)
+            await self._save("failed", output_file_id=None, error_file_id=None)
+            await _in_thread(self._folder.clear)
+
+    def _tell(self, error: OSError) -> None:
+        """The log says each error once, however often it comes again."""
+        said = error.strerror or str(error)
+        if said != self._told:
+            _log.warning("batch %s: %s; it is tried again every %g s", self._batch.id, said, _TRY_AGAIN)
+        self._told = said
 
     async def _go_on(self) -> None:
         if self._batch.status in ("finalizing", "cancelling"):
@@ -85,20 +135,18 @@ class BatchRun:
     async def _validated(self) -> bool:
         """Write the rows; returns False for a batch that has failed at that, or was cancelled before."""
         if self._is_ending():
-            self._save(self._batch.outcome)
-            await asyncio.to_thread(self._folder.clear)
+            await self._save(self._batch.outcome)
+            await _in_thread(self._folder.clear)
             return False
         desk, most = Desk(self._service), self._service.settings.max_batch_rows
         try:
             async with self._gates.computing:
-                total = await asyncio.to_thread(
-                    validate, self._batch, self._folder.input, self._folder.rows, desk, most
-                )
+                total = await _in_thread(validate, self._batch, self._folder.input, self._folder.rows, desk, most)
         except NotValid as error:
-            self._save("failed", problems=error.problems)
-            await asyncio.to_thread(self._folder.clear)
+            await self._save("failed", problems=error.problems)
+            await _in_thread(self._folder.clear)
             return False
-        self._save(self._batch.status, request_counts=Counts(total))
+        await self._save(self._batch.status, request_counts=Counts(total))
         return True
 
     # ── its job ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,8 +165,8 @@ class BatchRun:
 
     async def _work(self) -> None:
         """Have jobs answer the rows until all are answered, or nothing comes of it."""
-        self._save("in_progress")
-        progress = await asyncio.to_thread(Progress, self._folder, self._batch.request_counts.total)
+        await self._save("in_progress")
+        progress = await _in_thread(Progress, self._folder, self._batch.request_counts.total)
         await self._count(progress)
         tries = _TRIES
         while not progress.is_done and not self._is_ending():
@@ -141,7 +189,15 @@ class BatchRun:
         """Run a job, which goes on from what earlier ones have written, and count its rows meanwhile."""
         command = self._service.served.job(
             COMMANDS[self._batch.endpoint],
-            ["--input", str(self._folder.rows), "--output", str(self._folder.answers), "--resume", "--quiet"],
+            [
+                "--input",
+                str(self._folder.rows),
+                "--output",
+                str(self._folder.answers),
+                "--resume",
+                "--quiet",
+                "--no-report",
+            ],
         )
         async with started(command, self._folder.log) as job:
             while not await job.ended(_LOOK_SECONDS) and not self._is_ending():
@@ -149,9 +205,9 @@ class BatchRun:
         await self._count(progress)
 
     async def _count(self, progress: Progress) -> None:
-        counts = await asyncio.to_thread(progress.look)
+        counts = await _in_thread(progress.look)
         if counts != self._batch.request_counts:
-            self._save(self._batch.status, lasting=False, request_counts=counts)
+            await self._save(self._batch.status, lasting=False, request_counts=counts)
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,21 +220,21 @@ class BatchRun:
     async def _finish(self) -> None:
         """Write its files under ids that were noted before, so that a second try makes no others."""
         batch = self._batch
-        self._save(
+        await self._save(
             "cancelling" if batch.outcome == "cancelled" else "finalizing",
             output_file_id=batch.output_file_id or self._files.next_id(),
             error_file_id=batch.error_file_id or self._files.next_id(),
         )
         async with self._gates.computing:
-            done = await asyncio.to_thread(self._write_files)
-        self._save(
+            done = await _in_thread(self._write_files)
+        await self._save(
             self._batch.outcome,
             output_file_id=self._batch.output_file_id if done.completed else None,
             error_file_id=self._batch.error_file_id if done.has_errors else None,
             request_counts=done.counts,
             usage=done.usage,
         )
-        await asyncio.to_thread(self._folder.clear)
+        await _in_thread(self._folder.clear)
 
     def _write_files(self) -> Finished:
         batch = self._batch
@@ -191,9 +247,9 @@ class BatchRun:
                 errors.keep(f"{batch.id}_error.jsonl", "batch_output")
         return done
 
-    def _save(self, status: Status, *, lasting: bool = True, **changes: object) -> None:
+    async def _save(self, status: Status, *, lasting: bool = True, **changes: object) -> None:
         self._batch = self._batch.now(status, _now(), **changes)
-        self._folder.save(self._batch, lasting=lasting)
+        await _in_thread(partial(self._folder.save, self._batch, lasting=lasting))
 
 
 class Gates:
@@ -202,6 +258,23 @@ class Gates:
     def __init__(self, most: int) -> None:
         self.running = asyncio.Semaphore(most)
         self.computing = asyncio.Semaphore(1)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it is of the disk or the machine, such as a full disk, so that a later try may go well."""
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+
+
+async def _in_thread(work: Callable[..., _Result], *args: Any) -> _Result:
+    """What a function gives that reads or writes, on another thread. Cancelled, this waits for the thread before it
+    ends: the lock is held for as long as it writes.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
 
 
 def _now() -> int:

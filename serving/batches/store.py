@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..files.disk import is_id, new_id, private_folder, sync_folder, write_whole
+from ..files.disk import is_id, new_id, private_folder, read_record, sync_folder, write_whole
 from .record import Batch
 
 PREFIX = "batch_"
@@ -41,11 +41,8 @@ class BatchFolder:
         self._cancel = path / "cancel"
 
     def read(self) -> Batch | None:
-        """The record; None where there is none."""
-        try:
-            return msgspec.json.decode(self._record.read_bytes(), type=Batch)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """The record; None where there is none, or it is damaged."""
+        return read_record(self._record, Batch)
 
     def save(self, batch: Batch, *, lasting: bool = True) -> None:
         """Replace the record. Counts alone need not last: they are counted again."""
@@ -62,8 +59,8 @@ class BatchFolder:
         sync_folder(self.path)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Hold the batch while the block runs; gives False where another server holds it."""
+    def try_lock(self) -> Iterator[bool]:
+        """Hold the batch's lock while the block runs; gives False where another server holds it."""
         with (self.path / "lock").open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,6 +91,14 @@ class Batches:
         names = (each.name for each in self._folder.iterdir()) if self._folder.is_dir() else ()
         found = (self.get(name) for name in sorted(names, reverse=True))
         return [each for each in found if each is not None]
+
+    def open(self) -> list[Batch]:
+        """Batches that have not ended. Files are removed that a killed server left of those that have."""
+        found = self.all()
+        for batch in found:
+            if batch.has_ended:
+                self.folder(batch.id).clear()
+        return [each for each in found if not each.has_ended]
 
     def get(self, batch_id: str) -> Batch | None:
         """A batch; None where there is none of that id."""

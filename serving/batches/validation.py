@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,12 +39,15 @@ def validate(batch: Batch, source: Path, target: Path, desk: Desk, most_rows: in
 
     Raises NotValid for a file with a wrong line, with none or with too many prompts. Computes for long.
     """
-    beside = target.with_name(f".{target.name}")
-    with beside.open("wb") as stream:
-        total = _Validation(batch, desk, most_rows).write(source, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.rename(target)
+    beside = target.with_name(f".{target.name}-{secrets.token_hex(6)}")
+    try:
+        with beside.open("wb") as stream:
+            total = _Validation(batch, desk, most_rows).write(source, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.rename(target)
+    finally:
+        beside.unlink(missing_ok=True)
     return total
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 _PRIVATE = 0o700
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_log = logging.getLogger(__name__)
 
 
 def private_folder(path: Path) -> Path:
@@ -29,15 +35,30 @@ def is_id(prefix: str, name: str) -> bool:
     return name.startswith(prefix) and len(rest) == 28 and set(rest) <= set("0123456789abcdef")
 
 
+def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+    """A record in JSON. None where there is no such file, or where it is damaged: the log names that one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _log.warning("%s is damaged and is left out: %s", path, error)
+        return None
+
+
 def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Replace a file at once: readers find the old content or the new. `lasting`: also after a crash of the machine."""
     beside = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    with beside.open("wb") as stream:
-        stream.write(data)
-        if lasting:
-            stream.flush()
-            os.fsync(stream.fileno())
-    beside.rename(path)
+    try:
+        with beside.open("wb") as stream:
+            stream.write(data)
+            if lasting:
+                stream.flush()
+                os.fsync(stream.fileno())
+        beside.rename(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     if lasting:
         sync_folder(path.parent)
 

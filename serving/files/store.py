@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import time
@@ -15,7 +17,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .disk import is_id, new_id, private_folder, sync_folder
+from .disk import is_id, new_id, private_folder, read_record, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
 _PREFIX = "file-"
@@ -52,13 +54,8 @@ class Files:
         return [each for each in found if each is not None]
 
     def get(self, file_id: str) -> StoredFile | None:
-        """A file; None where there is none of that id."""
-        if not is_id(_PREFIX, file_id):
-            return None
-        try:
-            return msgspec.json.decode((self._folder / file_id / "file.json").read_bytes(), type=StoredFile)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """A file; None where there is none of that id, or its record is damaged."""
+        return read_record(self._folder / file_id / "file.json", StoredFile) if is_id(_PREFIX, file_id) else None
 
     def content(self, file_id: str) -> Path:
         """Where the content of a file is."""
@@ -81,8 +78,9 @@ class Files:
     def remove_abandoned(self) -> None:
         """Remove what servers that are gone had begun to write."""
         for each in self._folder.glob(f"{_NEW}*"):
-            if time.time() - each.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(each, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # another server has just finished it
+                if time.time() - each.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(each, ignore_errors=True)
 
 
 class NewFile:
@@ -116,7 +114,10 @@ class NewFile:
             stream.write(msgspec.json.encode(made))
             stream.flush()
             os.fsync(stream.fileno())
-        if not self._place.exists():
+        try:
             self._beside.rename(self._place)
-            sync_folder(self._place.parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        sync_folder(self._place.parent)
         return made

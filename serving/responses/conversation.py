@@ -5,6 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/responses/create
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..bodies import Body
 _TEXTS = ("input_text", "output_text", "text")
 _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "top_logprobs", "user", "metadata", "service_tier")
 """Fields that both bodies have."""
+_IN_MESSAGE = re.compile(r"messages\b(?:\[(\d+)\](\.\w+)?)?")
 _LOGPROBS = "message.output_text.logprobs"
 _REFUSED = {
     "previous_response_id": "the server keeps no response; send the whole conversation as input",
@@ -53,12 +55,12 @@ class ResponsesBody(Body, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     """Refused: the server keeps no response."""
     truncation: str = "disabled"
-    """Takes disabled."""
+    """Takes disabled; auto has no effect: a conversation that is too long is refused."""
     reasoning: Any = None
     """No effect."""
 
 
-OWN = frozenset(ResponsesBody.__struct_fields__)
+_OWN = frozenset(ResponsesBody.__struct_fields__)
 
 
 def chat_fields(fields: Mapping[str, Any], body: ResponsesBody) -> dict[str, Any]:
@@ -72,7 +74,9 @@ def chat_fields(fields: Mapping[str, Any], body: ResponsesBody) -> dict[str, Any
         raise InvalidRequest(f"include={unknown[0]!r}: takes {_LOGPROBS}")
     if body.max_output_tokens is not None and body.max_output_tokens < 1:
         raise InvalidRequest(f"max_output_tokens={body.max_output_tokens}: takes 1 or more")
-    given = {name: fields[name] for name in fields if name not in OWN or name in _SAME}
+    given = {name: fields[name] for name in fields if name not in _OWN or name in _SAME}
+    if body.truncation == "auto":
+        given["truncation"] = body.truncation  # no conversation has it, so the answer names it as ignored
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
     asked = {
         "messages": [*system, *_messages(body.input)],
@@ -83,6 +87,31 @@ def chat_fields(fields: Mapping[str, Any], body: ResponsesBody) -> dict[str, Any
         "logprobs": True if _LOGPROBS in body.include or fields.get("top_logprobs") else None,
     }
     return given | {name: value for name, value in asked.items() if value is not None}
+
+
+def as_sent(error: InvalidRequest, body: ResponsesBody) -> InvalidRequest:
+    """An error about a message of the conversation, as one about the item of the input that it was made of."""
+    found = _IN_MESSAGE.match(str(error))
+    if found is None:
+        return error
+    rest, field = str(error)[found.end() :], found[2] or ""
+    if found[1] is None:
+        return InvalidRequest(f"input{rest}")
+    names = _names(body)[int(found[1])]
+    return InvalidRequest(names.get(field, names[""] + field) + rest)
+
+
+def _names(body: ResponsesBody) -> list[dict[str, str]]:
+    """For each message the name of what it was made of, and of its fields where these have other names."""
+    names = [{"": "instructions", ".content": "instructions"}] if body.instructions else []
+    if isinstance(body.input, str):
+        return [*names, {"": "input", ".content": "input"}]
+    for index, item in enumerate(body.input):
+        name, kind = f"input[{index}]", item.get("type", "message")
+        if kind != "reasoning":
+            output = {".content": f"{name}.output"} if kind == "function_call_output" else {}
+            names.append({"": name, ".tool_calls": name, ".tool_call_id": f"{name}.call_id", **output})
+    return names
 
 
 def _messages(given: Any) -> Iterator[dict[str, Any]]:

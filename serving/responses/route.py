@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from starlette.routing import Route
 
+from millrace.model_manager.wire.errors import InvalidRequest
+
 from ..bodies import read
 from ..chat import ChatAnswer, chat
 from ..endpoints import Asked
@@ -17,7 +19,7 @@ from ..observers import Observed
 from ..replies import Reply
 from ..service import Service
 from .answer import ResponseAnswer
-from .conversation import ResponsesBody, chat_fields
+from .conversation import ResponsesBody, as_sent, chat_fields
 
 PATH = "/v1/responses"
 
@@ -30,7 +32,10 @@ def response_routes(service: Service) -> list[Route]:
 def response(fields: Mapping[str, Any], service: Service) -> ResponseAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
     body = read(fields, ResponsesBody)
-    answer = chat(chat_fields(fields, body) | {"stream": body.stream}, service)
+    try:
+        answer = chat(chat_fields(fields, body) | {"stream": body.stream}, service)
+    except InvalidRequest as error:
+        raise as_sent(error, body) from None
     assert isinstance(answer, ChatAnswer), "what a conversation is answered with"
     return ResponseAnswer(answer, fields, body, service.served.model)
 

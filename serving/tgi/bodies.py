@@ -11,6 +11,7 @@ from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 
+from ..bodies import ignored_header
 from ..parameters import INTERACTIVE
 
 _MAX_NEW_TOKENS = 100
@@ -139,4 +140,16 @@ def _constraint(grammar: Grammar | None) -> dict[str, Any] | None:
     value = grammar.value
     if grammar.type == "json_schema" and isinstance(value, Mapping):
         value = value.get("schema", value)
-    return {"json_schema": msgspec.json.decode(value) if isinstance(value, str) else value}
+    return {"json_schema": _schema(value) if isinstance(value, str) else value}
+
+
+def _schema(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise InvalidRequest(f"grammar: its value is not JSON: {error}") from None
+
+
+def ignored(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The header that names the fields which changed nothing. An unknown parameter is refused, so it is in none."""
+    return ignored_header(fields.keys() - {*GenerateBody.__struct_fields__})

@@ -12,16 +12,15 @@ from starlette.routing import Route
 
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
-from millrace.model_manager.wire.sampling import MAX_STOPS
+from millrace.model_manager.wire.sampling import MAX_ANSWERS, MAX_STOPS
 
 from ..endpoints import Asked
 from ..errors import HttpError, http_error
 from ..replies import Reply
 from ..service import Service
 from .answer import GeneratedAnswer
-from .bodies import GenerateBody, read_body
+from .bodies import GenerateBody, ignored, read_body
 
-_MOST_ANSWERS = 64
 _TYPES = {422: "validation", 429: "overloaded", 424: "generation"}
 
 
@@ -54,7 +53,9 @@ def generated(fields: Mapping[str, Any], service: Service, *, is_stream: bool) -
             raise InvalidRequest("decoder_input_details: the engine takes text, so there are no tokens here")
         text = client.tokenizer.decode([token], skip_special_tokens=False)
         first = {"id": token, "text": text, "logprob": None}
-    return GeneratedAnswer(body, prompt, first, frozenset(client.info.eos_token_ids), is_stream=is_stream)
+    answer = GeneratedAnswer(body, prompt, first, frozenset(client.info.eos_token_ids), is_stream=is_stream)
+    answer.ignored = ignored(fields)
+    return answer
 
 
 def compatible(fields: Mapping[str, Any], service: Service) -> GeneratedAnswer:
@@ -114,7 +115,7 @@ class _Info:
                 "model_device_type": info.device,
                 "model_pipeline_tag": "text-generation",
                 "max_concurrent_requests": settings.max_inflight,
-                "max_best_of": _MOST_ANSWERS,
+                "max_best_of": MAX_ANSWERS,
                 "max_stop_sequences": MAX_STOPS,
                 "max_input_tokens": info.max_model_len - 1,
                 "max_total_tokens": info.max_model_len,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from millrace.serving.batches import running
+from millrace.serving.batches.finishing import Finishing
 from millrace.serving.batches.record import Batch
 from millrace.serving.batches.running import BatchRun, Gates
 from millrace.serving.batches.store import Batches, BatchFolder, next_id
@@ -38,6 +41,7 @@ def write(name, made):
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_PAUSE", 0.0)
+    monkeypatch.setattr(running, "_TRY_AGAIN", 0.0)
 
 
 class Bench:
@@ -46,6 +50,7 @@ class Bench:
     def __init__(self, folder: Path, program: str, error: str = "InvalidRequest") -> None:
         def job(command: str, more: Any) -> list[str]:
             assert command == "run"
+            self.flags = list(more)
             given = dict(pairwise(more))
             return [sys.executable, "-c", PROGRAM + program, given["--input"], given["--output"], str(folder), error]
 
@@ -83,6 +88,10 @@ class Bench:
     def run(self, made: Batch) -> Batch:
         """The batch, once it is run."""
         asyncio.run(self._run(made))
+        return self.found(made)
+
+    def found(self, made: Batch) -> Batch:
+        """The batch as it is now."""
         found = Batches(self.owner).get(made.id)
         assert found is not None
         return found
@@ -145,13 +154,129 @@ def test_a_row_that_failed_has_its_endpoints_error(tmp_path: Path, error: str, s
     assert "it is wrong" in row["response"]["body"]["error"]["message"]
 
 
-def test_a_batch_that_another_server_runs_is_left_alone(tmp_path: Path) -> None:
+def test_a_batch_that_another_server_runs_waits_for_the_end_of_that_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, "sys.exit(2)")
     made = bench.create(1)
-    with bench.folder.held() as is_held:
-        assert is_held
-        assert bench.run(made).status == "validating"
-    assert bench.run(made).status == "failed"
+    tries, try_lock = [], BatchFolder.try_lock
+
+    def counted(folder: BatchFolder) -> Any:
+        tries.append(folder)
+        return try_lock(folder)
+
+    async def run() -> None:
+        with bench.folder.try_lock() as is_ours:
+            assert is_ours
+            monkeypatch.setattr(BatchFolder, "try_lock", counted)
+            task = asyncio.create_task(bench._run(made))
+            while len(tries) < 3:
+                await asyncio.sleep(0)
+            assert bench.found(made).status == "validating"
+        await task
+
+    asyncio.run(run())
+    assert bench.found(made).status == "failed"
+
+
+ANSWERS = "write('', row(rows[0])); write('', row(rows[1]))"
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, ANSWERS)
+    left, write = [1, 1, 1], Finishing.write
+
+    def full(finishing: Finishing, *streams: Any) -> Any:
+        if left:
+            left.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(finishing, *streams)
+
+    monkeypatch.setattr(Finishing, "write", full)
+    found = bench.run(bench.create(2))
+    assert (found.status, found.request_counts.completed) == ("completed", 2)
+    assert len(bench.rows(found.output_file_id)) == 2
+    assert [each.name for each in bench.folder.path.iterdir()] == ["batch.json"]
+
+
+def test_an_error_of_the_server_delivers_what_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, ANSWERS)
+    follow = BatchRun._follow
+
+    async def broken(run: BatchRun, progress: Any) -> None:
+        await follow(run, progress)
+        raise ValueError("it is broken")
+
+    monkeypatch.setattr(BatchRun, "_follow", broken)
+    found = bench.run(bench.create(3))
+    assert (found.status, [each.code for each in found.problems]) == ("failed", ["internal_error"])
+    assert [row["custom_id"] for row in bench.rows(found.output_file_id)] == ["c0", "c1"]
+    assert [row["custom_id"] for row in bench.rows(found.error_file_id)] == ["c2"]
+    assert [each.name for each in bench.folder.path.iterdir()] == ["batch.json"]
+
+
+def test_what_cannot_be_delivered_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("it is broken")
+
+    bench = Bench(tmp_path, ANSWERS)
+    monkeypatch.setattr(Finishing, "write", broken)
+    found = bench.run(bench.create(2))
+    assert (found.status, found.output_file_id, found.error_file_id) == ("failed", None, None)
+    assert [each.name for each in bench.folder.path.iterdir()] == ["batch.json"]
+
+
+def test_a_cancelled_run_holds_the_lock_while_its_thread_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, "sys.exit(2)")
+    made = bench.create(1)
+    writing, may_end = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> int:
+        writing.set()
+        assert may_end.wait(60)
+        return 1
+
+    def is_locked() -> bool:
+        with bench.folder.try_lock() as is_ours:
+            return not is_ours
+
+    async def run() -> None:
+        task = asyncio.create_task(bench._run(made))
+        assert await asyncio.to_thread(writing.wait, 60)
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert is_locked()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not is_locked()
+
+    monkeypatch.setattr(running, "validate", slow)
+    asyncio.run(run())
+
+
+def test_records_are_written_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, save = set(), BatchFolder.save
+
+    def noted(folder: BatchFolder, *args: Any, **more: Any) -> None:
+        threads.add(threading.get_ident())
+        save(folder, *args, **more)
+
+    bench = Bench(tmp_path, ANSWERS)
+    made = bench.create(2)
+    monkeypatch.setattr(BatchFolder, "save", noted)
+    bench.run(made)
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_a_job_writes_no_report(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ANSWERS)
+    bench.run(bench.create(2))
+    assert "--no-report" in bench.flags
 
 
 def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:

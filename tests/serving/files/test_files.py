@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from millrace.serving.files.store import Files
 from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 
@@ -55,6 +56,16 @@ def test_lists_are_turned_page_by_page(server: Server) -> None:
     first = server.client().files.list(limit=2)
     assert (len(first.data), first.has_more) == (2, True)
     assert list(server.client().files.list(purpose="batch_output")) == []
+
+
+def test_of_two_servers_that_make_one_file_the_first_one_keeps_it(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    with files.new() as first, files.new(first.id) as second:
+        first.stream.write(b"1")
+        second.stream.write(b"2")
+        assert first.keep("a", "batch").id == second.keep("a", "batch").id
+    assert files.content(first.id).read_bytes() == b"1"
+    assert [each.name for each in (tmp_path / "files").iterdir()] == [first.id]
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "after=file-1", "order=up"])

@@ -174,3 +174,29 @@ def test_no_response_is_kept(server: Server) -> None:
     answer = server.client().responses.create(input=SAID, store=True, max_output_tokens=1, **GREEDY)
     with pytest.raises(openai.NotFoundError):
         server.client().responses.retrieve(answer.id)
+
+
+BAD_PART = [{"type": "input_text", "text": 5}]
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"input": [{"role": "user", "content": BAD_PART}]}, "input[0].content[0]"),
+        ({"input": [{"type": "reasoning"}, {"role": "user", "content": BAD_PART}]}, "input[1].content[0]"),
+        ({"input": [{"role": "x", "content": "a"}], "instructions": "Be brief."}, "input"),
+        ({"input": [{"role": "user", "content": BAD_PART}], "tools": [WEATHER]}, "input[0].content[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "a"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call", "call_id": 5, "name": "f"}]}, "input[0]"),
+    ],
+)
+def test_errors_name_what_was_sent(server: Server, more: dict[str, Any], param: str) -> None:
+    answer = server.post("/v1/responses", {"model": MODEL, **more})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert answer.json()["error"]["message"].startswith(param)
+
+
+def test_a_truncation_that_is_not_done_is_named(server: Server) -> None:
+    asked = {**GREEDY, "input": SAID, "max_output_tokens": 1}
+    assert server.post("/v1/responses", asked | {"truncation": "auto"}).headers["x-millrace-ignored"] == "truncation"
+    assert "x-millrace-ignored" not in server.post("/v1/responses", asked | {"truncation": "disabled"}).headers

@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
+from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.serving.tgi.bodies import read_body, sampling
 from tests.serving.servers import MODEL, Server
 
@@ -136,6 +137,21 @@ def test_what_is_wrong_is_told_in_tgis_form(server: Server, client: InferenceCli
         client.text_generation(PROMPT, **given)
     answer = server.post("/generate", {"inputs": PROMPT, "parameters": given})
     assert (answer.status_code, answer.json()["error_type"]) == (422, "validation")
+
+
+@pytest.mark.parametrize("value", ["{bad", "[" * 100_000, ""])
+def test_a_grammar_that_is_no_json_is_refused(value: str) -> None:
+    body = read_body({"inputs": "a", "parameters": {"grammar": {"type": "json", "value": value}}}, is_stream=False)
+    with pytest.raises(InvalidRequest, match="grammar: its value is not JSON"):
+        sampling(body.parameters, is_stream=False)
+
+
+def test_fields_without_effect_are_named(server: Server) -> None:
+    body: dict[str, Any] = {"inputs": PROMPT, "parameters": {"max_new_tokens": 1}, "stream": False}
+    for path in ("/generate", "/generate_stream", "/"):
+        assert "x-millrace-ignored" not in server.post(path, body).headers
+        answer = server.post(path, body | {"best": 1, "a,b": 2})
+        assert (answer.status_code, answer.headers["x-millrace-ignored"]) == (200, "a?b, best")
 
 
 def test_a_prompt_that_is_too_long_is_told_or_cut(client: InferenceClient) -> None:
