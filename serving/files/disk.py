@@ -32,12 +32,16 @@ def is_id(prefix: str, name: str) -> bool:
 def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Replace a file at once: readers find the old content or the new. `lasting`: also after a crash of the machine."""
     beside = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    with beside.open("wb") as stream:
-        stream.write(data)
-        if lasting:
-            stream.flush()
-            os.fsync(stream.fileno())
-    beside.rename(path)
+    try:
+        with beside.open("wb") as stream:
+            stream.write(data)
+            if lasting:
+                stream.flush()
+                os.fsync(stream.fileno())
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     if lasting:
         sync_folder(path.parent)
 
