@@ -1,6 +1,7 @@
 """A connection of uvicorn's, with what the replies need of it: a way to cut it, and OpenAI's form for garbage.
 
-A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`. Where the process has almost as
+A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`. One that is refused in the middle
+of its body gets its answer: what it still sends is read and thrown away, up to a bound. Where the process has almost as
 many descriptors open as it may, a new connection is told so and closed, and those that are open go on.
 """
 
@@ -25,6 +26,10 @@ _AT_REFUSAL = 64
 """How many of these are for connections that are refused, each for `_REFUSED_FOR` seconds."""
 _REFUSED_FOR = 1.0
 """Seconds that a client has for reading why; closing at once could take that from it."""
+_LINGER_FOR = 30.0
+_LINGER_IDLE = 5.0
+_LINGER_BYTES = 2**28
+"""How a refused body is read: for so many seconds, until nothing came for so many, and so many bytes at most."""
 
 
 def allow_connections() -> None:
@@ -45,6 +50,9 @@ class Connection(HttpToolsProtocol):
     transport: Any
     _cut: asyncio.TimerHandle
     _is_refused = False
+    _unread = 0
+    """Bytes of a refused body that are still thrown away."""
+    _linger_until = 0.0
 
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
@@ -60,6 +68,8 @@ class Connection(HttpToolsProtocol):
         """Bytes have come."""
         if not self._is_refused:
             super().data_received(data)
+        elif self._unread:
+            self._throw_away(len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -77,8 +87,29 @@ class Connection(HttpToolsProtocol):
         """All headers are there; other limits hold from here on."""
         self._cut.cancel()
         super().on_headers_complete()
+        self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
         if self.scope["http_version"] == "1.0":
             _end_with_connection(self.cycle)
+
+    def end(self, cycle: Any) -> None:
+        """Close, as a request's answer is sent. Bytes that nobody reads would take the answer from the client."""
+        if not (cycle.response_complete and cycle.more_body):
+            self.transport.close()
+            return
+        self._is_refused, self._unread = True, _LINGER_BYTES
+        self._linger_until = self.loop.time() + _LINGER_FOR
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._throw_away(0)
+
+    def _throw_away(self, count: int) -> None:
+        self._unread = max(0, self._unread - count)
+        self._cut.cancel()
+        if not self._unread:
+            self.transport.abort()
+            return
+        until = min(self.loop.time() + _LINGER_IDLE, self._linger_until)
+        self._cut = self.loop.call_at(until, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP."""
@@ -97,6 +128,19 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         self._cut.cancel()
         self._cut = self.loop.call_later(_REFUSED_FOR, self.transport.abort)
+
+
+class _Transport:
+    """A request's way to its connection: closing it waits for the client."""
+
+    def __init__(self, connection: Connection, cycle: Any) -> None:
+        self._connection, self._cycle = connection, cycle
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        """The answer is sent."""
+        self._connection.end(self._cycle)
 
 
 _FULL = HttpError(

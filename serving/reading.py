@@ -65,8 +65,7 @@ class Incoming:
         one that is compressed, 429 where bodies have no room, 408 for one that takes too long.
         """
         headers = dict(scope["headers"])
-        if (encoding := headers.get(b"content-encoding", b"").strip().lower()) not in _TAKEN:
-            raise _encoded(encoding)
+        check_encoding(scope)
         if int(headers.get(b"content-length", b"0")) > most:
             raise _too_large(most)
         try:
@@ -118,6 +117,9 @@ def _no_room() -> HttpError:
     return HttpError(429, said, BUSY, code="too_many_bodies", headers=headers)
 
 
-def _encoded(encoding: bytes) -> HttpError:
-    said = f"content-encoding {encoding[:40].decode('latin-1')!r}: takes a body that is not compressed"
-    return HttpError(415, said, code="unsupported_encoding", headers=_CLOSE)
+def check_encoding(scope: Scope) -> None:
+    """Raises HttpError (415) for a body that is compressed."""
+    encoding = dict(scope["headers"]).get(b"content-encoding", b"").strip().lower()
+    if encoding not in _TAKEN:
+        said = f"content-encoding {encoding[:40].decode('latin-1')!r}: takes a body that is not compressed"
+        raise HttpError(415, said, code="unsupported_encoding", headers=_CLOSE)

@@ -56,7 +56,7 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = True) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         beside.rename(path)
-    except OSError:
+    except BaseException:
         beside.unlink(missing_ok=True)
         raise
     if lasting:

@@ -38,19 +38,7 @@ class Form:
         self._name = ""
         self._value = b""
         self._is_whole = False
-        self._parser = MultipartParser(
-            options[b"boundary"],
-            {
-                "on_part_begin": self._on_part_begin,
-                "on_header_field": lambda data, start, end: self._on_header(0, data[start:end]),
-                "on_header_value": lambda data, start, end: self._on_header(1, data[start:end]),
-                "on_header_end": self._on_header_end,
-                "on_headers_finished": self._on_headers_finished,
-                "on_part_data": self._on_part_data,
-                "on_part_end": self._on_part_end,
-                "on_end": self._on_end,
-            },
-        )
+        self._parser = self._made(options[b"boundary"])
 
     def feed(self, data: bytes) -> None:
         """The next piece of the body."""
@@ -65,6 +53,22 @@ class Form:
             raise _wrong("the form is cut off")
         if self.filename is None:
             raise HttpError(400, "file: is missing; takes a file", param="file", code="missing_required_parameter")
+
+    def _made(self, boundary: bytes) -> MultipartParser:
+        calls = {
+            "on_part_begin": self._on_part_begin,
+            "on_header_field": lambda data, start, end: self._on_header(0, data[start:end]),
+            "on_header_value": lambda data, start, end: self._on_header(1, data[start:end]),
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers_finished,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_end": self._on_end,
+        }
+        try:
+            return MultipartParser(boundary, calls)
+        except FormParserError as error:
+            raise _wrong(f"the form's boundary cannot be taken: {error}") from None
 
     def _on_part_begin(self) -> None:
         self._headers, self._header, self._value = {}, [b"", b""], b""

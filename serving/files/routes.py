@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..errors import NOT_FOUND, SERVER, HttpError
+from ..reading import check_encoding
 from ..service import Service
 from .content import FileContent
 from .disk import bytes_in
@@ -56,6 +57,7 @@ class _FileViews:
 
     async def create(self, request: Request) -> Response:
         """Take a file; it is there once it is whole."""
+        check_encoding(request.scope)
         try:
             with self._service.slot():
                 return JSONResponse((await self._kept(request)).shown())

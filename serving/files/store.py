@@ -99,8 +99,13 @@ class NewFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stream.close()
-        shutil.rmtree(self._beside, ignore_errors=True)
+        try:
+            self.stream.close()
+        except OSError:  # the disk is full; who writes has been told
+            if error is None:
+                raise
+        finally:
+            shutil.rmtree(self._beside, ignore_errors=True)
 
     def keep(self, filename: str, purpose: Purpose) -> StoredFile:
         """Make it a file of the owner's, whole and lasting. One of that id that is there already stays."""

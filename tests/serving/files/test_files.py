@@ -91,6 +91,18 @@ def test_other_purposes_and_forms_are_refused(server: Server) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter")
 
 
+def test_a_compressed_body_is_refused_as_elsewhere(server: Server) -> None:
+    form, headers = {"file": ("a.jsonl", b"{}")}, {"content-encoding": "gzip"}
+    answer = httpx.post(f"{server.url}/v1/files", files=form, data={"purpose": "batch"}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+
+
+def test_a_boundary_that_is_too_long_is_refused(server: Server) -> None:
+    headers = {"content-type": f"multipart/form-data; boundary={'x' * 5000}"}
+    answer = httpx.post(f"{server.url}/v1/files", content=b"x", headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_form")
+
+
 def test_one_key_does_not_see_the_files_of_another(keyed: Server) -> None:
     made = uploaded(keyed, b"secret", "one")
     assert made.id in [each.id for each in keyed.client("one").files.list()]

@@ -72,3 +72,10 @@ def test_what_is_no_form_is_refused(body: bytes, told: str) -> None:
 def test_another_type_is_refused(kind: str) -> None:
     with pytest.raises(HttpError, match="takes multipart/form-data"):
         Form(kind, io.BytesIO(), 10, "")
+
+
+@pytest.mark.parametrize("boundary", ["x" * 257, "x" * 5000])
+def test_a_boundary_that_is_too_long_is_refused(boundary: str) -> None:
+    with pytest.raises(HttpError, match="boundary") as refused:
+        Form(f"multipart/form-data; boundary={boundary}", io.BytesIO(), 10, "")
+    assert refused.value.status == 400
