@@ -145,6 +145,14 @@ def test_a_row_that_failed_has_its_endpoints_error(tmp_path: Path, error: str, s
     assert "it is wrong" in row["response"]["body"]["error"]["message"]
 
 
+def test_each_request_is_one_line_of_text_too(tmp_path: Path) -> None:
+    said = "a\u0085b\u2028c\u2029d\x0b\x0c\x1c\x1d\x1e\r\n"
+    bench = Bench(tmp_path, f"write('', row(rows[0]) | {{'text': {said!r}}})")
+    found = bench.run(bench.create(1))
+    (row,) = bench.rows(found.output_file_id)
+    assert row["response"]["body"]["choices"][0]["text"] == said
+
+
 def test_a_batch_that_another_server_runs_is_left_alone(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "sys.exit(2)")
     made = bench.create(1)
@@ -152,6 +160,12 @@ def test_a_batch_that_another_server_runs_is_left_alone(tmp_path: Path) -> None:
         assert is_held
         assert bench.run(made).status == "validating"
     assert bench.run(made).status == "failed"
+
+
+def test_a_job_that_is_killed_is_told_as_killed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    found = bench.run(bench.create(1))
+    assert "SIGKILL" in found.problems[0].message
 
 
 def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:
