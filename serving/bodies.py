@@ -4,6 +4,7 @@ wire/openai_parameters.py; prompts by prompts.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +19,8 @@ from .errors import HttpError
 _Body = TypeVar("_Body", bound="Body")
 _MOST_NAMED = 20
 _LONGEST_NAME = 40
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+"""The first of a pair of escapes, without its second."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,10 +116,19 @@ def decoded(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+        raise HttpError(400, f"the body is not JSON: {_why(error, body)}", code="invalid_json") from None
     if not isinstance(found, dict):
         raise HttpError(400, "the body is not a JSON object", code="invalid_json")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _why(error: Exception, body: bytes) -> str:
+    """What is wrong, where the decoder's own words do not say it."""
+    if isinstance(error, RecursionError):
+        return "arrays and objects are nested too deep"
+    if half := _HALF.search(body):
+        return f"{half[0].decode()} is one half of a character, without the other"
+    return str(error)
 
 
 def read(fields: Mapping[str, Any], kind: type[_Body]) -> _Body:

@@ -34,6 +34,8 @@ UNANSWERED: Mapping[str, tuple[str, str]] = {
     "completed": ("no_answer", "the job gave no answer to this request"),
 }
 """Code and message of a request without an answer, by what the batch ends as."""
+_ENDS_OF_LINES = tuple((each.encode(), b"\\u%04x" % ord(each)) for each in "\u0085\u2028\u2029")
+"""What ends a line of Python's text, though not of JSON Lines; JSON escapes all others."""
 
 
 @dataclass
@@ -150,4 +152,8 @@ def _response(status: int, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(line: Line, rest: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"id": new_name("batch_req_"), "custom_id": line.custom_id, **rest}) + b"\n"
+    """A line; what `str.splitlines` takes for the end of one is escaped."""
+    encoded = msgspec.json.encode({"id": new_name("batch_req_"), "custom_id": line.custom_id, **rest})
+    for raw, escaped in _ENDS_OF_LINES:
+        encoded = encoded.replace(raw, escaped)
+    return encoded + b"\n"

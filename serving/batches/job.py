@@ -57,7 +57,22 @@ async def started(command: Sequence[str], log: Path) -> AsyncIterator[Job]:
     try:
         yield job
     finally:
+        _note_signal(process.returncode, log)
         await job.end()
+
+
+def _note_signal(status: int | None, log: Path) -> None:
+    """Add to the log which signal has ended a job: it could not say so itself."""
+    if status is not None and status < 0:
+        with contextlib.suppress(OSError), log.open("a") as stream:
+            stream.write(f"\nmillrace: the job was ended by {_signal_name(-status)}\n")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def last_words(log: Path) -> str:

@@ -177,6 +177,14 @@ def test_a_body_that_is_no_object_is_refused(server: Server, body: bytes) -> Non
     assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [(b'{"prompt": "\\ud800"}', "\\ud800 is one half of a character"), (b"[" * 100_000, "nested too deep")],
+)
+def test_what_is_wrong_with_json_is_told_plainly(server: Server, body: bytes, told: str) -> None:
+    assert told in error_of(httpx.post(f"{server.url}{COMPLETIONS}", content=body))["message"]
+
+
 def test_an_own_client_raises_its_own_errors(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="top_p=2"):
         server.client().completions.create(model=MODEL, prompt="a", top_p=2)

@@ -154,6 +154,14 @@ def test_a_row_that_failed_has_its_endpoints_error(tmp_path: Path, error: str, s
     assert "it is wrong" in row["response"]["body"]["error"]["message"]
 
 
+def test_each_request_is_one_line_of_text_too(tmp_path: Path) -> None:
+    said = "a\u0085b\u2028c\u2029d\x0b\x0c\x1c\x1d\x1e\r\n"
+    bench = Bench(tmp_path, f"write('', row(rows[0]) | {{'text': {said!r}}})")
+    found = bench.run(bench.create(1))
+    (row,) = bench.rows(found.output_file_id)
+    assert row["response"]["body"]["choices"][0]["text"] == said
+
+
 def test_a_batch_that_another_server_runs_waits_for_the_end_of_that_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +285,12 @@ def test_a_job_writes_no_report(tmp_path: Path) -> None:
     bench = Bench(tmp_path, ANSWERS)
     bench.run(bench.create(2))
     assert "--no-report" in bench.flags
+
+
+def test_a_job_that_is_killed_is_told_as_killed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    found = bench.run(bench.create(1))
+    assert "SIGKILL" in found.problems[0].message
 
 
 def test_a_row_that_is_being_written_does_not_count(tmp_path: Path) -> None:
