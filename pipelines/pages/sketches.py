@@ -25,7 +25,7 @@ class Bar(NamedTuple):
 
 
 class Histogram:
-    """Counts of whole numbers from 0 up: exact below 16, above in bins each about a fifth wider than the last. Sum and ends are exact."""
+    """Counts of whole numbers from 0 up: exact below 16, above in bins that grow by a fifth. Sum and ends are exact."""
 
     def __init__(self) -> None:
         self.count = 0
