@@ -77,14 +77,16 @@ class RequestSpans:
     def _ended(self, span: Span, sent: int, future: Future[Any]) -> None:
         """On the client's own thread."""
         end = time.time_ns()
-        if future.cancelled():
-            span.set_attribute("error.type", "RequestAborted")
-            span.set_status(StatusCode.ERROR)
-        elif (error := future.exception()) is not None:
-            _failed(span, error, sent, end)
-        else:
-            self._answered(span, future.result(), sent, end)
-        span.end(end)
+        try:
+            if future.cancelled():
+                span.set_attribute("error.type", "RequestAborted")
+                span.set_status(StatusCode.ERROR)
+            elif (error := future.exception()) is not None:
+                _failed(span, error, sent, end)
+            else:
+                self._answered(span, future.result(), sent, end)
+        finally:
+            span.end(end)
 
     def _answered(self, span: Span, output: Output, sent: int, end: int) -> None:
         span.set_attributes(

@@ -83,8 +83,12 @@ class _Exporting:
     def _flush(self) -> None:
         while True:
             done = self._asked.get()
-            self.provider.force_flush()
-            done.set()
+            try:
+                self.provider.force_flush()
+            except Exception:
+                log.exception("traces: spans were not sent")
+            finally:
+                done.set()
 
 
 class Reporting(SpanExporter):
@@ -139,6 +143,6 @@ class _Quiet(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """See logging.Filter."""
         if record.thread == self._thread:
-            self.said = " ".join(record.getMessage().split())[:200]
+            self.said = " ".join(record.getMessage().split())[:200].rstrip(".")
             return False
         return not (self.warned and record.getMessage().startswith("Queue full"))

@@ -66,7 +66,7 @@ class Form:
             "on_end": self._on_end,
         }
         try:
-            return MultipartParser(boundary, calls)
+            return MultipartParser(boundary, calls)  # type: ignore[arg-type]  # functions of any signature
         except FormParserError as error:
             raise _wrong(f"the form's boundary cannot be taken: {error}") from None
 

@@ -129,14 +129,14 @@ class JobReport:
 
     def _write(self, outcome: Outcome, state: str, notes: list[str]) -> bool:
         """Whether it is written. Ctrl-C ends the report alone: the job is over."""
-        path, is_written = self._options.report, False
+        path, written = self._options.report, []
         with _warned(path):
             if self.recorder is not None:
                 self.recorder.read()
             report = self._made(outcome, state, notes)
             write_page(path, page("report.html", report=report, title=report.title, policy=policy()))
-            is_written = True
-        return is_written
+            written.append(path)
+        return bool(written)
 
     def _made(self, outcome: Outcome, state: str, notes: list[str]) -> Report:
         options = self._options

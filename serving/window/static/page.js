@@ -35,4 +35,7 @@ function nextKey(wasRefused) {
 }
 
 preparePrompt(() => key);
-watch("events", nextKey, take, () => showState("the server is gone; trying again", "bad"));
+watch("events", nextKey, take, (status) => {
+  const said = status ? `the server answers with status ${status}` : "the server is gone";
+  showState(`${said}; trying again`, "bad");
+});

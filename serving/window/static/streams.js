@@ -29,7 +29,8 @@ export function authorized(key) {
 }
 
 /**
- * Give every frame of a feed to `onFrame`, for ever: a lost connection is made again. `onLost` is told of each loss.
+ * Give every frame of a feed to `onFrame`, for ever: a lost connection is made again. `onLost` is told of each loss,
+ * with the status where the server refused.
  * `key` gives the API key, or waits until there is another: it is called with true once the last one was refused.
  */
 export async function watch(url, key, onFrame, onLost) {
@@ -40,7 +41,7 @@ export async function watch(url, key, onFrame, onLost) {
     wasRefused = frames.isRefused;
     if (frames.count) losses = 0;
     if (wasRefused) continue;
-    onLost();
+    onLost(frames.status);
     await new Promise((resolve) => setTimeout(resolve, PAUSES_MS[Math.min(losses, PAUSES_MS.length - 1)]));
   }
 }
@@ -53,7 +54,7 @@ async function one(url, key, onFrame) {
   try {
     const response = await fetch(url, { headers: authorized(key), signal: cut.signal, cache: "no-store" });
     if (response.status === 401) return { count, isRefused: true };
-    if (!response.ok) return { count, isRefused: false };
+    if (!response.ok) return { count, isRefused: false, status: response.status };
     for await (const data of events(response)) {
       clearTimeout(silent);
       silent = setTimeout(() => cut.abort(), SILENT_MS);
@@ -62,7 +63,8 @@ async function one(url, key, onFrame) {
       count += 1;
     }
   } catch (error) {
-    if (!(error instanceof TypeError) && error.name !== "AbortError") throw error; // these two are a lost connection
+    // A lost connection is a TypeError or an AbortError, a frame that was cut a SyntaxError.
+    if (![TypeError, SyntaxError].some((kind) => error instanceof kind) && error.name !== "AbortError") throw error;
   } finally {
     clearTimeout(silent);
   }

@@ -52,6 +52,26 @@ def test_a_collector_that_is_down_is_told_once_and_holds_nothing_up(
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("millrace")]
     assert len(ours) == 1
     assert ours[0].startswith(f"traces: {traces.url} takes no spans: ")
+    assert ".;" not in ours[0]
     assert ours[0].endswith("; they are dropped, and the job goes on")
     others = {record.name for record in caplog.records if not record.name.startswith("millrace")}
     assert not [name for name in others if "exporter" in name]
+
+
+def test_a_flush_that_fails_does_not_end_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector() as found:
+        traces = Traces(endpoint=found.url)
+        provider = trace_export._exporting(traces).provider
+        flushed, before = [], provider.force_flush
+
+        def broken(*_: object) -> bool:
+            flushed.append(1)
+            raise ValueError("it is broken")
+
+        monkeypatch.setattr(provider, "force_flush", broken)
+        flush(traces)
+        monkeypatch.setattr(provider, "force_flush", before)
+        tracer(traces).start_span("later").end()
+        flush(traces)
+        assert flushed == [1]
+        assert found.named("later")

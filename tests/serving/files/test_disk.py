@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from millrace.serving.files import store
 from millrace.serving.files.disk import write_whole
 from millrace.serving.files.store import Files
 
@@ -27,7 +26,7 @@ def _full(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(path: Path, mode: str) -> Any:
         return io.BufferedWriter(Full(path, mode))
 
-    monkeypatch.setattr(store.Path, "open", opened)
+    monkeypatch.setattr(Path, "open", opened)
 
 
 @pytest.mark.usefixtures("_full")
