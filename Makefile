@@ -102,7 +102,7 @@ figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.latency --rate 1.5 --rounds 3 --results $(RESULTS)/latency.json
 	$(VENV)/bin/python -m benchmarks.constrained --constraint schema --rounds 3 --results $(RESULTS)/constrained-schema.json
 	$(VENV)/bin/python -m benchmarks.constrained --constraint regex --rounds 3 --results $(RESULTS)/constrained-regex.json
-	$(VENV)/bin/python -m benchmarks.server --rounds 3 --seconds 8 --loads 0.25,0.5,0.75,0.95 --results $(RESULTS)/server.json
+	$(VENV)/bin/python -m benchmarks.server --rounds 3 --seconds 8 --results $(RESULTS)/server.json
 	$(VENV)/bin/python -m benchmarks.timeline --rate 6 --output $(RESULTS)/timeline.json
 	$(VENV)/bin/python -m benchmarks.draw
 	$(VENV)/bin/python -m benchmarks.table
