@@ -156,7 +156,7 @@ def test_log_probabilities_are_given(server: Server) -> None:
         ({"input": [{"type": "image"}]}, "input[0]: takes an item"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: takes a part"),
         ({"input": 7}, "input: takes a text"),
-        ({"input": []}, "messages"),
+        ({"input": []}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]: takes a tool of type function"),
         ({"include": ["file_search_call.results"]}, "include="),
         ({"temperature": 900}, "temperature=900"),
