@@ -109,3 +109,9 @@ def fake_server(runtime: Path, *flags: str, step: float = 0.0, before: Sequence[
             yield server.wait_until_ready()
     finally:
         stop_models(runtime)
+
+
+def peak_memory(server: Server) -> int:
+    """The most memory that the server has had so far, in bytes."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))

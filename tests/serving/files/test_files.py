@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from millrace.serving.files.store import Files
-from tests.serving.servers import Server, fake_server
+from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually
 
 PIECE = bytes(range(256)) * 1024
@@ -142,12 +142,6 @@ def test_an_upload_that_is_cut_off_leaves_nothing(keyed: Server) -> None:
     assert (folder.stat().st_mode & 0o777) == 0o700
 
 
-def peak(server: Server) -> int:
-    """The most memory that the server has had so far, in bytes."""
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-
-
 def test_a_large_file_passes_through_little_memory(server: Server) -> None:
     def parts() -> Iterator[bytes]:
         yield b'--edge\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -156,7 +150,7 @@ def test_a_large_file_passes_through_little_memory(server: Server) -> None:
             yield PIECE
         yield b"\r\n--edge--\r\n"
 
-    before = peak(server)
+    before = peak_memory(server)
     kind = {"content-type": "multipart/form-data; boundary=edge"}
     made = httpx.post(f"{server.url}/v1/files", content=parts(), headers=kind, timeout=120).json()
     assert made["bytes"] == PIECES * len(PIECE)
@@ -167,5 +161,5 @@ def test_a_large_file_passes_through_little_memory(server: Server) -> None:
         for piece in answer.iter_raw():
             got.update(piece)
     assert got.digest() == expected.digest()
-    assert peak(server) - before < 50 * 2**20
+    assert peak_memory(server) - before < 50 * 2**20
     server.client().files.delete(made["id"])
