@@ -38,6 +38,15 @@ def copied(folder: Path) -> Path:
     return copy
 
 
+def checkout_copied(folder: Path) -> Path:
+    """A copy of what a checkout packs, links and all."""
+    copy = folder / "checkout"
+    copy.mkdir()
+    folders = sorted({link.resolve().name for link in (ROOT / "millrace").iterdir() if link.is_symlink()})
+    subprocess.run(["cp", "-a", *(str(ROOT / name) for name in (*_PACKAGE, *folders)), str(copy)], check=True)
+    return copy
+
+
 def built_wheel(folder: Path) -> Path:
     copy = copied(folder)
     command = [sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", str(folder)]

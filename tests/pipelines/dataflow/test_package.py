@@ -12,7 +12,7 @@ from apache_beam.runners.portability.stager import Stager
 
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.pipelines.dataflow.package import find_package
-from tests.pipelines.clean_environments import ROOT, clean_environment, install, pip
+from tests.pipelines.clean_environments import ROOT, checkout_copied, clean_environment, install, pip
 
 ENGINE_PACKAGES = BACKENDS["torch"].modules
 LOADS = """
@@ -63,7 +63,8 @@ def test_by_default_a_checkout_is_shipped_and_what_is_asked_for_wins(tmp_path: P
 def test_what_is_staged_works_in_a_clean_environment_and_can_be_staged_from_there(tmp_path: Path) -> None:
     staged = tmp_path / "staged"
     staged.mkdir()
-    archive = Path(Stager._build_setup_package(str(ROOT / "setup.py"), str(staged)))
+    checkout = checkout_copied(tmp_path)  # jobs of other tests build in the checkout, and use the same names
+    archive = Path(Stager._build_setup_package(str(checkout / "setup.py"), str(staged)))
     python = clean_environment(tmp_path / "first")
     install(python, archive)
     found = loaded(python, tmp_path)
