@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
@@ -20,6 +21,7 @@ from millrace.transforms.reading.count import RowCount
 
 from ..pages.sketches import Sample
 from ..words import duration, generated, prompts_per_s, reasons, tokens_per_s
+from .beside import beside
 from .continued import Continued
 from .logs import tell
 
@@ -121,15 +123,9 @@ def shown_progress(
     read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock = time.monotonic
 ) -> Iterator[None]:
     """Show progress on the console while the block runs."""
-    stop = threading.Event()
     show = _show_live if console.is_terminal else _show_plain
-    thread = threading.Thread(target=show, args=(read, job, speed, console, clock, stop), daemon=True)
-    thread.start()
-    try:
+    with beside(partial(show, read, job, speed, console, clock), "millrace-progress"):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _show_live(read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock, stop: threading.Event) -> None:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -29,6 +30,7 @@ from millrace.transforms.reading.count import RowCount
 
 from ..flags.options import JobOptions
 from ..pages.sketches import Sample
+from .beside import beside
 from .progress import Clock, ReadStatus, Speed, job_status
 
 _EVERY = 1.0
@@ -50,16 +52,10 @@ def published(
     options: JobOptions, total: RowCount | None, read: ReadStatus, clock: Clock = time.monotonic, every: float = _EVERY
 ) -> Iterator[None]:
     """Say it while the block runs. A file that cannot be written is no failure of the job."""
-    stop = threading.Event()
     with tallied() as tally, watched_rows(str(options.output)) as rows:
         publisher = _Publisher(_described(options, total), Speed(total), read, tally, rows)
-        thread = threading.Thread(target=publisher.run, args=(clock, every, stop), daemon=True, name="millrace-publish")
-        thread.start()
-        try:
+        with beside(partial(publisher.run, clock, every), "millrace-publish"):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 def _described(options: JobOptions, total: RowCount | None) -> JobProgress:

@@ -16,6 +16,7 @@ from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, ModelStatus
 
 from ...pages.sketches import Sample, Series
+from ..beside import beside
 from ..continued import Continued
 
 ReadStatus = Callable[[], Status | None]
@@ -108,19 +109,13 @@ class Recorder:
 @contextlib.contextmanager
 def looking(recorder: Recorder) -> Iterator[None]:
     """While the block runs, a thread looks, for a job that shows no progress."""
-    stop = threading.Event()
 
-    def look() -> None:
+    def look(stop: threading.Event) -> None:
         while not stop.wait(_EVERY):
             recorder.read()
 
-    thread = threading.Thread(target=look, name="report", daemon=True)
-    thread.start()
-    try:
+    with beside(look, "millrace-report"):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _counts(stats: EngineStats) -> EngineCounts:
