@@ -11,7 +11,8 @@ from typing import Any
 
 from numba import literally, njit
 
-from .attention_record import Field, get, head_page, key_scales
+from .attention_record import Field, head_page, key_scales
+from .records import get
 from .vector_ops import (
     add_weighted_rows,
     cap_row,

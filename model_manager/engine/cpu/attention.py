@@ -15,7 +15,7 @@ import torch
 
 from ..interface import Ints, Longs, StepInput
 from ..paged_attention import AttentionOptions, CacheShape
-from . import attend_kernel, attention_record, store_kernel, vector_ops
+from . import attend_kernel, attention_record, records, store_kernel, vector_ops
 from .attend_kernel import TILE_FIELDS
 from .attention_record import Field
 from .team import Kernel, Team
@@ -47,7 +47,8 @@ class CpuAttention:
         lanes = 16 if shape.block_size % 16 == 0 and shape.head_dim % 16 == 0 else 8
         variant = lanes, shape.dtype.itemsize, shape.stored.itemsize
         sources = [
-            Path(inspect.getfile(module)) for module in (store_kernel, attend_kernel, attention_record, vector_ops)
+            Path(inspect.getfile(module))
+            for module in (store_kernel, attend_kernel, attention_record, records, vector_ops)
         ]
         self._store = Kernel(store_kernel.store_kernel(*variant), sources)
         self._attend = Kernel(attend_kernel.attend_kernel(*variant), sources)

@@ -17,7 +17,7 @@ from typing import Any
 
 from numba import njit
 
-from .vector_ops import load_int64
+from .records import get
 
 
 class Field(enum.IntEnum):
@@ -58,11 +58,6 @@ class Field(enum.IntEnum):
     STORE_COUNTER = 28
     ATTEND_COUNTER = 29
     THREAD_COUNTER = 30
-
-
-@njit(nogil=True)
-def get(record: int, field: Any) -> Any:
-    return load_int64(record, field)
 
 
 @njit(nogil=True)

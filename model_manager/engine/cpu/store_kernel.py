@@ -7,7 +7,8 @@ from typing import Any
 
 from numba import literally, njit
 
-from .attention_record import Field, get, head_page, key_scales
+from .attention_record import Field, head_page, key_scales
+from .records import get
 from .vector_ops import fetch_add, load_int64, prefetch, round_row, spread
 
 STORE_TOKENS = 32
