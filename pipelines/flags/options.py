@@ -34,6 +34,7 @@ from .from_settings import add_settings, given
 from .log_level import add_logging, log_level
 from .model import add_engine, add_manager, add_model
 from .parser import NO_INPUT, FlagParser
+from .report_flags import add_report
 from .tasks import TASKS, TaskCommand, TaskName
 from .traces import add_traces, read_traces
 
@@ -378,20 +379,7 @@ def _add_output(group: Any, default: str) -> None:
         help="Time after the end of a stream's window in which late rows are still written, to further files; later "
         "rows are dropped. Default: 86400, a day.",
     )
-    group.add_argument(
-        "--report",
-        nargs="?",
-        const=True,
-        metavar="PATH",
-        help="Write a page of what the job came to, an HTML file, local or gs://. Default: beside the output's files, "
-        "as <output>.report.html; of a job that ends and is waited for.",
-    )
-    group.add_argument("--no-report", dest="report", action="store_false", default=None, help="Write no such page.")
-    group.add_argument(
-        "--prices",
-        metavar="FILE",
-        help="Prices as millrace plan takes them: with --machine_type the report tells what the job's time costs.",
-    )
+    add_report(group)
     group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
     group.add_argument(
         "--resume",
