@@ -96,6 +96,6 @@ def _servers(figures: dict[str, Any]) -> list[list[str]]:
 
 
 def _first_token(waits: dict[str, dict[str, float]]) -> str:
-    """Of a server that answers as a whole, the answer."""
+    """The wait for the first token; for the whole answer, if the server does not stream."""
     told, what = ("first_token_s", "") if "first_token_s" in waits else ("latency_s", " (whole)")
     return " / ".join(f"{1000 * waits[told][share]:,.0f}" for share in ("p50", "p99")) + what

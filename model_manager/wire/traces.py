@@ -12,7 +12,7 @@ from .conversion import check_types
 from .errors import ConfigError
 
 ROUTE = "/v1/traces"
-"""Of OTLP over HTTP, behind a collector's address."""
+"""The path of OTLP over HTTP, behind a collector's address."""
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -109,7 +109,7 @@ def _spent(usage: Any, timings: Any) -> tuple[int | None, int | None, int | None
 
 
 def probability(logprob: Any) -> float | None:
-    """Of a mean log-probability; None for what is none."""
+    """The probability for a mean log-probability; None if the value is no log-probability."""
     found = finite(logprob)
     return None if found is None or found > _ROUNDING else math.exp(min(found, 0.0))
 
