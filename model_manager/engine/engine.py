@@ -8,17 +8,22 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..grammars.compiling import GrammarCompiler
+from ..grammars.guide import Guide
 from ..wire.config import ModelConfig
 from ..wire.errors import NonFiniteLogits, RequestError
 from ..wire.logprobs import Logprobs
 from ..wire.messages import FinishReason, Request
 from ..wire.status import EngineStats, ModelInfo
+from .constraints.held import HeldSequences
 from .constraints.masks import Masks
 from .constraints.preparation import Preparation
 from .counters import EngineCounters
@@ -37,7 +42,7 @@ from .scheduling.stopping import Ending, StopRules
 from .speculation.drafts import Policy, Speculation, Turn, drafter_of
 
 _MOMENT = 0.01
-"""Seconds that a step waits for a constraint's compilation where nothing else is to be done."""
+"""Seconds that a step waits for a constraint where nothing else is to be done."""
 _NOT_FINITE = "the model computed NaN or infinity for a token of its prompt"
 
 
@@ -83,7 +88,8 @@ class LLMEngine:
         )
         self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptOutputs(runner)
-        self._preparation = Preparation(grammars)
+        self._held = HeldSequences()
+        self._preparation = Preparation(grammars, self._held.submit)
         self._masks = Masks(config.max_num_seqs, info.vocab_size)
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
@@ -152,9 +158,12 @@ class LLMEngine:
         result = StepResult()
         self._end_overdue(result)
         self._take_in_prepared(result)
+        self._release_held(result)
         self._load_adapters(result)
         self._collect(result, leaving=self._may_schedule_blind())
         batch = self._schedule(result)
+        if not batch and not self._launched:
+            self._held.wait(_MOMENT)
         if batch:
             self._launched.append(self._launch(batch))
         self._collect(result, leaving=self._may_run_ahead(batch))
@@ -286,10 +295,40 @@ class LLMEngine:
         read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
         self._scheduler.computed(batch)
         sample = functools.partial(self._sample, output.logits)
-        return LaunchedStep(self._speculation.turns(sampling), sample, read, reads=output.hidden is not None)
+        turns = self._in_time(self._speculation.turns(sampling), output.logits)
+        return LaunchedStep(turns, sample, read, reads=output.hidden is not None)
+
+    def _in_time(self, turns: Iterator[Turn], logits: Any) -> Iterator[Turn]:
+        """The turns without sequences whose masks are late; these are held, and sampled once they have them."""
+        for turn in turns:
+            late, filling = self._masks.late([each for each in turn.sequences if each.guide is not None])
+            if filling is None:
+                yield turn
+                continue
+            for row, sequence in zip(turn.rows.tolist(), turn.sequences, strict=True):
+                if sequence in late and sequence.guide is not None:
+                    then = functools.partial(self._sample_held, logits[row : row + 1].clone(), sequence)
+                    self._held.hold(sequence, functools.partial(_go_on_after, filling, sequence.guide), then)
+            kept = [place for place, sequence in enumerate(turn.sequences) if not sequence.is_held]
+            if kept:
+                yield Turn(turn.rows[kept], [turn.sequences[place] for place in kept])
+
+    def _release_held(self, result: StepResult) -> None:
+        """Let held sequences go on whose constraints have."""
+        for sequence, job, then in self._held.ready():
+            try:
+                job.result()
+            except RequestError as error:
+                self._fail(sequence, error, result)
+            else:
+                then(result)
+
+    def _sample_held(self, logits: Any, sequence: Sequence, result: StepResult) -> None:
+        for turn in self._in_time(iter([Turn(np.zeros(1, np.int64), [sequence])]), logits):
+            self._postprocess(turn.sequences, self._sample(logits, turn).get(), result)
 
     def _sample(self, logits: Any, turn: Turn) -> LaunchedSamples:
-        rows = self._table.sampling(turn.sequences, masks=self._masks.of(turn.sequences))
+        rows = self._table.sampling(turn.sequences, masks=self._masks.bits)
         samples = self._sampler.launch(turn.of(logits), rows)
         for row, sequence in enumerate(turn.sequences):
             sequence.await_token(row)
@@ -317,8 +356,20 @@ class LLMEngine:
                 self._fail(sequence, error, result)
             else:
                 if sampled:
-                    given += self._give(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
+                    given += self._give_or_hold(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
         self._counters.generated(now, given)
+
+    def _give_or_hold(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
+        """Give a sequence a token; one whose constraint is slow is held, and gets it later. True if it got it."""
+        guide = sequence.guide
+        if guide is None or not guide.is_slow:
+            return self._give(sequence, token_id, logprobs, result)
+        then = functools.partial(self._give_held, sequence, token_id, logprobs)
+        self._held.hold(sequence, functools.partial(guide.go_on, token_id), then)
+        return False
+
+    def _give_held(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> None:
+        self._counters.generated(self._clock(), int(self._give(sequence, token_id, logprobs, result)))
 
     def _has_sampled(self, sequence: Sequence, samples: Samples, row: int) -> bool:
         """True if there is a token. Without one the sequence ends here if its constraint allows, else this raises."""
@@ -380,3 +431,9 @@ class LLMEngine:
             result.forget_progress(sequence.request_id)
             result.add(sequence.answer(now))
         self._ended.clear()
+
+
+def _go_on_after(filling: Future[None], guide: Guide) -> None:
+    """Make a mask that was late, once nobody else uses the guide."""
+    filling.result()
+    guide.go_on()

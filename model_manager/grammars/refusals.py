@@ -56,6 +56,12 @@ _AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _log = logging.getLogger(__name__)
 
 
+TOO_SLOW = (
+    "the constraint takes too much processor time to follow: write rules by which a text can be read in one way only, "
+    'as `x: "a"+` for `x: x x | "a"`'
+)
+
+
 def reason(constraint: Constraint, message: str, judge: Judge) -> str:
     """Our sentence for a message of llguidance; `judge` gives its message for other schemas."""
     if "NoExtension" in message:

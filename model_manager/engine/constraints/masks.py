@@ -1,6 +1,7 @@
 """Which tokens may come next in each row of a batch; computed for all rows in parallel, while the model runs.
 
-Knows sequences' guides and rows; not what grammars say, nor what is sampled.
+A step waits for masks a moment only; those that are late go on being computed. Knows sequences' guides and rows; not
+what grammars say, nor what is sampled.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from collections.abc import Sequence as List
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
@@ -18,6 +19,10 @@ from ..sampling.logit_rows import MaskBits, mask_words
 from ..scheduling.sequence import Sequence
 
 _MOST_THREADS = 32
+_MOST_LATE = 4
+"""Most batches of masks that are computed at a time."""
+_PATIENCE = 0.005
+"""Seconds that a step waits for masks, once the model has run."""
 
 
 class Masks:
@@ -30,25 +35,35 @@ class Masks:
         self._filling: Future[None] | None = None
         self._begun: list[Sequence] = []
 
+    @property
+    def bits(self) -> MaskBits:
+        """All masks; those of sequences that are not `late` are complete."""
+        return self._bits
+
     def begin(self, sequences: Iterable[Sequence]) -> None:
-        """Begin to compute the missing masks in other threads; nobody else may use the guides until `of` returns."""
+        """Begin to compute the missing masks in other threads; nobody else may use the guides until `late` returns."""
         self._begun = self._missing(sequences)
         if self._begun:
-            self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="masks")
-            self._filling = self._threads.submit(self._fill, _places(self._begun))
+            self._threads = self._threads or ThreadPoolExecutor(_MOST_LATE, thread_name_prefix="masks")
+            self._filling = self._threads.submit(self._fill, _places(self._begun), self._bits)
 
-    def of(self, sequences: Iterable[Sequence]) -> MaskBits:
-        """All masks; the ones of these sequences are complete."""
-        if self._filling is not None:
-            self._filling.result()
-            self._filling = None
-            self._finish(self._begun)
-            self._begun = []  # sequences may finish now, and free their grammars
-        missing = self._missing(sequences)
-        if missing:
-            self._fill(_places(missing))
-            self._finish(missing)
-        return self._bits
+    def late(self, sequences: List[Sequence]) -> tuple[list[Sequence], Future[None] | None]:
+        """Which of these sequences' masks are not there in time, and what to wait for before their guides are used."""
+        if self._filling is None:
+            self.begin(sequences)
+        late, filling = self._begun, self._filling
+        self._begun, self._filling = [], None  # sequences may finish now, and free their grammars
+        if filling is None:
+            return [], None
+        if wait([filling], _PATIENCE).done:
+            filling.result()
+            self._finish(late)
+            return [], None
+        self._bits = self._bits.copy()  # the late ones are written into the old one
+        for sequence in late:
+            assert sequence.guide is not None
+            sequence.guide.note_late()
+        return late, filling
 
     def _missing(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """The guides whose masks are missing; a mask that allows one known token is made here."""
@@ -57,7 +72,10 @@ class Masks:
             guide = sequence.guide
             if guide is None or (guide.mask is not None and guide.mask.row == sequence.row):
                 continue
-            if guide.only is None:
+            if guide.made is not None:
+                self._bits[sequence.row] = guide.made
+                guide.mask = Mask(sequence.row, int(np.bitwise_count(guide.made).sum()) == 1)
+            elif guide.only is None:
                 missing.append(sequence)
             else:
                 self._bits[sequence.row] = 0
@@ -65,12 +83,10 @@ class Masks:
                 guide.mask = Mask(sequence.row, is_single=True)
         return missing
 
-    def _fill(self, places: list[tuple[LLMatcher, int]]) -> None:
+    def _fill(self, places: list[tuple[LLMatcher, int]], bits: MaskBits) -> None:
         """The interpreter's lock is free meanwhile."""
         self._executor = self._executor or LLExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0))))
-        self._executor.unsafe_compute_mask_ptr(
-            places, self._bits.ctypes.data, self._bits.shape[1] * self._bits.itemsize, len(self._bits)
-        )
+        self._executor.unsafe_compute_mask_ptr(places, bits.ctypes.data, bits.shape[1] * bits.itemsize, len(bits))
 
     def _finish(self, sequences: List[Sequence]) -> None:
         rows = [sequence.row for sequence in sequences]

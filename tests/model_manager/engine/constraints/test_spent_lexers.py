@@ -104,11 +104,13 @@ def test_a_mask_of_a_spent_lexer_is_made_again(compiler: GrammarCompiler, constr
     grammar, masks = compiler.compile(constraint), Masks(2, 2000)
     tokens = some_tokens(grammar)
     rows: list[Any] = [SimpleNamespace(guide=begun(grammar, tokens[: 5 + row]), row=row) for row in range(2)]
-    expected = masks.of(rows).copy()
+    assert masks.late(rows) == ([], None)
+    expected = masks.bits.copy()
     spend(grammar)
     for row in rows:
         row.guide.mask = None
-    assert (masks.of(rows) == expected).all()
+    assert masks.late(rows) == ([], None)
+    assert (masks.bits == expected).all()
 
 
 def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> None:
