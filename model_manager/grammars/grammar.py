@@ -12,10 +12,10 @@ from llguidance import LLMatcher, LLTokenizer
 from . import apart
 from .closing import Closed, Closing
 
-QUICK = 0.002
+QUICK = 0.004
 """Seconds of processor time that a token of a quick grammar takes, at most."""
-_QUICK_AGAIN = 32
-"""Quick tokens, one after another, that make a grammar quick again."""
+_SUSPECTED, _SLOW = 4, 32
+"""Quick tokens, one after another, that make a grammar quick again: one that is suspected, one that was slow."""
 
 
 class LexerSpent(Exception):
@@ -50,9 +50,11 @@ class Grammar:
         return self._not_quick > 0
 
     def note(self, seconds: float | None) -> None:
-        """Note the processor time that a token took, or None for too long."""
-        is_quick = seconds is not None and seconds <= QUICK
-        self._not_quick = max(0, self._not_quick - 1) if is_quick else _QUICK_AGAIN
+        """Note the processor time that a token took; None if that is not known, and may be long."""
+        if seconds is None:
+            self._not_quick = max(self._not_quick, _SUSPECTED)
+        else:
+            self._not_quick = max(0, self._not_quick - 1) if seconds <= QUICK else _SLOW
 
     def consume(self, matcher: LLMatcher, token_id: int) -> bool:
         """Advance one of its matchers; False if that fails."""

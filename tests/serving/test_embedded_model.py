@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.serving.servers import MODEL, Server, running
 
@@ -52,3 +56,18 @@ def test_two_requests_at_once_are_both_answered_from_one_engine(real: Server) ->
     vectors = real.client().embeddings.create(model=MODEL, input=[QUESTION, QUESTION]).data
     assert vectors[0].embedding == vectors[1].embedding
     assert len(real.engine_pids()) == 1
+
+
+def test_answers_beside_an_ambiguous_grammar_do_not_wait_for_its_tokens(real: Server) -> None:
+    """Its tokens become slow one after another until one takes too many states; steps do not wait for them."""
+    grammar = Constraint(grammar="start: x\nx: x x | x x x | C\nC: /./")
+    slow, plain = SamplingParams(constraint=grammar, ignore_eos=True), SamplingParams(max_tokens=7, ignore_eos=True)
+    with EngineClient.open(ModelConfig(), runtime=real.runtime) as client:
+        hostile, answered = client.submit("a", msgspec.structs.replace(slow, max_tokens=400), request_id="slow"), 0
+        while not hostile.done():
+            assert client.submit(QUESTION, plain, request_id=f"plain {answered}").result(120).text
+            answered += 1
+        with pytest.raises(ConstraintNotMet, match="takes too many states") as failed:
+            hostile.result()
+    taken = int(re.findall(r"after (\d+) tokens", str(failed.value))[0])
+    assert 7 * answered > 2 * taken

@@ -49,9 +49,12 @@ class HeldSequences:
 
     def ready(self) -> Iterator[tuple[Sequence, Future[None], Callable[..., None]]]:
         """The sequences that run and whose jobs are done, which are not held any more; and what to do next."""
-        done = [hold for hold in self._held if hold.job.done()]
-        self._held = [hold for hold in self._held if not hold.job.done()]
-        for sequence, job, then in done:
+        held, self._held = self._held, []
+        for hold in held:
+            sequence, job, then = hold
+            if not job.done():
+                self._held.append(hold)
+                continue
             sequence.is_held = False
             if sequence.status is SequenceStatus.RUNNING:
                 yield sequence, job, then

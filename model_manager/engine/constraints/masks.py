@@ -7,6 +7,7 @@ what grammars say, nor what is sampled.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from collections.abc import Sequence as List
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -22,7 +23,7 @@ _MOST_THREADS = 32
 _MOST_LATE = 4
 """Most batches of masks that are computed at a time."""
 _PATIENCE = 0.005
-"""Seconds that a step waits for masks, once the model has run."""
+"""Seconds of processor time that a step waits for masks, once the model has run; a busy machine does not shorten it."""
 
 
 class Masks:
@@ -55,8 +56,7 @@ class Masks:
         self._begun, self._filling = [], None  # sequences may finish now, and free their grammars
         if filling is None:
             return [], None
-        if wait([filling], _PATIENCE).done:
-            filling.result()
+        if _ends_soon(filling):
             self._finish(late)
             return [], None
         self._bits = self._bits.copy()  # the late ones are written into the old one
@@ -101,6 +101,16 @@ class Masks:
         for sequence, is_single in zip(sequences, single.tolist(), strict=True):
             assert sequence.guide is not None
             sequence.guide.mask = Mask(sequence.row, is_single)
+
+
+def _ends_soon(filling: Future[None]) -> bool:
+    """Wait until it has ended or this process has computed for a while; true if it ended, raises what it raised."""
+    until = time.process_time() + _PATIENCE
+    while not wait([filling], _PATIENCE).done:
+        if time.process_time() > until:
+            return False
+    filling.result()
+    return True
 
 
 def _places(sequences: List[Sequence]) -> list[tuple[LLMatcher, int]]:
