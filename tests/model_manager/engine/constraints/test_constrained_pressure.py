@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.engine.constraints import masks
 from millrace.model_manager.engine.speculation import drafts as speculation
-from millrace.model_manager.grammars import guide
+from millrace.model_manager.grammars import grammar, guide
 from millrace.model_manager.grammars.compiling import GrammarCompiler
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.guide import Guide
@@ -137,10 +137,10 @@ def test_an_output_whose_constraint_takes_too_much_time_fails_alone(
     arrival = {"pattern": None, "prompt": 4, "max_tokens": 20, "temperature": 0.0, "logprobs": None, "penalty": 0.0}
     under_test.engine.add(request("1", arrival))
     under_test.engine.add(request("2", arrival | {"pattern": "[a-e]{3,12}"}))
-    grammar = letters.compile(Constraint(grammar='start: x\nx: x x | x x x | "a"'))
-    grammar.note(1.0)
+    constraint = {"grammar": 'start: x\nx: x x | x x x | "a"'}
+    letters.compile(Constraint.parse(constraint)).note(1.0)
     monkeypatch.setattr(guide, "_MOST_SECONDS", -10.0)
-    params = {"constraint": {"grammar": 'start: x\nx: x x | x x x | "a"'}, "ignore_eos": True, "max_tokens": 30}
+    params = {"constraint": constraint, "ignore_eos": True, "max_tokens": 30}
     under_test.engine.add(Request("slow", [1], SamplingParams.parse(params)))
     under_test.finish()
     assert under_test.failures == {"slow": "ConstraintNotMet"}
@@ -163,7 +163,13 @@ def check(letters: GrammarCompiler, under_test: EngineUnderTest, name: str, arri
 
 
 @pytest.mark.parametrize("pattern", ["[a-e]{3,12}", "(a(b(c(d)?)?)?){2,5}o", "abc(de|fg)h{2}[a-p]{3}"])
-def test_a_resumed_output_is_the_same(letters: GrammarCompiler, pattern: str) -> None:
+@pytest.mark.parametrize("quick", [1.0, -1.0])
+def test_a_resumed_output_is_the_same(
+    letters: GrammarCompiler, pattern: str, quick: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its grammar turns out to be slow while its tokens are replayed."""
+    for module in (grammar, guide):
+        monkeypatch.setattr(module, "QUICK", quick)
     arrival = {"pattern": pattern, "prompt": 4, "max_tokens": 50, "temperature": 1.0, "logprobs": None, "penalty": 1.0}
     for seed in range(3):
         whole = alone(letters, request(str(seed), arrival))
