@@ -8,7 +8,7 @@ from collections import deque
 
 from millrace.model_manager.wire.job_progress import RowLife, spans
 
-from ..observers import Observed
+from ..http.observers import Observed
 
 _MOST = 20
 _COMPUTED_HERE = ("/tokenize", "/detokenize")
