@@ -99,7 +99,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """When this was written, by the wall clock."""
     prompt_tokens: int = 0
-    """Tokens of prompts."""
+    """Tokens of prompts; of scores and labels, of each continuation with its prompt."""
     generated_tokens: int = 0
     """Generated tokens."""
     rows_per_s: float = 0.0

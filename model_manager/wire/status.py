@@ -83,7 +83,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     failed: int = 0
     """Requests that failed."""
     prompt_tokens: int = 0
-    """Tokens of prompts."""
+    """Tokens of prompts; of scores and labels, of each continuation with its prompt."""
     cached_tokens: int = 0
     """Prompt tokens whose KV cache was reused."""
     generated_tokens: int = 0
