@@ -33,10 +33,11 @@ class JobCounts:
             generated_tokens=count.generated_tokens + output.num_generated,
         )
 
-    def failed(self, job: str) -> None:
-        """A request of the job failed."""
+    def failed(self, job: str, error: str) -> None:
+        """A request of the job failed, by an error of that class."""
         count = self._touch(job)
-        self._jobs[job] = msgspec.structs.replace(count, failed=count.failed + 1)
+        failures = count.failures | {error: count.failures.get(error, 0) + 1}
+        self._jobs[job] = msgspec.structs.replace(count, failed=count.failed + 1, failures=failures)
 
     def _touch(self, job: str) -> JobStatus:
         count = self._jobs.setdefault(job, JobStatus(job=job))

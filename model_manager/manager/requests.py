@@ -188,7 +188,7 @@ class Requests:
     def _fail(self, entry: Entry, failure: Failure, now: float) -> None:
         self._forget(entry)
         if entry.request.is_first:
-            self._jobs.failed(entry.request.job)
+            self._jobs.failed(entry.request.job, failure.error.kind)
         for client in entry.receivers:
             self._answer(client, entry.told(failure), now)
 

@@ -123,8 +123,8 @@ function updateModel(card, model) {
   const tags = formats.filter(Boolean).map((text) => element("span", { class: "tag" }, text));
   card.querySelector(".formats").replaceChildren(...tags, element("span", { class: "hint mono" }, model.key));
   const [batch, cache] = card.querySelector(".meters").children;
-  fill(batch, stats.running, info?.max_num_seqs ?? 0, `${number(stats.running)} running`, model.model);
-  fill(cache, stats.blocks_used, stats.blocks_total, `${number((100 * stats.blocks_used) / Math.max(stats.blocks_total, 1))} %`, model.model);
+  fill(batch, stats.batch, info?.max_num_seqs ?? 0, `${number(Math.ceil(stats.batch))} running`, model.model);
+  fill(cache, stats.blocks_held, stats.blocks_total, `${number((100 * stats.blocks_held) / Math.max(stats.blocks_total, 1))} %`, model.model);
   facts(card.querySelector(".facts"), [
     [number(stats.tokens_per_s), "tokens/s"],
     [number(stats.waiting), "waiting"],
@@ -163,11 +163,22 @@ function facts(target, found) {
 function showRows(rows) {
   by("no-rows").hidden = rows.length > 0;
   const longest = Math.max(...rows.map((row) => row.queued + row.prefill + row.decode), 0.001);
+  const ofOne = new Set(rows.map((row) => row.of)).size === 1;
   const shown = [...rows].reverse();
-  by("rows").replaceChildren(...shown.map((row) => life(row, longest)));
+  by("rows").replaceChildren(...shown.map((row) => life(row, longest, ofOne)));
 }
 
-function life(row, longest) {
+/** A row's id, after its job's name where rows are of several. */
+function rowName(row, ofOne) {
+  return [ofOne && row.id ? "" : ending(row.of), place(row.id)].filter(Boolean).join(" ");
+}
+
+/** Of an id that is a place in a file, the file's name and the place. */
+function place(id) {
+  return id.startsWith("/") || id.includes("://") ? id.split("/").at(-1) : id;
+}
+
+function life(row, longest, ofOne) {
   const parts = ["queued", "prefill", "decode"];
   const bar = element("span", { class: "bar", role: "img", "aria-label": parts.map((part) => `${part} ${duration(row[part])}`).join(", ") });
   for (const part of parts) {
@@ -175,7 +186,7 @@ function life(row, longest) {
     span.style.width = `${(100 * row[part]) / longest}%`;
     bar.append(span);
   }
-  return element("li", { class: row.state }, element("span", { class: "of", title: row.of }, ending(row.of)), bar, element("span", { class: "took" }, took(row)));
+  return element("li", { class: row.state }, element("span", { class: "of", title: [row.of, row.id].filter(Boolean).join(": "), dir: "auto" }, rowName(row, ofOne)), bar, element("span", { class: "took" }, took(row)));
 }
 
 function took(row) {
