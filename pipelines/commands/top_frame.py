@@ -118,9 +118,10 @@ def _models(models: Iterable[ModelStatus], width: int) -> Table:
 
 def _more(model: ModelStatus) -> str:
     info = model.info
-    formats = [info.device, info.dtype, info.quantization.replace("none", ""), info.kv_cache_dtype] if info else []
+    formats = [info.device, info.dtype, info.quantization, info.kv_cache_dtype] if info else []
+    told = dict.fromkeys(each for each in formats if each not in ("", "none"))
     restarts = [f"{model.restarts} restart{'s' * (model.restarts != 1)}"] if model.restarts else []
-    return escape(plain(", ".join([*dict.fromkeys(filter(None, formats)), *restarts, f"pid {_pids(model)}"])))
+    return escape(plain(", ".join([*told, *restarts, f"pid {_pids(model)}"])))
 
 
 def _pids(model: ModelStatus) -> str:

@@ -75,6 +75,9 @@ function updateJob(card, job, now) {
     const percent = Math.min((100 * ended) / job.total, 100);
     bar.setAttribute("aria-valuenow", percent.toFixed(0));
     bar.firstElementChild.style.width = `${percent}%`;
+    const failed = Math.min((100 * job.failed) / job.total, percent);
+    bar.lastElementChild.style.left = `${percent - failed}%`;
+    bar.lastElementChild.style.width = `${failed}%`;
   }
   bar.hidden = !job.total;
   say(card.querySelector(".left"), left(job, ended));
@@ -119,8 +122,8 @@ function updateModel(card, model) {
   const state = card.querySelector(".pill");
   say(state, model.state);
   state.className = `pill ${STATES[model.state] ?? ""}`;
-  const formats = info ? [info.device, info.dtype, info.quantization === "none" ? "" : info.quantization, info.kv_cache_dtype && `KV ${info.kv_cache_dtype}`] : [];
-  const tags = formats.filter(Boolean).map((text) => element("span", { class: "tag" }, text));
+  const formats = info ? [info.device, info.dtype, info.quantization, info.kv_cache_dtype && `KV ${info.kv_cache_dtype}`] : [];
+  const tags = formats.filter((text) => text && text !== "none").map((text) => element("span", { class: "tag" }, text));
   card.querySelector(".formats").replaceChildren(...tags, element("span", { class: "hint mono" }, model.key));
   const [batch, cache] = card.querySelector(".meters").children;
   fill(batch, stats.batch, info?.max_num_seqs ?? 0, `${number(Math.ceil(stats.batch))} running`, model.model);
@@ -152,7 +155,7 @@ function fill(target, value, most, text, of) {
 
 function track(role, label) {
   const attributes = { class: "track", role, "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 };
-  return element("div", attributes, element("span"));
+  return element("div", attributes, element("span"), element("span", { class: "failed" }));
 }
 
 function facts(target, found) {
@@ -168,9 +171,12 @@ function showRows(rows) {
   by("rows").replaceChildren(...shown.map((row) => life(row, longest, ofOne)));
 }
 
-/** A row's id, after its job's name where rows are of several. */
+const MOST_OF_NAME = 20;
+
+/** A row's id, after its job's name where rows are of several; of a long name its end. */
 function rowName(row, ofOne) {
-  return [ofOne && row.id ? "" : ending(row.of), place(row.id)].filter(Boolean).join(" ");
+  const name = [ofOne && row.id ? "" : ending(row.of), place(row.id)].filter(Boolean).join(" ");
+  return name.length > MOST_OF_NAME ? `…${name.slice(1 - MOST_OF_NAME)}` : name;
 }
 
 /** Of an id that is a place in a file, the file's name and the place. */
