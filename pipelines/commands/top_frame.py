@@ -190,7 +190,7 @@ def _row_names(rows: Sequence[RowLife], most: int) -> list[str]:
 
 
 def _place(row_id: str) -> str:
-    """Of an id that is a place in a file, the file's name and the place."""
+    """For an id that is a place in a file, the file's name and the place."""
     return row_id.rsplit("/", 1)[-1] if row_id.startswith("/") or "://" in row_id else row_id
 
 

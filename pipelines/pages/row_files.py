@@ -174,7 +174,7 @@ class ParquetRows:
                 yield from plain_rows(batch)
 
     def read(self, start: int, count: int) -> list[Row]:
-        """Of the row groups that hold them."""
+        """Rows of the row groups that hold them."""
         found: list[Row] = []
         with open_file(self.path) as stream:
             file = pq.ParquetFile(stream, pre_buffer=False)

@@ -34,7 +34,7 @@ class Table:
         return sum(file.count() for file in self._files)
 
     def facts(self, *, spent: bool = True) -> Iterator[Facts]:
-        """Of every row, in order. `spent`: with tokens and times."""
+        """Facts of every row, in order. `spent`: with tokens and times."""
         for file in self._files:
             yield from map(facts_of, file.scan(spent=spent))
 
