@@ -19,22 +19,22 @@ from millrace.model_manager.wire.errors import MillraceError
 
 from .batches.routes import batch_routes
 from .batches.runner import BatchRunner
-from .chat import chat
-from .completions import completion
-from .embeddings import embedding
-from .endpoints import Asked, Computed
-from .errors import NOT_FOUND, HttpError, http_error, internal
 from .files.owners import check_folder
 from .files.routes import file_routes
-from .keys import KeyCheck, read_keys
+from .http.errors import NOT_FOUND, HttpError, http_error, internal
+from .http.keys import KeyCheck, read_keys
+from .openai.chat import chat
+from .openai.completions import completion
+from .openai.embeddings import embedding
+from .openai.endpoints import Asked, Computed
+from .openai.tokens import detokenize, tokenize
 from .openapi import docs_page, openapi
+from .requests.service import Service
 from .responses.route import response_routes
-from .service import Service
 from .settings import ServeConfig
 from .tgi.routes import tgi_routes
-from .tokens import detokenize, tokenize
 from .window.feed import Feed
-from .window.page import page_routes
+from .window.page import PATHS, page_routes
 
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
 _SHOWN = 100
@@ -85,7 +85,7 @@ def _middleware(settings: ServeConfig) -> list[Middleware]:
             )
         )
     if settings.api_key_file is not None:
-        found.append(Middleware(KeyCheck, keys=read_keys(settings.api_key_file)))
+        found.append(Middleware(KeyCheck, keys=read_keys(settings.api_key_file), page=PATHS))
     return found
 
 

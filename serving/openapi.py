@@ -12,7 +12,7 @@ from millrace.model_manager.wire.openai_parameters import PARAMETERS
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .batches.routes import BatchBody
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, GenerationBody, TokenizeBody
+from .openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, GenerationBody, TokenizeBody
 from .responses.conversation import ResponsesBody
 from .tgi.bodies import GenerateBody
 

@@ -15,16 +15,16 @@ import uvloop
 
 from millrace.model_manager.client.engine_client import EngineClient
 
-from .addresses import listening, url
 from .app import make_app
 from .batches.runner import BatchRunner
-from .connections import allow_connections
-from .engine import Engine, Opener
-from .observers import Observer
-from .service import Served, Service
+from .http.addresses import listening, url
+from .http.connections import allow_connections
+from .http.observers import Observer
+from .http.tls import check_tls
+from .http.uvicorn_server import Uvicorn, uvicorn_config
+from .requests.engine import Engine, Opener
+from .requests.service import Served, Service
 from .settings import ServeConfig
-from .tls import check_tls
-from .uvicorn_server import Uvicorn, uvicorn_config
 
 _AFTER_CANCEL = 5.0
 """Seconds for cancelled requests to tell their clients so."""

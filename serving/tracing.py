@@ -11,7 +11,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from millrace.model_manager.client.trace_export import tracer
 from millrace.model_manager.wire.traces import Traces
 
-from .observers import Observed
+from .http.observers import Observed
 
 _PARENT = ("traceparent", "tracestate")
 

@@ -355,7 +355,7 @@ def _num_read(sequence: Sequence) -> int:
 
 
 def _logprobs(token_id: int, entry: Mapping[int, Any], count: int) -> Logprobs:
-    """Of one token, with `count` alternatives."""
+    """A token's log-probabilities, with `count` alternatives."""
     own = entry[token_id]
     ranked = sorted(entry.items(), key=lambda pair: pair[1].rank)[:count]
     tops = [[each for each, _ in ranked]], [[max(each.logprob, LEAST) for _, each in ranked]]

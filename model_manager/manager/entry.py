@@ -126,11 +126,6 @@ class Entry:
             return 0
         return self.request.score_from if self.request.task == "score" else len(self.request.prompt_token_ids)
 
-    @property
-    def is_first(self) -> bool:
-        """True for the only request of a prompt, or the first of several."""
-        return self.request.family in ("", self.request.request_id)
-
     def is_overdue(self, now: float) -> bool:
         """True if its deadline has passed."""
         deadline = self.request.params.deadline

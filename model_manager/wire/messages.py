@@ -105,6 +105,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     @property
+    def is_first(self) -> bool:
+        """True for the only request of a prompt, or the first of several."""
+        return self.family in ("", self.request_id)
+
+    @property
     def num_lasting(self) -> int:
         """How many of its first tokens a stream may show although it has a constraint: an ending (see
         `Output.num_own_tokens`) replaces later ones of a streamed output.

@@ -25,7 +25,11 @@ BACKLOG = 1024
 
 
 class RuntimeDir:
-    """One user's folder for one manager; made when needed, gone when the manager has ended."""
+    """One user's folder for one manager; made when needed, gone when the manager has ended.
+
+    A folder that was there before stays. Who made it is told by its sticky bit, which has no effect in a folder of one
+    user's: the process that ends last is often not the one that began.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -34,9 +38,9 @@ class RuntimeDir:
         self.log = self.path / "manager.log"
 
     def prepare(self) -> None:
-        """Make the folder (mode 0700) unless it is there; raises ConfigError as `check` does."""
+        """Make the folder (mode 1700) unless it is there; raises ConfigError as `check` does."""
         try:
-            self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=0o700 | stat.S_ISVTX)
         except FileExistsError:
             self.check()
         except OSError as error:
@@ -125,8 +129,13 @@ class RuntimeDir:
         for path in (self.socket, self.log, self.lock):
             path.unlink(missing_ok=True)
         sweep_jobs(self.path)
+        self.leave()
+
+    def leave(self) -> None:
+        """Remove the folder if millrace made it, and nothing is left in it."""
         with contextlib.suppress(OSError):  # a running job's or someone else's file, or the next manager's lock
-            self.path.rmdir()
+            if self.path.lstat().st_mode & stat.S_ISVTX:
+                self.path.rmdir()
 
     def sweep(self) -> None:
         """Remove what a killed manager left; does nothing while one lives or is starting."""

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 
 import msgspec
 
@@ -106,7 +107,7 @@ def _model_line(model: ModelStatus) -> str:
     return (
         f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
         f"{counted(model.clients, 'client')}, "
-        f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
+        f"{ceil(stats.batch)} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
         f"{_cache(model)}{stats.rss_mb:,.0f} MB, "
         f"{counted(model.restarts, 'restart')} ({model.key})"
     )
@@ -115,7 +116,7 @@ def _model_line(model: ModelStatus) -> str:
 def _cache(model: ModelStatus) -> str:
     """Blocks of KV cache; nothing for an engine that does not tell."""
     stats = model.stats
-    return f"cache {stats.blocks_used}/{stats.blocks_total} blocks, " if stats.blocks_total else ""
+    return f"cache {ceil(stats.blocks_held)}/{stats.blocks_total} blocks, " if stats.blocks_total else ""
 
 
 def _name(model: ModelStatus) -> str:

@@ -29,8 +29,8 @@ from ..runners import die_with_parent
 
 if TYPE_CHECKING:
     from millrace.model_manager.client.engine_client import EngineClient
-    from millrace.serving.observers import Observer
-    from millrace.serving.service import JobCommand
+    from millrace.serving.http.observers import Observer
+    from millrace.serving.requests.service import JobCommand
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,9 +68,9 @@ def _run(
     job: JobCommand,
     traces: Traces | None,
 ) -> None:
-    from millrace.serving.observers import RequestLog
+    from millrace.serving.http.observers import RequestLog
+    from millrace.serving.requests.service import Served
     from millrace.serving.server import serve
-    from millrace.serving.service import Served
 
     with logs_at(log_level(flags)) as console:
         serve(

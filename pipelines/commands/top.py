@@ -79,7 +79,7 @@ def _look(history: History) -> Figures:
 
 def _serve(settings: TopConfig) -> None:
     check_extra("top --web", *PACKAGES)
-    from millrace.serving.window_server import serve_page
+    from millrace.serving.window.server import serve_page
 
     serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True))
 

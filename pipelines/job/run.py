@@ -35,7 +35,7 @@ from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.metrics import failures_in, tallied
-from millrace.transforms.reading.count import RowCount, count_rows
+from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
 from millrace.transforms.runners import DATAFLOW, PRISM, runs_here
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
@@ -67,6 +67,8 @@ from .report.record import Recorder, looking
 from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print_summary
 
 _LOOK_SECONDS = 0.2
+_SAMPLE_BYTES = 2**20
+"""Bytes of a quiet job's input by which its rows are estimated: only `millrace top` may show how much is left."""
 _END_SECONDS = 10.0
 """Seconds that workers have to release their resources."""
 _log = logging.getLogger(__name__)
@@ -333,10 +335,14 @@ def _looked_at(recorder: Recorder | None) -> contextlib.AbstractContextManager[N
     return looking(recorder) if recorder is not None else contextlib.nullcontext()
 
 
-def _total(options: JobOptions) -> RowCount:
-    total = count_rows([str(each) for each in options.input], input_format_of(options), limit=options.limit)
-    files = files_of(options)
-    if files is None or options.if_exists != "resume":
+def _total(options: JobOptions) -> RowCount | None:
+    """None of a quiet job that goes on: all of its earlier output would be read to count what is left."""
+    files = files_of(options) if options.if_exists == "resume" else None
+    if files is not None and options.quiet:
+        return None
+    budget = _SAMPLE_BYTES if options.quiet else BUDGET
+    total = count_rows([str(each) for each in options.input], input_format_of(options), budget, options.limit)
+    if files is None:
         return total
     return RowCount(max(total.rows - count_completed(files.prefix), 0), total.exact)
 

@@ -17,14 +17,14 @@ from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from ..chat import chat
-from ..completions import completion
-from ..embeddings import embedding
-from ..endpoints import Answers
-from ..errors import HttpError, http_error, internal
-from ..exchanges import Question
-from ..parameters import INTERACTIVE
-from ..service import Service
+from ..http.errors import HttpError, http_error, internal
+from ..openai.chat import chat
+from ..openai.completions import completion
+from ..openai.embeddings import embedding
+from ..openai.endpoints import Answers
+from ..openai.parameters import INTERACTIVE
+from ..requests.exchanges import Question
+from ..requests.service import Service
 
 ENDPOINTS: dict[str, Any] = {
     "/v1/chat/completions": chat,

@@ -15,11 +15,11 @@ import msgspec
 
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 
-from ..answers import usage_of
-from ..endpoints import Answers
-from ..errors import HttpError, http_error
-from ..exchanges import End
-from ..names import new_name
+from ..http.errors import HttpError, http_error
+from ..openai.answers import usage_of
+from ..openai.endpoints import Answers
+from ..requests.exchanges import End
+from ..requests.names import new_name
 from .asking import Desk
 from .lines import Line, requests
 from .record import Batch, Counts

@@ -15,12 +15,12 @@ from starlette.routing import Route
 from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 
-from ..bodies import decoded
-from ..errors import NOT_FOUND, HttpError, http_error
 from ..files.owners import files_folder, owner_of
 from ..files.paging import page
 from ..files.store import Files
-from ..service import Service
+from ..http.errors import NOT_FOUND, HttpError, http_error
+from ..openai.bodies import decoded
+from ..requests.service import Service
 from .asking import ENDPOINTS
 from .record import WINDOW_SECONDS, Batch
 from .runner import BatchRunner

@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import MillraceError
 
 from ..files.owners import files_folder, owners
 from ..files.store import Files
-from ..service import Service
+from ..requests.service import Service
 from .record import Batch
 from .running import BatchRun, Gates
 from .store import Batches

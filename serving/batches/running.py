@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..files.store import Files
-from ..service import Service
+from ..requests.service import Service
 from .asking import COMMANDS, Desk
 from .finishing import Finished, Finishing
 from .job import last_words, started

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ..errors import HttpError
+from ..http.errors import HttpError
 from .asking import Desk
 from .lines import MOST_PROBLEMS, BadLine, Line, numbered, read_line
 from .record import Batch, Problem

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from starlette.types import Receive, Scope, Send
 
-from ..errors import NOT_FOUND, HttpError
-from ..replies import ABORT
+from ..http.errors import NOT_FOUND, HttpError
+from ..http.replies import ABORT
 from .store import StoredFile
 
 _PIECE = 2**18

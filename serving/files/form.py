@@ -10,7 +10,7 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..errors import HttpError
+from ..http.errors import HttpError
 
 _MOST_OF_FIELDS = 2**16
 """Bytes of all fields and headers together."""

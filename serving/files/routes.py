@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ..errors import NOT_FOUND, SERVER, HttpError
-from ..reading import check_encoding
-from ..service import Service
+from ..http.errors import NOT_FOUND, SERVER, HttpError
+from ..http.reading import check_encoding
+from ..requests.service import Service
 from .content import FileContent
 from .disk import bytes_in
 from .form import Form

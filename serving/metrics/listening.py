@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from ..addresses import refused, url
+from ..http.addresses import refused, url
 from ..settings import MetricsConfig
 from .machine import MachineMetrics
 

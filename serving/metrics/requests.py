@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from millrace.model_manager.wire.messages import Output
 
-from ..observers import Observed
+from ..http.observers import Observed
 from .histogram import Histogram
 from .machine import MODEL_LABELS, PREFIX
 

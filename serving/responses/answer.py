@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..answers import usage_of
-from ..chat import ChatAnswer
-from ..exchanges import End, Piece, Question
-from ..names import new_name
+from ..openai.answers import usage_of
+from ..openai.chat import ChatAnswer
+from ..requests.exchanges import End, Piece, Question
+from ..requests.names import new_name
 from .conversation import ResponsesBody
 
 _CUT = "length"

@@ -13,7 +13,7 @@ import msgspec
 
 from millrace.model_manager.wire.errors import InvalidRequest
 
-from ..bodies import Body
+from ..openai.bodies import Body
 
 _TEXTS = ("input_text", "output_text", "text")
 _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "top_logprobs", "user", "metadata", "service_tier")

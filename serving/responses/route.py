@@ -10,14 +10,14 @@ from starlette.routing import Route
 
 from millrace.model_manager.wire.errors import InvalidRequest
 
-from ..bodies import read
-from ..chat import ChatAnswer, chat
-from ..endpoints import Asked
-from ..errors import HttpError
-from ..exchanges import End, Exchange
-from ..observers import Observed
-from ..replies import Reply
-from ..service import Service
+from ..http.errors import HttpError
+from ..http.observers import Observed
+from ..http.replies import Reply
+from ..openai.bodies import read
+from ..openai.chat import ChatAnswer, chat
+from ..openai.endpoints import Asked
+from ..requests.exchanges import End, Exchange
+from ..requests.service import Service
 from .answer import ResponseAnswer
 from .conversation import ResponsesBody, as_sent, chat_fields
 

@@ -9,8 +9,8 @@ from millrace.model_manager.client.encoding import Prompt
 from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
 from millrace.model_manager.wire.messages import FinishReason, Output
 
-from ..answers import question
-from ..exchanges import End, Piece, Question
+from ..openai.answers import question
+from ..requests.exchanges import End, Piece, Question
 from .bodies import GenerateBody, GenerateParameters, sampling
 
 _REASONS = {FinishReason.STOP: "eos_token"}

@@ -11,8 +11,8 @@ from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from ..bodies import ignored_header
-from ..parameters import INTERACTIVE
+from ..openai.bodies import ignored_header
+from ..openai.parameters import INTERACTIVE
 
 _MAX_NEW_TOKENS = 100
 """TGI's default."""

@@ -14,10 +14,10 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from millrace.model_manager.wire.sampling import MAX_ANSWERS, MAX_STOPS
 
-from ..endpoints import Asked
-from ..errors import HttpError, http_error
-from ..replies import Reply
-from ..service import Service
+from ..http.errors import HttpError, http_error
+from ..http.replies import Reply
+from ..openai.endpoints import Asked
+from ..requests.service import Service
 from .answer import GeneratedAnswer
 from .bodies import GenerateBody, ignored, read_body
 

@@ -6,7 +6,7 @@ import contextlib
 
 from starlette.types import Receive, Scope, Send
 
-from ..replies import HungUp, Reply, Stalled, unless_hung_up
+from ..http.replies import HungUp, Reply, Stalled, unless_hung_up
 from .watching import Watching
 
 

@@ -8,7 +8,7 @@ from millrace.model_manager.wire.status import ModelInfo
 
 
 def model_info(**fields: Any) -> ModelInfo:
-    """Of a small model on a CPU, but for the fields that are given."""
+    """A small model on a CPU, but for the fields that are given."""
     texts = {"name": "small", "folder": "/", "architecture": "small", "dtype": "float32", "device": "cpu"}
     sizes = {"vocab_size": 64, "max_model_len": 128, "max_num_seqs": 4, "num_blocks": 8, "block_size": 16}
     return ModelInfo(**{**texts, **sizes, "eos_token_ids": [], "load_seconds": 0.0, **fields})

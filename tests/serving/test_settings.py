@@ -12,7 +12,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.cli import dispatch
-from millrace.serving.keys import read_keys
+from millrace.serving.http.keys import read_keys
 from millrace.serving.settings import ServeConfig
 
 

@@ -100,5 +100,5 @@ class SomeSpans:
 
 
 def row_spans(traces: Traces | None, task: str) -> RowSpans:
-    """Of a task's rows; none where `traces` is None."""
+    """Spans of a task's rows; none where `traces` is None."""
     return NoSpans() if traces is None else SomeSpans(traces, task)

@@ -125,7 +125,7 @@ def _rounded(length: int) -> int:
 
 
 def _bytes_per_token(config: ModelConfig, header: GgufHeader) -> float:
-    """Of one token's keys and values in all layers; a model with windows or states takes less."""
+    """Bytes of a token's keys and values in all layers; a model with windows or states takes less."""
     layers = int(header.of_model("block_count", 0))
     heads = header.of_model("attention.head_count", 0)
     kv_heads = header.of_model("attention.head_count_kv", heads)

@@ -19,18 +19,18 @@ from .decoder_inputs import angles
 from .decoder_plan import DecoderPlan, LayerPlan
 from .decoder_weights import DecoderWeights
 from .matrix_ops import LANES, Epilogue, Format
-from .packed_matrix import can_multiply
 from .parameters import Parameters
 from .records import Linear, Normalize
 from .step_emitter import Emitter, Rotation, Rows
 from .step_program import Kernels
 from .team import Team
+from .units import unit_of
 
 
 def obstacle(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> str | None:
     """Why a model cannot run as a compiled program on this processor, after "because"; None if it can."""
-    if not can_multiply(fmt):
-        return f"this processor has no AVX-512 instructions for {fmt.name.lower()}"
+    if unit_of(fmt, LANES) is None:
+        return "this processor has no AVX2 instructions"
     sizes = [plan.head.in_features, shape.head_dim, shape.num_heads * shape.head_dim]
     sizes += [layer.down.in_features for layer in plan.layers]
     odd = [size for size in sizes if size % LANES]

@@ -1,4 +1,4 @@
-"""Vector instructions for the kernels of a step's matrix products: tiles of a product, and what is done to its rows.
+"""A step's matrix products: their formats, and vector instructions for what is done to their rows.
 
 A product has the formats of `Format`. Whatever the format, one step along the inner dimension takes 4 bytes of each
 row of the left side (1 float32, 2 bfloat16 or 4 int8) and `PANEL` times 4 bytes of the right side, so that the same
@@ -12,15 +12,15 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 
-from .vector_ops import I32, Vectors, ask_for, inlined, number
+from .vector_ops import I32, Vectors, inlined, number
 
 PANEL = 48
 """Columns of a tile: three vectors of 16."""
 LANES = 16
+TILE_STEPS = 16
+"""Steps along the inner dimension that a tile of the matrix unit holds."""
 _VECTORS = PANEL // LANES
-_STEP_BYTES = 4 * PANEL
 _LINE = 64
 _LOG2_E = 1.4426950408889634
 _HIGHEST_EXPONENT = 126.0
@@ -36,6 +36,16 @@ class Format(enum.IntEnum):
     FLOAT32 = 4
 
 
+class Unit(enum.IntEnum):
+    """Instructions that compute a product."""
+
+    AVX2 = 0
+    """Vectors of 8, for any format: what has no instruction of its own is widened first."""
+    AVX512 = 1
+    TILES = 2
+    """The matrix unit (AMX); few rows of int8 by AVX-512."""
+
+
 class Epilogue(enum.IntEnum):
     """What becomes of a product's rows."""
 
@@ -49,35 +59,24 @@ class Epilogue(enum.IntEnum):
     GEGLU_TANH = 5
 
 
-class _Tile(Vectors):
-    """Emits the inner loop of a product."""
+class Tile(Vectors):
+    """Emits the arithmetic of products, in vectors of `lanes` columns."""
 
-    def __init__(self, builder: Any, fmt: int) -> None:
-        super().__init__(builder, LANES)
+    def __init__(self, builder: Any, fmt: int, lanes: int = LANES) -> None:
+        super().__init__(builder, lanes)
         self.fmt = fmt
-        self.words = ir.VectorType(I32, LANES)
+        self.words = ir.VectorType(I32, lanes)
         self.sum_type = self.words if fmt == Format.INT8 else self.type
 
     def zero(self) -> Any:
         element = 0 if self.fmt == Format.INT8 else 0.0
-        return ir.Constant(self.sum_type, [element] * LANES)
+        return ir.Constant(self.sum_type, [element] * self.lanes)
 
     def load_words(self, address: Any) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, self.words.as_pointer()), align=_LINE)
+        return self.builder.load(self.builder.inttoptr(address, self.words.as_pointer()), align=4 * self.lanes)
 
     def spread_word(self, address: Any) -> Any:
-        word = self.builder.load(self.builder.inttoptr(address, I32.as_pointer()), align=4)
-        undefined = ir.Constant(self.words, ir.Undefined)
-        first = self.builder.insert_element(undefined, word, ir.Constant(I32, 0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.words, [0] * LANES))
-
-    def multiply_add(self, total: Any, left: Any, right: Any) -> Any:
-        """The instruction that the format is named after; `left` and `right` are words."""
-        if self.fmt == Format.INT8:
-            return self.call("llvm.x86.avx512.vpdpbusd.512", self.words, [total, left, right])
-        if self.fmt == Format.BFLOAT16:
-            return self.call("llvm.x86.avx512bf16.dpbf16ps.512", self.type, [total, left, right])
-        return self.fma(self.builder.bitcast(left, self.type), self.builder.bitcast(right, self.type), total)
+        return self.spread_int(self.builder.load(self.builder.inttoptr(address, I32.as_pointer()), align=4))
 
     def load_sums(self, address: Any) -> Any:
         return self.builder.load(self.builder.inttoptr(address, self.sum_type.as_pointer()), align=_LINE)
@@ -106,48 +105,17 @@ class _Tile(Vectors):
         return self.builder.fmul(x, self.sigmoid(self.builder.fmul(inner, self.constant(2.0 * _GELU_SCALE))))
 
 
-@inlined(types.void, literals=3)
-def multiply_tile(
-    b: Any, left: Any, left_stride: Any, right: Any, steps: Any, tile: Any, ahead: Any, pace: Any,
-    rows: int, lines: int, fmt: int,
-) -> None:  # fmt: skip
-    """tile[:rows, :PANEL] (4 bytes an element) = left times right, over `steps`.
-
-    Each step also asks for the next `pace` bytes from `ahead` on, so that they come while it computes: `lines` times,
-    which is enough for so many cache lines.
-    """
-    t = _Tile(b, fmt)
-    sums = [cgutils.alloca_once_value(b, t.zero()) for _ in range(rows * _VECTORS)]
-    for slot in sums:
-        b.store(t.zero(), slot)
-    starts = [b.add(left, b.mul(left_stride, number(r))) for r in range(rows)]
-    with cgutils.for_range_slice(b, number(0), steps, number(1)) as (k, _):
-        base = b.add(right, b.mul(k, number(_STEP_BYTES)))
-        columns = [t.load_words(b.add(base, number(4 * LANES * v))) for v in range(_VECTORS)]
-        asked = b.add(ahead, b.mul(k, pace))
-        for line in range(lines):
-            ask_for(b, b.add(asked, b.sdiv(b.mul(pace, number(line)), number(lines))))
-        for r in range(rows):
-            row = t.spread_word(b.add(starts[r], b.mul(k, number(4))))
-            for v in range(_VECTORS):
-                slot = sums[r * _VECTORS + v]
-                b.store(t.multiply_add(b.load(slot), row, columns[v]), slot)
-    for index, slot in enumerate(sums):
-        place = b.inttoptr(b.add(tile, number(4 * LANES * index)), t.sum_type.as_pointer())
-        b.store(b.load(slot), place, align=_LINE)
-
-
-@inlined(types.void, literals=3)
+@inlined(types.void, literals=4)
 def finish_row(
     b: Any, tile: Any, other: Any, row_scale: Any, scales: Any, offsets: Any, bias: Any, gap: Any, out: Any,
-    fmt: int, epilogue: int, itemsize: int,
+    fmt: int, epilogue: int, itemsize: int, unit: int,
 ) -> None:  # fmt: skip
     """out[:PANEL] from a row of a tile: offset and scaled (int8 only), biased, then as `epilogue` says.
 
     `tile`, `scales`, `offsets` and `bias` are addresses at the tile's first column. A gated epilogue has a second
     product: its addresses lie `gap` bytes on, and its tile at `other`.
     """
-    t, memory = _Tile(b, fmt), Vectors(b, LANES, itemsize)
+    t, memory = Tile(b, fmt), Vectors(b, LANES, itemsize)
     row_factor = t.load_broadcast(row_scale, number(0)) if fmt == Format.INT8 else None
     for v in range(_VECTORS):
         at = number(4 * LANES * v)
@@ -156,8 +124,10 @@ def finish_row(
             total = t.load_sums(b.add(source, at))
             place = b.add(shift, at)
             if fmt == Format.INT8:
-                whole = b.inttoptr(b.add(offsets, place), t.words.as_pointer())
-                total = b.sitofp(b.sub(total, b.load(whole, align=4)), t.type)
+                if unit != Unit.AVX2:  # which takes the left side's zero point off each factor
+                    whole = b.inttoptr(b.add(offsets, place), t.words.as_pointer())
+                    total = b.sub(total, b.load(whole, align=4))
+                total = b.sitofp(total, t.type)
                 total = b.fmul(total, b.fmul(row_factor, t.load_floats(b.add(scales, place))))
             return b.fadd(total, t.load_floats(b.add(bias, place)))
 

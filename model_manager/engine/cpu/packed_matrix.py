@@ -18,13 +18,6 @@ _ROWS_AT_ONCE = 64 * PANEL
 """Rows of a weight that are laid out at a time, so that copies stay small."""
 
 
-def can_multiply(fmt: Format) -> bool:
-    """Whether this processor has the instructions of that format."""
-    has = torch.cpu.get_capabilities()
-    extra = {Format.INT8: "avx512_vnni", Format.BFLOAT16: "avx512_bf16", Format.FLOAT32: "avx512_f"}[fmt]
-    return bool(has.get("avx512_f", False) and has.get(extra, False))
-
-
 class PackedMatrix:
     """The transposed weights [out_features, in_features] of layers that read the same input, side by side.
 

@@ -14,14 +14,15 @@ import torch
 from ..interface import Longs
 from ..paged_attention import CacheShape
 from . import step_kernels
-from .matrix_ops import LANES, PANEL, Epilogue, Format
+from .matrix_ops import LANES, PANEL, Epilogue, Format, Unit
 from .packed_matrix import PackedMatrix
 from .records import Linear, Normalize, Quantize, Rotate
 from .row_ops import Norm
 from .step_kernels import SPARE_ROWS, SUMS_BYTES
 from .step_program import Kernels, Program
 from .team import Kernel, Team
-from .tile_ops import can_tile, tile_shapes
+from .tile_ops import tile_shapes
+from .units import unit_of
 
 _FORMATS = {torch.uint8: Format.INT8, torch.bfloat16: Format.BFLOAT16, torch.float32: Format.FLOAT32}
 _GATED = (Epilogue.SWIGLU, Epilogue.GEGLU_TANH)
@@ -127,12 +128,13 @@ class Emitter:
         """`target` = what `epilogue` makes of `source` times `matrix`."""
         assert _FORMATS[source.tensor.dtype] == matrix.fmt
         self._kept += (source, matrix, target)
-        gated, tiled = epilogue in _GATED, can_tile(matrix.fmt, matrix.steps)
+        gated, unit = epilogue in _GATED, unit_of(matrix.fmt, matrix.steps)
+        assert unit is not None
         if self._product is not None:
             self._product[Linear.NEXT_WEIGHT] = matrix.data.data_ptr()
             self._product[Linear.NEXT_STEPS] = matrix.steps
         self._product = self._add(
-            self._kernels.get(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize, tiled),
+            self._kernels.get(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize, unit),
             {
                 Linear.INPUT: source.address,
                 Linear.INPUT_STRIDE: source.stride,
@@ -148,7 +150,7 @@ class Emitter:
                 Linear.SUMS: self._sums,
                 Linear.GATED: int(gated),
                 Linear.TEAM: self._team.size,
-                Linear.TILE_SHAPES: self._shapes.ctypes.data if tiled else 0,
+                Linear.TILE_SHAPES: self._shapes.ctypes.data if unit == Unit.TILES else 0,
             },
         )
         return self._product

@@ -10,7 +10,8 @@ from typing import Any
 
 from numba import literally, njit
 
-from .matrix_ops import PANEL, Format, finish_row, multiply_tile
+from .matrix_ops import PANEL, Format, Unit, finish_row
+from .product_ops import multiply_tile
 from .records import Linear, Normalize, Quantize, Rotate, Run, get
 from .row_ops import (
     arrive,
@@ -55,11 +56,11 @@ def run_all() -> Callable[[int], None]:
     return kernel
 
 
-def linear(fmt: int, epilogue: int, itemsize: int, tiled: int) -> Callable[[int], None]:
-    """A kernel for Linear records; `itemsize` is the output's, in bytes; `tiled`: by the matrix unit."""
+def linear(fmt: int, epilogue: int, itemsize: int, unit: int) -> Callable[[int], None]:
+    """A kernel for Linear records; `itemsize` is the output's, in bytes, and `unit` a `Unit`."""
 
     def kernel(record: int) -> None:
-        _linear(record, fmt, epilogue, itemsize, tiled)
+        _linear(record, fmt, epilogue, itemsize, unit)
 
     return kernel
 
@@ -115,53 +116,64 @@ def _wait(record: int, arrivals: int) -> None:
 
 
 @njit(nogil=True)
-def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any, tiled: Any) -> None:
+def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any) -> None:
     thread = fetch_add(record + 8 * Linear.THREADS)
     sums = get(record, Linear.SUMS) + thread * SUMS_BYTES
     rows, panels = get(record, Linear.ROWS), get(record, Linear.PANELS)
     chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
-    configure_tiles(get(record, Linear.TILE_SHAPES), literally(tiled))
+    configure_tiles(get(record, Linear.TILE_SHAPES), literally(unit))
     task = fetch_add(record + 8 * Linear.TASKS)
     while task < panels * chunks:
         first = task % chunks * _CHUNK_ROWS
         _panel(
             record, task // chunks, first, min(first + _CHUNK_ROWS, rows), sums,
-            literally(fmt), literally(epilogue), literally(itemsize), literally(tiled),
+            literally(fmt), literally(epilogue), literally(itemsize), literally(unit),
         )  # fmt: skip
         task = fetch_add(record + 8 * Linear.TASKS)
-    release_tiles(literally(tiled))
+    release_tiles(literally(unit))
 
 
 @njit(nogil=True)
 def _panel(
-    record: int, panel: int, first: int, end: int, sums: int, fmt: Any, epilogue: Any, itemsize: Any, tiled: Any
+    record: int, panel: int, first: int, end: int, sums: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any
 ) -> None:
     """One panel of columns for the rows first .. end - 1, some at a time, which prefetch a share of the next panel."""
     size = 4 * PANEL * get(record, Linear.STEPS)
     right = get(record, Linear.WEIGHT) + panel * size
     gap = get(record, Linear.GATED) * get(record, Linear.PANELS) * size  # bytes from a gate to its product
     ahead = _next_panel(record, panel)
-    at_once = BLOCK_ROWS if _suits_tiles(end - first, literally(fmt), literally(tiled)) else _VECTOR_ROWS
+    at_once = BLOCK_ROWS if _suits_tiles(end - first, literally(fmt), literally(unit)) else _VECTOR_ROWS
     parts = (end - first + at_once - 1) // at_once
     for row in range(first, end, at_once):
         left = end - row
-        _multiply(record, row, left, at_once, right, sums, ahead, parts, literally(fmt), literally(tiled))
+        _multiply(record, row, left, at_once, right, sums, ahead, parts, literally(fmt), literally(unit))
         if gap:
             place, pair = right + gap, sums + SUMS_BYTES // 2
-            _multiply(record, row, left, at_once, place, pair, ahead + gap, parts, literally(fmt), literally(tiled))
+            _multiply(record, row, left, at_once, place, pair, ahead + gap, parts, literally(fmt), literally(unit))
         for r in range(row, min(row + at_once, end)):
-            _finish(record, panel, r, r - row, sums, gap, literally(fmt), literally(epilogue), literally(itemsize))
+            _finish(
+                record,
+                panel,
+                r,
+                r - row,
+                sums,
+                gap,
+                literally(fmt),
+                literally(epilogue),
+                literally(itemsize),
+                literally(unit),
+            )
         ahead += size // parts
 
 
 @njit(nogil=True)
-def _suits_tiles(rows: int, fmt: Any, tiled: Any) -> bool:
+def _suits_tiles(rows: int, fmt: Any, unit: Any) -> bool:
     """Whether the matrix unit computes these rows.
 
     bfloat16 always, as its sums differ in the last bits, and a row's must not depend on how many others there are. int8
     is exact either way, and few rows are faster by vector instructions.
     """
-    return bool(tiled and (fmt != Format.INT8 or rows > _VECTOR_ROWS))
+    return bool(unit == Unit.TILES and (fmt != Format.INT8 or rows > _VECTOR_ROWS))
 
 
 @njit(nogil=True)
@@ -178,43 +190,43 @@ def _next_panel(record: int, panel: int) -> int:
 
 @njit(nogil=True)
 def _multiply(
-    record: int, row: int, rows: int, at_once: int, right: int, sums: int, ahead: int, parts: int, fmt: Any, tiled: Any
+    record: int, row: int, rows: int, at_once: int, right: int, sums: int, ahead: int, parts: int, fmt: Any, unit: Any
 ) -> None:
     """The sums of the next rows of a panel, `at_once` of the `rows` that are left, in one of its `parts`."""
     stride, steps = get(record, Linear.INPUT_STRIDE), get(record, Linear.STEPS)
     left = get(record, Linear.INPUT) + row * stride
     pace = 4 * PANEL // parts
     if at_once == BLOCK_ROWS:
-        _multiply_tiles(left, stride, right, steps, sums, ahead, pace, rows, literally(fmt), literally(tiled))
+        _multiply_tiles(left, stride, right, steps, sums, ahead, pace, rows, literally(fmt), literally(unit))
     else:
-        _multiply_vectors(left, stride, right, steps, sums, ahead, pace, rows, literally(fmt))
+        _multiply_vectors(left, stride, right, steps, sums, ahead, pace, rows, literally(fmt), literally(unit))
 
 
 @njit(nogil=True)
 def _multiply_tiles(
-    left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, tiled: Any
+    left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
     """One or two tiles of rows; the fewer the parts of a panel, the more cache lines each of them prefetches.
 
-    `tiled` is 1, or 0 in the kernels that never come here.
+    Kernels of another unit never come here.
     """
     few = rows <= BLOCK_ROWS // 2
     if pace == 4 * PANEL:
         if few:
-            multiply_block(left, stride, right, steps, sums, ahead, pace, 1, 1, literally(fmt), literally(tiled))
+            multiply_block(left, stride, right, steps, sums, ahead, pace, 1, 1, literally(fmt), literally(unit))
         else:
-            multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt), literally(tiled))
+            multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt), literally(unit))
     elif few:
-        multiply_block(left, stride, right, steps, sums, ahead, pace, 1, 2, literally(fmt), literally(tiled))
+        multiply_block(left, stride, right, steps, sums, ahead, pace, 1, 2, literally(fmt), literally(unit))
     elif pace == 2 * PANEL:
-        multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 2, literally(fmt), literally(tiled))
+        multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 2, literally(fmt), literally(unit))
     else:  # a third is asked for as a quarter
-        multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 4, literally(fmt), literally(tiled))
+        multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 4, literally(fmt), literally(unit))
 
 
 @njit(nogil=True)
 def _multiply_vectors(
-    left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any
+    left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
     """Up to 8 rows. The last part of a panel computes hardly more rows than there are.
 
@@ -222,22 +234,24 @@ def _multiply_vectors(
     """
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:
-            multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt))
+            multiply_tile(
+                left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), literally(unit)
+            )
         else:
-            multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt))
+            multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt), literally(unit))
     elif rows > 6:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, 1, literally(fmt))
+        multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, 1, literally(fmt), literally(unit))
     elif rows > 4:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, 6, 1, literally(fmt))
+        multiply_tile(left, stride, right, steps, sums, ahead, pace, 6, 1, literally(fmt), literally(unit))
     elif rows > 2:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, 1, literally(fmt))
+        multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, 1, literally(fmt), literally(unit))
     else:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt))
+        multiply_tile(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt), literally(unit))
 
 
 @njit(nogil=True)
 def _finish(
-    record: int, panel: int, row: int, r: int, sums: int, gap: int, fmt: Any, epilogue: Any, itemsize: Any
+    record: int, panel: int, row: int, r: int, sums: int, gap: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any
 ) -> None:
     column = 4 * PANEL * panel
     finish_row(
@@ -252,6 +266,7 @@ def _finish(
         literally(fmt),
         literally(epilogue),
         literally(itemsize),
+        literally(unit),
     )
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ..interface import Longs
-from . import matrix_ops, records, row_ops, step_kernels, tile_ops, vector_ops
+from . import matrix_ops, product_ops, records, row_ops, step_kernels, tile_ops, vector_ops
 from .records import Linear, Normalize, Rotate, Run
 from .team import Kernel, Team
 
 _FIELDS = max(len(kind) for kind in (Linear, Normalize, Rotate))
 _COUNTERS = 2
-_SOURCES = (step_kernels, records, matrix_ops, row_ops, tile_ops, vector_ops)
+_SOURCES = (step_kernels, records, matrix_ops, product_ops, row_ops, tile_ops, vector_ops)
 """What the kernels are made of."""
 
 
@@ -36,9 +36,7 @@ class Kernels:
         """The kernel that `make(*variant)` writes."""
         key = (make.__name__, *variant)
         if key not in self._compiled:
-            sources = [
-                Path(inspect.getfile(m)) for m in (step_kernels, records, matrix_ops, row_ops, tile_ops, vector_ops)
-            ]
+            sources = [Path(inspect.getfile(module)) for module in _SOURCES]
             self._compiled[key] = Kernel(make(*map(int, variant)), sources)
         return self._compiled[key]
 

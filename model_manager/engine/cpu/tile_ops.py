@@ -6,40 +6,25 @@ and these read the same weights. Knows neither layers nor threads.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import Any
 
 import numpy as np
-import torch
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
 from ..interface import Longs
-from .matrix_ops import LANES, PANEL, Format
+from .matrix_ops import LANES, PANEL, TILE_STEPS, Format, Unit
 from .vector_ops import ask_for, inlined, number
 
 BLOCK_ROWS = 32
 """Rows of a block: two tiles; with three vectors of columns that makes six of the eight registers."""
-TILE_STEPS = 16
-"""Steps along the inner dimension that a tile holds."""
 _TILE_ROWS = BLOCK_ROWS // 2
 _VECTORS = PANEL // LANES
 _LEFT, _RIGHT = 6, 7
 _LINE = 64
-_ARCH_PRCTL, _ASK_FOR_FEATURE, _TILE_DATA = 158, 0x1023, 18
-"""Linux on x86-64: the number of the system call, its code, and that of the registers' contents."""
-_INSTRUCTIONS = {Format.INT8: ("amx_int8", "llvm.x86.tdpbusd"), Format.BFLOAT16: ("amx_bf16", "llvm.x86.tdpbf16ps")}
+_INSTRUCTIONS = {Format.INT8: "llvm.x86.tdpbusd", Format.BFLOAT16: "llvm.x86.tdpbf16ps"}
 _I8 = ir.IntType(8)
-
-
-def can_tile(fmt: Format, steps: int) -> bool:
-    """Whether this processor's matrix unit takes factors of that format and so many steps, and the system lets us."""
-    if fmt not in _INSTRUCTIONS or steps % TILE_STEPS:
-        return False
-    has = torch.cpu.get_capabilities()
-    return bool(has.get("amx_tile", False) and has.get(_INSTRUCTIONS[fmt][0], False) and _is_allowed())
 
 
 def tile_shapes() -> Longs:
@@ -51,18 +36,12 @@ def tile_shapes() -> Longs:
     return shapes.view(np.int64)
 
 
-@functools.cache
-def _is_allowed() -> bool:
-    """Whether this process may use the registers. Linux wants to be asked: they make a thread's state 8 KiB larger."""
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR_FEATURE, _TILE_DATA) == 0)
-
-
 class _Tiles:
     """Emits instructions for tiles; a register's number is part of its instruction."""
 
     def __init__(self, builder: Any, fmt: int) -> None:
         self.builder = builder
-        self._multiply = _INSTRUCTIONS[Format(fmt)][1]
+        self._multiply = _INSTRUCTIONS[Format(fmt)]
 
     def clear(self, register: int) -> None:
         _call(self.builder, "llvm.x86.tilezero", [_register(register)])
@@ -78,30 +57,30 @@ class _Tiles:
 
 
 @inlined(types.void, literals=1)
-def configure_tiles(b: Any, shapes: Any, tiled: int) -> None:
-    """Give this thread's registers the shapes (64 bytes) at that address; nothing unless `tiled`."""
-    if tiled:
+def configure_tiles(b: Any, shapes: Any, unit: int) -> None:
+    """Give this thread's registers the shapes (64 bytes) at that address; nothing for another unit."""
+    if unit == Unit.TILES:
         _call(b, "llvm.x86.ldtilecfg", [_pointer(b, shapes)])
 
 
 @inlined(types.void, literals=1)
-def release_tiles(b: Any, tiled: int) -> None:
-    """Give the registers up, as a thread without them is cheaper to switch; nothing unless `tiled`."""
-    if tiled:
+def release_tiles(b: Any, unit: int) -> None:
+    """Give the registers up, as a thread without them is cheaper to switch; nothing for another unit."""
+    if unit == Unit.TILES:
         _call(b, "llvm.x86.tilerelease", [])
 
 
 @inlined(types.void, literals=4)
 def multiply_block(
     b: Any, left: Any, left_stride: Any, right: Any, steps: Any, block: Any, ahead: Any, pace: Any,
-    tiles: int, shares: int, fmt: int, tiled: int,
+    tiles: int, shares: int, fmt: int, unit: int,
 ) -> None:  # fmt: skip
     """block[: 16 * tiles, :PANEL] (4 bytes an element) = left times right, over `steps` (a multiple of `TILE_STEPS`).
 
     `tiles` is 1 or 2. Each step also asks for the next `pace` bytes from `ahead` on, of which it takes a panel's bytes
-    over `shares`. Emits nothing unless `tiled`, as a processor without the unit cannot even compile the instructions.
+    over `shares`. Emits nothing for another unit, as a processor without the unit cannot even compile the instructions.
     """
-    if not tiled:
+    if unit != Unit.TILES:
         return
     t = _Tiles(b, fmt)
     for register in range(tiles * _VECTORS):

@@ -148,13 +148,13 @@ class Vectors:
     def inside(self, start: Any, low: Any, high: Any) -> Any:
         """Which of the positions start, start + 1, … lie in low .. high - 1 (all int64)."""
         lane_numbers = ir.Constant(self._ints, list(range(self.lanes)))
-        first = self._spread(self.builder.trunc(self.builder.sub(low, start), I32))
-        end = self._spread(self.builder.trunc(self.builder.sub(high, start), I32))
+        first = self.spread_int(self.builder.trunc(self.builder.sub(low, start), I32))
+        end = self.spread_int(self.builder.trunc(self.builder.sub(high, start), I32))
         return self.builder.and_(
             self.builder.icmp_signed(">=", lane_numbers, first), self.builder.icmp_signed("<", lane_numbers, end)
         )
 
-    def _spread(self, scalar: Any) -> Any:
+    def spread_int(self, scalar: Any) -> Any:
         undefined = ir.Constant(self._ints, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self._ints, [0] * self.lanes))

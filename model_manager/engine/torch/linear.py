@@ -34,10 +34,19 @@ class PackedLinear(nn.Module):
 
 def can_pack(dtype: torch.dtype) -> bool:
     """True if this processor and torch have packed linears for `dtype`; else the log says so."""
-    present = torch.backends.mkldnn.is_available() and dtype in (torch.float32, torch.bfloat16)
+    present = torch.backends.mkldnn.is_available() and dtype in (torch.float32, torch.bfloat16) and _packs(dtype)
     if not present:
-        log.warning("linear layers are not packed: this torch has no oneDNN for %s", dtype)
+        log.warning("linear layers are not packed: this processor's oneDNN has none for %s", dtype)
     return present
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    """Tried, as oneDNN asks for other instructions in each release: bfloat16 wants more than AVX2."""
+    try:
+        PackedLinear(torch.zeros(1, 1, dtype=dtype), None, 1)
+    except RuntimeError:
+        return False
+    return True
 
 
 def pack_linears(model: nn.Module, batch_hint: int) -> int:

@@ -145,7 +145,7 @@ class GrpcServers:
 
     @property
     def urls(self) -> set[str]:
-        """Of servers that run."""
+        """Addresses of the servers that run."""
         return set(self._running)
 
     def stop(self, stand_in: GrpcStandIn) -> None:

@@ -219,7 +219,7 @@ class Servers:
 
     @property
     def urls(self) -> set[str]:
-        """Of servers that run."""
+        """Addresses of the servers that run."""
         return set(self._runners)
 
     def stop(self, server: StandIn) -> None:

@@ -52,7 +52,7 @@ def flags(
     engine_python: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[str]:
-    """Of `millrace run` with an engine over the embedded model."""
+    """Flags of `millrace run` with an engine over the embedded model."""
     backend: str = request.param
     engine_python(backend)
     model = []

@@ -47,7 +47,7 @@ def expect_answers(client: EngineClient, prompts: list[str]) -> None:
 
 
 def pids(folder: Path) -> list[int]:
-    """Of the server that was started last, and its child."""
+    """Process ids of the server that was started last, and of its child."""
     return [int(pid) for pid in (folder / "pids").read_text().split()]
 
 

@@ -80,6 +80,18 @@ def test_memory_never_exceeds_the_bound(additions: list[tuple[int, int]], bound:
 def test_the_number_of_jobs_counted_is_bounded() -> None:
     jobs = JobCounts()
     for index in range(1000):
-        jobs.finished(str(index), output("a"))
+        jobs.finished(structs.replace(request("a"), job=str(index)), output("a"))
     assert len(jobs.status()) == 256
     assert jobs.status()[-1].job == "999"
+
+
+def test_tokens_of_a_job_are_counted_as_its_rows_tell_them() -> None:
+    def counted(**fields: Any) -> tuple[int, int, int]:
+        jobs = JobCounts()
+        for name in ("a", "b", "c"):
+            jobs.finished(structs.replace(request(name), family="a", **fields), output(name))
+        (count,) = jobs.status()
+        return count.finished, count.prompt_tokens, count.generated_tokens
+
+    assert counted() == (1, 1, 9), "three answers to one prompt"
+    assert counted(task="score") == (1, 3, 9), "each continuation is computed with its prompt"

@@ -73,6 +73,16 @@ def test_sweeping_removes_what_is_left_but_not_what_is_held(runtime: RuntimeDir)
     assert not runtime.path.exists()
 
 
+def test_a_folder_that_was_there_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    mine, made = RuntimeDir(tmp_path / "mine"), RuntimeDir(tmp_path / "made")
+    for folder in (mine, made):
+        folder.prepare()
+        folder.log.touch()
+        RuntimeDir(folder.path).remove()
+    assert (mine.path.exists(), [*mine.path.iterdir()], made.path.exists()) == (True, [], False)
+
+
 @pytest.mark.parametrize("depth", [1, 5])
 def test_a_socket_is_reached_however_long_its_path_is(tmp_path: Path, depth: int) -> None:
     folder = tmp_path.joinpath(*["x" * 40] * depth)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.serving.batches.asking import Written
-from millrace.serving.parameters import INTERACTIVE, sampling
+from millrace.serving.openai.parameters import INTERACTIVE, sampling
 
 
 @pytest.mark.parametrize(

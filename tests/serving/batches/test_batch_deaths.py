@@ -26,7 +26,7 @@ FLAGS = ("--backend", "fake", "--max_num_seqs", "4", "--max_batches", "1", "--li
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Path]:
-    """Of an engine that takes 50 ms a token, for four requests at once; it outlives its server."""
+    """The folder of an engine that takes 50 ms a token, for four requests at once; it outlives its server."""
     yield tmp_path / "rt"
     stop_models(tmp_path / "rt")
 

@@ -15,7 +15,7 @@ from millrace.serving.batches.record import Batch
 from millrace.serving.batches.runner import BatchRunner
 from millrace.serving.batches.store import Batches, next_id
 from millrace.serving.files.store import Files
-from millrace.serving.service import Service
+from millrace.serving.requests.service import Service
 from millrace.serving.settings import ServeConfig
 
 

@@ -20,7 +20,7 @@ from millrace.serving.batches.record import Batch
 from millrace.serving.batches.running import BatchRun, Gates
 from millrace.serving.batches.store import Batches, BatchFolder, next_id
 from millrace.serving.files.store import Files
-from millrace.serving.service import Service
+from millrace.serving.requests.service import Service
 from millrace.serving.settings import ServeConfig
 
 ENDPOINT = "/v1/completions"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.serving.errors import HttpError
 from millrace.serving.files.form import Form
+from millrace.serving.http.errors import HttpError
 
 TYPE = "multipart/form-data; boundary=edge"
 

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from millrace.model_manager.wire.messages import FinishReason, Output, Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
+from millrace.serving.http.observers import Observed
 from millrace.serving.metrics.machine import MachineMetrics
 from millrace.serving.metrics.requests import RequestMetrics
-from millrace.serving.observers import Observed
 
 STATS = EngineStats(
     running=3,
@@ -27,6 +27,8 @@ STATS = EngineStats(
     accepted_tokens=6,
     preemptions=2,
     rss_mb=1.5,
+    batch=2.5,
+    blocks_held=1.0,
 )
 STATUS = Status(
     pid=1,

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from millrace.serving.http.observers import Observed
 from millrace.serving.metrics.requests import RequestMetrics
-from millrace.serving.observers import Observed
 from tests.serving.metrics.scrapes import Scrape, answer, scraped
 from tests.serving.servers import Server, fake_server, running
 from tests.waiting import eventually

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from millrace.serving.observers import Observed
+from millrace.serving.http.observers import Observed
 from millrace.serving.window.requests import RecentRequests
 from tests.serving.metrics.scrapes import answer
 

@@ -37,7 +37,7 @@ def corpus() -> list[Case]:
 
 
 def validator(schema: Any) -> Validator:
-    """Of the draft that the schema names, else of 2020-12. Numbers are exact: floats would not be multiples of 0.1."""
+    """A validator of the draft that the schema names, else of 2020-12; its numbers are exact, unlike floats."""
     exact = json.loads(json.dumps(schema), parse_float=Decimal)
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     return kind(exact, format_checker=kind.FORMAT_CHECKER)

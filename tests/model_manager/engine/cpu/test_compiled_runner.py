@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
-from millrace.model_manager.engine.cpu.matrix_ops import Format
-from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
+from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
+from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.loading import compiled_loader
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.torch.model_runner import TorchModelRunner
@@ -20,9 +20,7 @@ from millrace.model_manager.wire.config import ModelConfig
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
-pytestmark = pytest.mark.skipif(
-    not all(can_multiply(fmt) for fmt in Format), reason="the processor lacks AVX-512 with VNNI and bfloat16"
-)
+pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
 _MAX_TOKENS = 64
 _FORMATS = [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]

@@ -16,9 +16,9 @@ from transformers import PreTrainedConfig
 
 from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
 from millrace.model_manager.engine.cpu.decoder_plan import plan_decoder
-from millrace.model_manager.engine.cpu.matrix_ops import Format
-from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
+from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
 from millrace.model_manager.engine.cpu.parameters import LoadedParameters, stored_parameters
+from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.wire.config import ModelConfig
 from tests.model_manager.engine import random_checkpoints, tested_models
@@ -28,7 +28,7 @@ _A, _B = Path("a"), Path("b")
 _WANTED = {"model.embed": (4, 2), "lm_head": (4, 2)}
 _FOUND = {"model.embed": (_A, (4, 2)), "lm_head": (_B, (4, 2))}
 
-needs_kernels = pytest.mark.skipif(not can_multiply(Format.FLOAT32), reason="the processor lacks AVX-512")
+needs_kernels = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
 
 @pytest.mark.parametrize(

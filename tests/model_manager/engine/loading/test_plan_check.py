@@ -14,8 +14,8 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
 from millrace.model_manager.engine.cpu.decoder_plan import DecoderPlan, Rope, plan_decoder
-from millrace.model_manager.engine.cpu.matrix_ops import Format
-from millrace.model_manager.engine.cpu.packed_matrix import can_multiply
+from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
+from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.loading import architectures, compiled_loader, plan_check
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.loading.plan_check import narrowed
@@ -24,7 +24,7 @@ from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.random_checkpoints import common
 
-pytestmark = pytest.mark.skipif(not can_multiply(Format.FLOAT32), reason="the processor lacks AVX-512")
+pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
 _SIZES: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
 
@@ -48,8 +48,6 @@ def _load(folder: Path, **settings: Any) -> Any:
     ],
 )
 def test_what_computes_the_same_is_compiled(tmp_path: Path, make: Any, settings: dict[str, Any]) -> None:
-    if settings and not all(can_multiply(fmt) for fmt in Format):
-        pytest.skip("the processor lacks the instructions")
     random_checkpoints.write(tmp_path, make())
     assert isinstance(_load(tmp_path, **settings), CompiledRunner)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,7 +13,6 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from .clients import bearer
 from .errors import AUTHENTICATION, HttpError
-from .window.page import PATHS
 
 OPEN = frozenset(("/health", "/ready"))
 """Paths that need no key: whoever watches the process has none."""
@@ -35,15 +34,18 @@ def read_keys(path: str) -> list[bytes]:
 
 
 class KeyCheck:
-    """Lets requests through that have one of the keys."""
+    """Lets requests through that have one of the keys. `page`: paths of the page's files, which ask for a key
+    themselves; POST to one of them asks the model.
+    """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[bytes]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[bytes], page: Collection[str]) -> None:
         self._app = app
         self._keys = keys
+        self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with 401 to requests without a right key."""
-        if scope["type"] == "http" and not _is_open(scope) and not self._holds(scope):
+        if scope["type"] == "http" and not self._is_open(scope) and not self._holds(scope):
             wrong = HttpError(
                 401,
                 "the API key is missing or wrong: takes the header Authorization: Bearer KEY",
@@ -60,7 +62,5 @@ class KeyCheck:
         found = [hmac.compare_digest(key, each) for each in self._keys]
         return any(found)
 
-
-def _is_open(scope: Scope) -> bool:
-    """The page's own files too, which ask for a key; POST to one of their paths asks the model."""
-    return scope["path"] in OPEN or (scope["path"] in PATHS and scope["method"] in ("GET", "HEAD"))
+    def _is_open(self, scope: Scope) -> bool:
+        return scope["path"] in OPEN or (scope["path"] in self._page and scope["method"] in ("GET", "HEAD"))

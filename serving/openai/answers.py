@@ -14,9 +14,9 @@ from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.openai_answers import logprobs_of, usage
 from millrace.model_manager.wire.sampling import SamplingParams
 
+from ..requests.exchanges import End, Piece, Question
+from ..requests.names import new_name
 from .bodies import GenerationBody, StreamOptions
-from .exchanges import End, Piece, Question
-from .names import new_name
 
 
 def question(prompt: Prompt, params: SamplingParams) -> Question:

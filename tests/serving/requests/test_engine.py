@@ -9,7 +9,7 @@ import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import EngineError, ManagerUnavailable, ModelNotFound
-from millrace.serving.engine import Engine
+from millrace.serving.requests.engine import Engine
 
 
 class Client:

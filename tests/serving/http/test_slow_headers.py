@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from millrace.serving import connections
+from millrace.serving.http import connections
 from tests.waiting import eventually
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"

@@ -13,11 +13,11 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 
+from ..requests.exchanges import End, Question
+from ..requests.service import Service
 from .bodies import EmbeddingBody, ignored, read
-from .exchanges import End, Question
 from .parameters import priority_of
 from .prompts import prompts_of
-from .service import Service
 
 _BYTES = 4
 """Bytes that a float32 takes."""

@@ -14,15 +14,15 @@ from starlette.types import Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import MillraceError
 
+from ..http.clients import client_of
+from ..http.errors import HttpError, http_error, internal, not_in_time
+from ..http.observers import Observed
+from ..http.reading import Incoming
+from ..http.replies import HungUp, Reply, Stalled, unless_hung_up
+from ..requests.exchanges import End, Exchange, Piece, Question
+from ..requests.service import Service
 from .bodies import decoded
-from .clients import client_of
-from .errors import HttpError, http_error, internal, not_in_time
-from .exchanges import End, Exchange, Piece, Question
 from .naming import names_of, renamed
-from .observers import Observed
-from .reading import Incoming
-from .replies import HungUp, Reply, Stalled, unless_hung_up
-from .service import Service
 
 _Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)

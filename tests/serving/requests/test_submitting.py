@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.serving.submitting import Submitter
+from millrace.serving.requests.submitting import Submitter
 
 
 class Credits:

@@ -14,13 +14,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
-from .addresses import listening, url
-from .metrics.snapshot import snapshot
-from .uvicorn_server import Uvicorn, uvicorn_config
-from .window.feed import Feed
-from .window.figures import figures
-from .window.page import page_routes
-from .window.watching import Watching
+from ..http.addresses import listening, url
+from ..http.uvicorn_server import Uvicorn, uvicorn_config
+from ..metrics.snapshot import snapshot
+from .feed import Feed
+from .figures import figures
+from .page import page_routes
+from .watching import Watching
 
 _HOST = "127.0.0.1"
 _NAMES = [_HOST, "localhost"]

@@ -16,7 +16,7 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.messages import Output
 
-from .errors import HttpError
+from ..http.errors import HttpError
 from .names import new_name
 from .service import Service
 from .submitting import Submission

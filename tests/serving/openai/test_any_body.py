@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire.openai_parameters import NO_EFFECT, PARAMETERS, RIDE_ALONG
-from millrace.serving.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
+from millrace.serving.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from tests.serving.servers import MODEL, Server
 
 BODIES: dict[str, tuple[type[Body], dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""A process that compiles constraints before the engine is asked to: `python -m millrace.serving.constraint_child`.
+"""A process that compiles constraints before the engine is asked to: `python -m` this module.
 
 It runs beside the server at a lower priority, within limits of time and memory, and ends with the server. Reads a
 constraint's length and key from stdin, one after another, and writes what is wrong with it to stdout.

@@ -14,7 +14,7 @@ from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.openai_parameters import NO_EFFECT, PARAMETERS, RIDE_ALONG, check_unsupported
 
-from .errors import HttpError
+from ..http.errors import HttpError
 
 _Body = TypeVar("_Body", bound="Body")
 _MOST_NAMED = 20

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from starlette.types import Receive
 
-from millrace.serving.errors import HttpError
-from millrace.serving.reading import FREE, Room
+from millrace.serving.http.errors import HttpError
+from millrace.serving.http.reading import FREE, Room
 from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 

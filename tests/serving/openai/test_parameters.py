@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.serving.parameters import INTERACTIVE, sampling
+from millrace.serving.openai.parameters import INTERACTIVE, sampling
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,21 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.conversion import shown
 
+from ..http.errors import HttpError, too_busy
+from ..http.observers import Observer, Observers
+from ..http.reading import Room
+from ..metrics.machine import MachineMetrics
+from ..metrics.requests import RequestMetrics
+from ..metrics.snapshot import snapshot
+from ..settings import ServeConfig
+from ..window.figures import Figures, ServerFigures, figures
+from ..window.requests import RecentRequests
+from ..window.watching import Watching
 from .constraint_checks import ConstraintChecks
 from .crossing import Crossing
 from .engine import Engine
-from .errors import HttpError, too_busy
-from .metrics.machine import MachineMetrics
-from .metrics.requests import RequestMetrics
-from .metrics.snapshot import snapshot
-from .observers import Observer, Observers
-from .reading import Room
-from .settings import ServeConfig
 from .submitting import Submitter
 from .turns import Places
-from .window.figures import Figures, ServerFigures, figures
-from .window.requests import RecentRequests
-from .window.watching import Watching
 
 _THREADS = 4
 """Threads that read bodies, apply chat templates and tokenize."""

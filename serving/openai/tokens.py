@@ -8,10 +8,10 @@ from typing import Any
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 
+from ..requests.service import Service
 from .bodies import DetokenizeBody, TokenizeBody, read
 from .chat import check_chats
 from .chat_messages import plain_messages
-from .service import Service
 
 
 def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.serving.turns import Places, Turns
+from millrace.serving.requests.turns import Places, Turns
 
 
 def test_a_client_with_one_request_comes_before_the_second_of_one_with_many() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import InvalidRequest
 
-from .names import new_name
+from ..requests.names import new_name
 
 Way = Literal["none", "auto", "required", "named"]
 _BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)', re.DOTALL)

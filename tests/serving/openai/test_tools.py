@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.serving.tools import Calling, CallText, Function, calling_of
+from millrace.serving.openai.tools import Calling, CallText, Function, calling_of
 
 FUNCTION = Function("f")
 TOOL = {"type": "function", "function": {"name": "f"}}

@@ -15,12 +15,12 @@ from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.openai_answers import choice, logprobs_of, reason_word
 from millrace.model_manager.wire.sampling import SamplingParams
 
+from ..requests.exchanges import End
+from ..requests.service import Service
 from .answers import Answer, prompt_logprobs, question
 from .bodies import CompletionBody, ignored, read
-from .exchanges import End
 from .parameters import sampling
 from .prompts import prompts_of
-from .service import Service
 
 _MAX_TOKENS = 16
 """OpenAI's default."""

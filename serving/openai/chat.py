@@ -12,12 +12,12 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.openai_answers import choice, reason_word
 
+from ..http.errors import HttpError
+from ..requests.service import Service
 from .answers import Answer, prompt_logprobs, question
 from .bodies import ChatBody, ignored, read
 from .chat_messages import plain_messages
-from .errors import HttpError
 from .parameters import sampling
-from .service import Service
 from .tools import Calling, CallText, calling_of
 
 _CALLED = "tool_calls"

@@ -102,7 +102,7 @@ class _Child:
 
     async def _started(self) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
-        command = [sys.executable, "-m", "millrace.serving.constraint_child"]
+        command = [sys.executable, "-m", "millrace.serving.requests.constraint_child"]
         self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
         return self._process
 

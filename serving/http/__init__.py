@@ -1,0 +1,1 @@
+"""Connections, bodies and replies of HTTP, and who asks. Knows no model."""

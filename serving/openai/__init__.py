@@ -1,0 +1,1 @@
+"""OpenAI's routes for completions, conversations and vectors, and vLLM's for tokens."""
