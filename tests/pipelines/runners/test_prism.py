@@ -29,6 +29,8 @@ def test_a_prism_that_could_not_be_started_can_be_closed(tmp_path: Path) -> None
 
 
 @pytest.mark.runners
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Beam leaves a pipe of Prism's open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_no_other_machine_reaches_prism() -> None:
     own = OwnPrism()
     before = set(psutil.Process().children())
