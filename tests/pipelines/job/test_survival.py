@@ -72,6 +72,16 @@ def test_a_job_that_is_killed_leaves_nothing_and_is_resumed(runtime: Path, promp
     nothing_is_left(runtime)
 
 
+def test_a_job_that_loses_its_engine_for_good_says_how_to_go_on(runtime: Path, prompts: Path, tmp_path: Path) -> None:
+    with job(prompts, tmp_path / "out", "--max_restarts=0") as process:
+        os.kill(in_full_swing(runtime)["engine"], signal.SIGKILL)
+        _, shown = process.communicate(timeout=WITHIN)
+    assert process.returncode == 1
+    last = shown.splitlines()[-1]
+    assert last.startswith("millrace: the job failed: ")
+    assert f"; --resume goes on from what is in {tmp_path}/out/" in last
+
+
 def test_three_jobs_at_once_share_one_engine(runtime: Path, prompts: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         jobs = [stack.enter_context(job(prompts, tmp_path / name)) for name in ("a", "b", "c")]
