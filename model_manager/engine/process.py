@@ -25,7 +25,17 @@ from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
-from ..wire.errors import ErrorInfo, InvalidRequest, ModelError, ModelLoadFailed, ModelLost, RequestError
+from ..wire.errors import (
+    ErrorInfo,
+    InvalidRequest,
+    MillraceError,
+    ModelDoesNotFit,
+    ModelError,
+    ModelLoadFailed,
+    ModelLost,
+    RequestError,
+)
+from ..wire.free_memory import is_shortage, shortage
 from ..wire.imports import importing
 from ..wire.messages import (
     Cancel,
@@ -86,7 +96,7 @@ def run(start: StartEngine, link: ManagerLink) -> int:
             engine = load_engine(start)
     except Exception as error:
         log.exception("ends: %s is not loaded", start.config.model)
-        link.send(EngineFailed(ErrorInfo.of(error, otherwise=ModelLoadFailed)))
+        link.send(EngineFailed(_told(error)))
         return LOAD_FAILED
     log.info("%s is loaded in %.1f s", start.config.model, engine.info.load_seconds)
     link.send(EngineReady(engine.info))
@@ -99,6 +109,12 @@ def run(start: StartEngine, link: ManagerLink) -> int:
     except Exception:
         log.exception("ends: a step failed")
     return STEP_FAILED
+
+
+def _told(error: Exception) -> ErrorInfo:
+    if is_shortage(error) and not isinstance(error, MillraceError):
+        return ModelDoesNotFit(f"memory is short as the engine starts ({error}): {shortage()}").info()
+    return ErrorInfo.of(error, otherwise=ModelLoadFailed)
 
 
 def load_engine(start: StartEngine) -> Engine:

@@ -147,6 +147,17 @@ def request(name: str, max_tokens: int = 5, prompt: list[int] | None = None) -> 
     return Request(name, prompt or [5, 6, 7], SamplingParams(max_tokens=max_tokens))
 
 
+def test_memory_that_is_short_as_libraries_are_loaded_is_told_with_what_to_change() -> None:
+    with engine_process() as manager:
+        psutil.Process(manager.process.pid).rlimit(psutil.RLIMIT_AS, (2**30, 2**30))
+        manager.start(backend="torch")
+        error = manager.expect(EngineFailed).error
+    assert error.kind == "ModelDoesNotFit"
+    assert "memory is short as the engine starts" in error.message
+    assert "1.0 GiB of address space (ulimit -v), and an engine takes about 4.5 GiB" in error.message
+    assert error.message.endswith("raise the limit")
+
+
 def test_a_loaded_model_says_what_it_is_and_answers_requests(manager: Manager) -> None:
     info = manager.ready(max_num_seqs=7).info
     assert (info.name, info.folder, info.max_num_seqs, info.vocab_size) == ("millrace-tiny", str(FOLDER), 7, 1536)
