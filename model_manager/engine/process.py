@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..store.checksums import check_sums
+from ..store.gguf import is_gguf
 from ..store.revisions import check_revision
 from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
@@ -121,6 +123,8 @@ def load_engine(start: StartEngine) -> Engine:
     """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
     check_engine_extra(start.config)
     check_revision(start.config.model, Path(start.folder), start.config.revision)
+    if BACKENDS[start.config.backend].fetches_files and not is_gguf(start.config.model):
+        check_sums(Path(start.folder))
     module, _, function = BACKENDS[start.config.backend].loader.partition(":")
     with importing():
         load: Callable[[ModelConfig, Path], Engine] = getattr(import_module(module), function)
