@@ -172,10 +172,10 @@ def _sentence_and_status(error: Exception) -> tuple[str, int]:
     ours = unwrapped(error)
     if isinstance(ours, ConfigError | ModelError) and not isinstance(ours, ModelLost):
         return _SETTING.sub(_flag, _OPTIONS.sub("--backend_options: ", str(ours))), 2
-    if ours is not None:
-        return f"the job failed: {ours}", 1
-    kind, message = _last_of_trace(error)
     notes = getattr(error, "__notes__", [])
+    if ours is not None:
+        return "; ".join([f"the job failed: {ours}", *notes]), 1
+    kind, message = _last_of_trace(error)
     return "; ".join([f"the job failed: {kind}: {message}", *notes, "--verbose shows where"]), 1
 
 

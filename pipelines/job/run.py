@@ -139,7 +139,8 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, consol
 def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, recorder: Recorder | None) -> Outcome:
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
-    with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console, recorder):
+    ends = interruptible(lambda: _what_is_kept(files))
+    with ends, _progress(options, _total, console, recorder), _told_what_is_kept(files):
         result = pipeline.run()
         result.wait_until_finish()
     return outcome_of(result, kept, output=options.output, letters=options.letters)
@@ -158,7 +159,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     to_cancel = _how_to_cancel(options)
     ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=(signal.SIGTERM,))
     report = JobReport(options, _read_status)
-    with ends, hint_at_workers(options.beam), _looked_at(report.recorder):
+    with ends, hint_at_workers(options.beam), _looked_at(report.recorder), _told_what_is_kept(files):
         result = pipeline.run()
         with _followed(result, options, console, to_cancel):
             state = result.wait_until_finish()
@@ -209,6 +210,17 @@ def _what_is_kept(files: OutputFiles | None) -> str:
     if not files.interrupted("completions"):
         return "nothing was written"
     return f"--resume goes on from what is in {files.temporary}"
+
+
+@contextlib.contextmanager
+def _told_what_is_kept(files: OutputFiles | None) -> Iterator[None]:
+    """An error that ends the job, such as a full disk, says how to go on if something was written."""
+    try:
+        yield
+    except Exception as error:
+        if files is not None and files.interrupted("completions"):
+            error.add_note(_what_is_kept(files))
+        raise
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -42,16 +42,16 @@ def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subp
     """`millrace run` in a process of its own."""
     quick = ["--hang_timeout=2", "--linger=0.5", "--orphan_grace=0.5", "--backend=fake", "--max_tokens=20"]
     command = job_command("run", prompts, output / "c")
-    return started([*command, *quick, *flags], stderr=subprocess.PIPE)
+    return started([*command, *quick, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def complete(process: subprocess.Popen[str], output: Path) -> str:
-    """The job ends well, with each prompt's completion once; what it wrote to stderr."""
-    _, shown = process.communicate(timeout=WITHIN)
+def complete(process: subprocess.Popen[str], output: Path) -> tuple[str, str]:
+    """The job ends well, with each prompt's completion once; its summary, and what else it showed."""
+    summary, shown = process.communicate(timeout=WITHIN)
     assert process.returncode == 0, shown
     assert ids(output) == sorted(f"p{n}" for n in range(PROMPTS))
     assert not list(output.glob("*dead_letters*"))
-    return shown
+    return summary, shown
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -72,7 +72,9 @@ def test_a_job_outlives_its_engine_and_its_manager(
     with job(prompts, tmp_path / "out") as process:
         pids = in_full_swing(runtime)
         os.kill(pids[role], blow)
-        complete(process, tmp_path / "out")
+        summary, _ = complete(process, tmp_path / "out")
+    again = re.search(r"generated; [\d,]+ computed again \((\d+) %\)\n", summary)
+    assert role == "manager" or (again is not None and 0 < int(again[1]) < 40), "what the engine held, at most"
     assert not psutil.pid_exists(pids[role])
     nothing_is_left(runtime)
 
@@ -84,7 +86,7 @@ def test_a_job_outlives_its_workers_while_they_start_and_later(runtime: Path, pr
         in_full_swing(runtime)
         second = workers_of(process)[-1]
         second.kill()
-        shown = complete(process, tmp_path / "out")
+        _, shown = complete(process, tmp_path / "out")
     for number, worker in enumerate((first, second), start=1):
         told = rf"worker [12] of 2 \(process {worker.pid}\) was killed by SIGKILL: continuing from .* \({number} of 3\)"
         assert re.search(told, shown)
@@ -112,6 +114,16 @@ def test_a_job_that_is_killed_leaves_nothing_and_is_resumed(
         complete(process, tmp_path / "out")
     nothing_is_left(runtime)
     assert list(temporary.iterdir()) == []
+
+
+def test_a_job_that_loses_its_engine_for_good_says_how_to_go_on(runtime: Path, prompts: Path, tmp_path: Path) -> None:
+    with job(prompts, tmp_path / "out", "--max_restarts=0") as process:
+        os.kill(in_full_swing(runtime)["engine"], signal.SIGKILL)
+        _, shown = process.communicate(timeout=WITHIN)
+    assert process.returncode == 1
+    last = shown.splitlines()[-1]
+    assert last.startswith("millrace: the job failed: ")
+    assert f"; --resume goes on from what is in {tmp_path}/out/" in last
 
 
 def test_three_jobs_at_once_share_one_engine(runtime: Path, prompts: Path, tmp_path: Path) -> None:
