@@ -134,6 +134,10 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tokens: int
     cached_tokens: int = 0
     """Prompt tokens whose KV cache was reused."""
+    recomputed_tokens: int = 0
+    """Tokens of prompt and output that were computed again, at most: by the engine after a preemption, or by another
+    one after an engine's death. What a lost manager's engines had computed is not known.
+    """
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched; None for end-of-sequence and for length."""
     prompt_logprobs: Logprobs | None = None

@@ -138,9 +138,7 @@ class RuntimeDir:
                 self.path.rmdir()
 
     def sweep(self) -> None:
-        """Remove what a killed manager left; does nothing while one lives or is starting."""
-        if not self.lock.exists() and not self.socket.exists():
-            return
+        """Remove what a killed manager and killed jobs left; does nothing while a manager lives or is starting."""
         fd = self.try_lock()
         if fd is not None:
             try:

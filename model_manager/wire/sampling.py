@@ -86,6 +86,7 @@ _PRIORITY = Takes("-2**31 to 2**31 - 1", lambda priority: -(2**31) <= priority <
 _SECONDS = Takes("a finite number of seconds above 0", lambda seconds: 0 < seconds < math.inf)
 _LOGPROBS = Takes(f"0 to {MOST_LOGPROBS}", lambda count: 0 <= count <= MOST_LOGPROBS)
 _SALT = Takes(f"at most {_MAX_SALT} characters", lambda text: len(text) <= _MAX_SALT)
+_PATH = Takes("at most 4096 characters", lambda text: len(text) <= 4096)
 _UTF8 = Takes("text that can be UTF-8", lambda text: not _SURROGATE.search(text))
 _SOME = Takes("at least one token id", len)
 _IDS = Takes(_TOKEN_IDS, lambda token: 0 <= token < 2**63, each=True)
@@ -147,7 +148,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Seconds from the manager's receipt after which the request ends with what it has; without a token, it fails."""
     cache_salt: Annotated[str, _SALT, _UTF8] = ""
     """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
-    adapter: Annotated[str, _UTF8] = ""
+    adapter: Annotated[str, _PATH, _UTF8] = ""
     """A LoRA adapter on top of the model: a folder, a hub name or `gs://bucket/folder`; empty is the model alone."""
     logprobs: Annotated[int | None, _LOGPROBS] = None
     """Give the log-probability of each generated token, and of so many of the likeliest in its place, 0 to 20."""

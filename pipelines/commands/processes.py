@@ -11,7 +11,7 @@ from math import ceil
 
 import msgspec
 
-from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.client.status import read_status, stop_models, sweep
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ModelStatus
@@ -54,6 +54,8 @@ def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _ps(flags: argparse.Namespace) -> int:
     status = read_status()
+    if status is None:
+        sweep()
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
@@ -65,6 +67,7 @@ def _ps(flags: argparse.Namespace) -> int:
 def _stop(flags: argparse.Namespace) -> int:
     status = read_status()
     if status is None:
+        sweep()
         print("nothing is running")
         return 0
     keys: list[str | None] = [None]

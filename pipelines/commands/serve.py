@@ -25,7 +25,7 @@ from ..flags.model import add_engine, add_manager, add_model
 from ..flags.parser import FlagParser
 from ..flags.traces import add_traces, read_traces
 from ..job.logs import logs_at, tell
-from ..runners import die_with_parent
+from ..runners.die_with_parent import with_this_process
 
 if TYPE_CHECKING:
     from millrace.model_manager.client.engine_client import EngineClient
@@ -56,7 +56,7 @@ def job_of(flags: argparse.Namespace, names: dict[str, list[str]]) -> JobCommand
     """
     own = given(flags, [name for name in (*names["model"], *names["manager"]) if not name.startswith("backend")])
     model = arguments_of(own | given_backend(flags))
-    launched = [sys.executable, str(die_with_parent.__file__), sys.executable, "-m", "millrace"]
+    launched = with_this_process([sys.executable, "-m", "millrace"])
     return lambda command, more: [*launched, command, *model, "--chat", "never", *more]
 
 

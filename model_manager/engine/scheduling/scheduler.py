@@ -277,6 +277,7 @@ class Scheduler:
         """
         del self.running[sequence.request_id]
         assert not sequence.num_pending_tokens, "preempted before its token was known"
+        sequence.num_dropped_tokens = sequence.num_computed_tokens
         self._withdraw(sequence)
         sequence.status = SequenceStatus.WAITING
         self.waiting.add(sequence)

@@ -29,7 +29,7 @@ from ...pages.prompts import Input
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless
 from ...places.endpoints import files_at, files_of, input_format_of
-from ...words import RAN, STARTUP, reasons, span, speeds
+from ...words import AGAIN, RAN, STARTUP, reasons, span, speeds
 from ..summary import Outcome
 from .content import Failure, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
 from .record import ReadStatus, Recorder
@@ -183,6 +183,7 @@ class JobReport:
 
     def _figures(self, outcome: Outcome, state: str) -> list[tuple[str, str, str]]:
         spent = time.time() - self._began
+        again = outcome.recomputed_tokens
         rate = speeds(outcome.completions, outcome.generated_tokens, outcome.seconds)
         price, rests_on = cost_of(prices_of(self._options), self._options, spent) if self.recorder else ("", "")
         return [
@@ -190,6 +191,7 @@ class JobReport:
             ("rows failed", f"{outcome.dead_letters:,}", reasons(outcome.failures)),
             ("prompt tokens", f"{outcome.prompt_tokens:,}", f"{outcome.cached_tokens:,} from the cache"),
             ("generated tokens", f"{outcome.generated_tokens:,}", ""),
+            *([("computed again", f"{again:,} tokens", AGAIN)] if again else []),
             *([("time", span(outcome.seconds), RAN)] if state == "done" and outcome.completions else []),
             *([("startup", span(outcome.startup), STARTUP)] if outcome.startup else []),
             *([("speed", rate[0], ", ".join(rate[1:]))] if rate else []),
