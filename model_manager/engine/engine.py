@@ -8,16 +8,14 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as List
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..grammars.compiling import GrammarCompiler
-from ..grammars.guide import Guide
 from ..wire.config import ModelConfig
 from ..wire.errors import NonFiniteLogits, RequestError
 from ..wire.logprobs import Logprobs
@@ -88,9 +86,9 @@ class LLMEngine:
         )
         self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptOutputs(runner)
-        self._held = HeldSequences()
-        self._preparation = Preparation(grammars, self._held.submit)
         self._masks = Masks(config.max_num_seqs, info.vocab_size)
+        self._held = HeldSequences(self._masks)
+        self._preparation = Preparation(grammars, self._held.submit)
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
         self._deadlines = Deadlines(clock)
@@ -260,10 +258,12 @@ class LLMEngine:
                 extended.append(replace(scheduled, num_tokens=scheduled.num_tokens + given))
         return extended
 
-    def _give_all(self, sequence: Sequence, token_ids: list[int], result: StepResult) -> int:
+    def _give_all(
+        self, sequence: Sequence, token_ids: list[int], result: StepResult, logprobs: Logprobs | None = None
+    ) -> int:
         """Give a sequence tokens up to the one that ends it; returns how many it got."""
         given = 0
-        while given < len(token_ids) and self._give(sequence, token_ids[given], None, result):
+        while given < len(token_ids) and self._give(sequence, token_ids[given], logprobs, result):
             given += 1
         self._counters.generated(self._clock(), given)
         return given
@@ -296,40 +296,23 @@ class LLMEngine:
         read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
         self._scheduler.computed(batch)
         sample = functools.partial(self._sample, output.logits)
-        turns = self._in_time(self._speculation.turns(sampling), output.logits)
+        turns = self._held.in_time(self._speculation.turns(sampling), output.logits, self._sample_late)
         return LaunchedStep(turns, sample, read, reads=output.hidden is not None)
-
-    def _in_time(self, turns: Iterator[Turn], logits: Any) -> Iterator[Turn]:
-        """The turns without sequences whose masks are late; these are held, and sampled once they have them."""
-        for turn in turns:
-            late, filling = self._masks.late([each for each in turn.sequences if each.guide is not None])
-            if filling is None:
-                yield turn
-                continue
-            for row, sequence in zip(turn.rows.tolist(), turn.sequences, strict=True):
-                if sequence in late and sequence.guide is not None:
-                    then = functools.partial(self._sample_held, logits[row : row + 1].clone(), sequence)
-                    self._held.hold(sequence, functools.partial(_go_on_after, filling, sequence.guide), then)
-            kept = [place for place, sequence in enumerate(turn.sequences) if not sequence.is_held]
-            if kept:
-                yield Turn(turn.rows[kept], [turn.sequences[place] for place in kept])
 
     def _release_held(self, result: StepResult) -> None:
         """Let held sequences go on whose constraints have."""
-        for sequence, job, then in self._held.ready():
-            try:
-                job.result()
-            except RequestError as error:
-                self._fail(sequence, error, result)
-            else:
+        for sequence, error, then in self._held.ready():
+            if error is None:
                 then(result)
+            else:
+                self._fail(sequence, error, result)
 
-    def _sample_held(self, logits: Any, sequence: Sequence, result: StepResult) -> None:
-        for turn in self._in_time(iter([Turn(np.zeros(1, np.int64), [sequence])]), logits):
-            self._postprocess(turn.sequences, self._sample(logits, turn).get(), result)
+    def _sample_late(self, sequence: Sequence, logits: Any, result: StepResult) -> None:
+        turn = Turn(np.zeros(1, np.int64), [sequence])
+        self._postprocess(turn.sequences, self._sample(logits, turn).get(), result)
 
     def _sample(self, logits: Any, turn: Turn) -> LaunchedSamples:
-        rows = self._table.sampling(turn.sequences, masks=self._masks.bits)
+        rows = self._table.sampling(turn.sequences, masks=self._masks.of(turn.sequences))
         samples = self._sampler.launch(turn.of(logits), rows)
         for row, sequence in enumerate(turn.sequences):
             sequence.await_token(row)
@@ -362,15 +345,10 @@ class LLMEngine:
 
     def _give_or_hold(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
         """Give a sequence a token; one whose constraint is slow is held, and gets it later. True if it got it."""
-        guide = sequence.guide
-        if guide is None or not guide.is_slow:
+        if sequence.guide is None or not sequence.guide.is_slow:
             return self._give(sequence, token_id, logprobs, result)
-        then = functools.partial(self._give_held, sequence, token_id, logprobs)
-        self._held.hold(sequence, functools.partial(guide.go_on, token_id), then)
+        self._held.take(sequence, token_id, lambda later: self._give_all(sequence, [token_id], later, logprobs))
         return False
-
-    def _give_held(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> None:
-        self._counters.generated(self._clock(), int(self._give(sequence, token_id, logprobs, result)))
 
     def _has_sampled(self, sequence: Sequence, samples: Samples, row: int) -> bool:
         """True if there is a token. Without one the sequence ends here if its constraint allows, else this raises."""
@@ -432,9 +410,3 @@ class LLMEngine:
             result.forget_progress(sequence.request_id)
             result.add(sequence.answer(now))
         self._ended.clear()
-
-
-def _go_on_after(filling: Future[None], guide: Guide) -> None:
-    """Make a mask that was late, once nobody else uses the guide."""
-    filling.result()
-    guide.go_on()

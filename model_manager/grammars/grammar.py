@@ -31,9 +31,10 @@ class Grammar:
     """
 
     def __init__(
-        self, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closing: Closing
+        self, name: str, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closing: Closing
     ) -> None:
-        """`start` stays at the start; `build` makes another one, with its own lexer."""
+        """`name` is what errors call it; `start` stays at the start; `build` makes another one, with its own lexer."""
+        self.name = name
         self._start = start
         self._build = build
         self._lock = threading.Lock()

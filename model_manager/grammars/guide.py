@@ -20,7 +20,7 @@ from ..wire.errors import ConstraintNotMet
 from .closing import Closed
 from .ends import Ends
 from .grammar import QUICK, Grammar, LexerSpent
-from .refusals import TOO_SLOW, of_a_step
+from .refusals import of_a_step, of_slowness
 
 NO_ROW = -1
 _MOST_SECONDS, _SECONDS_A_TOKEN = 10.0, 0.25
@@ -123,7 +123,7 @@ class Guide:
         self._grammar.note(seconds)
         self._seconds += seconds
         if self._seconds > _MOST_SECONDS + _SECONDS_A_TOKEN * self.length:
-            raise ConstraintNotMet(f"after {self.length} tokens of output: {TOO_SLOW}")
+            raise ConstraintNotMet(of_slowness(self._grammar.name, self.length))
 
     def note_late(self) -> None:
         """Note that a step did not wait for its mask."""

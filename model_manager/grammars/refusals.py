@@ -56,12 +56,6 @@ _AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _log = logging.getLogger(__name__)
 
 
-TOO_SLOW = (
-    "the constraint takes too much processor time to follow: write rules by which a text can be read in one way only, "
-    'as `x: "a"+` for `x: x x | "a"`'
-)
-
-
 def reason(constraint: Constraint, message: str, judge: Judge) -> str:
     """Our sentence for a message of llguidance; `judge` gives its message for other schemas."""
     if "NoExtension" in message:
@@ -72,6 +66,14 @@ def reason(constraint: Constraint, message: str, judge: Judge) -> str:
         return _cut(_of_grammar(constraint.grammar, message, judge))
     said = regex_reason(constraint.regex or "", message)
     return _cut(said or _of_limits(message))
+
+
+def of_slowness(name: str, length: int) -> str:
+    """Our sentence for an output that took too long under the constraint of that name; `length` in tokens."""
+    return (
+        f"{name}: takes too much processor time to follow, after {length} tokens of output: write it so that a text "
+        'can be read in one way only, as the rule `x: "a"+` for `x: x x | "a"`'
+    )
 
 
 def of_a_step(message: str) -> str:

@@ -1,7 +1,8 @@
 """Which tokens may come next in each row of a batch; computed for all rows in parallel, while the model runs.
 
-A step waits for masks a moment only; those that are late go on being computed. Knows sequences' guides and rows; not
-what grammars say, nor what is sampled.
+A step waits for masks a moment only; those that are late go on being computed.
+
+Knows sequences' guides and rows; not what grammars say, nor what is sampled.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable
 from collections.abc import Sequence as List
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
@@ -22,8 +23,10 @@ from ..scheduling.sequence import Sequence
 _MOST_THREADS = 32
 _MOST_LATE = 4
 """Most batches of masks that are computed at a time."""
-_PATIENCE = 0.005
-"""Seconds of processor time that a step waits for masks, once the model has run; a busy machine does not shorten it."""
+_PATIENCE, _PATIENCE_A_MASK = 0.005, 0.0002
+"""Seconds of processor time that a step waits for masks, once the model has run: in all, and for each in addition. A
+busy machine does not shorten it.
+"""
 
 
 class Masks:
@@ -36,34 +39,36 @@ class Masks:
         self._filling: Future[None] | None = None
         self._begun: list[Sequence] = []
 
-    @property
-    def bits(self) -> MaskBits:
-        """All masks; those of sequences that are not `late` are complete."""
-        return self._bits
-
     def begin(self, sequences: Iterable[Sequence]) -> None:
-        """Begin to compute the missing masks in other threads; nobody else may use the guides until `late` returns."""
+        """Begin to compute the missing masks in other threads; nobody else may use the guides until `of` returns."""
         self._begun = self._missing(sequences)
         if self._begun:
             self._threads = self._threads or ThreadPoolExecutor(_MOST_LATE, thread_name_prefix="masks")
             self._filling = self._threads.submit(self._fill, _places(self._begun), self._bits)
 
-    def late(self, sequences: List[Sequence]) -> tuple[list[Sequence], Future[None] | None]:
-        """Which of these sequences' masks are not there in time, and what to wait for before their guides are used."""
-        if self._filling is None:
-            self.begin(sequences)
+    def late(self) -> tuple[List[Sequence], Future[None] | None]:
+        """The sequences whose masks were begun and are not there in time, and what to wait for before their guides are
+        used.
+        """
+        if self._filling is None or _ends_within(_PATIENCE + _PATIENCE_A_MASK * len(self._begun), self._filling):
+            return [], None
         late, filling = self._begun, self._filling
-        self._begun, self._filling = [], None  # sequences may finish now, and free their grammars
-        if filling is None:
-            return [], None
-        if _ends_soon(filling):
-            self._finish(late)
-            return [], None
+        self._begun, self._filling = [], None
         self._bits = self._bits.copy()  # the late ones are written into the old one
-        for sequence in late:
-            assert sequence.guide is not None
-            sequence.guide.note_late()
         return late, filling
+
+    def of(self, sequences: Iterable[Sequence]) -> MaskBits:
+        """All masks; the ones of these sequences are complete."""
+        if self._filling is not None:
+            self._filling.result()
+            self._filling = None
+            self._finish(self._begun)
+            self._begun = []  # sequences may finish now, and free their grammars
+        missing = self._missing(sequences)
+        if missing:
+            self._fill(_places(missing), self._bits)
+            self._finish(missing)
+        return self._bits
 
     def _missing(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """The guides whose masks are missing; a mask that allows one known token is made here."""
@@ -103,14 +108,16 @@ class Masks:
             sequence.guide.mask = Mask(sequence.row, is_single)
 
 
-def _ends_soon(filling: Future[None]) -> bool:
-    """Wait until it has ended or this process has computed for a while; true if it ended, raises what it raised."""
-    until = time.process_time() + _PATIENCE
-    while not wait([filling], _PATIENCE).done:
-        if time.process_time() > until:
-            return False
-    filling.result()
-    return True
+def _ends_within(seconds: float, filling: Future[None]) -> bool:
+    """Wait until it has ended or this process has computed for so long; true if it ended, raises what it raised."""
+    until = time.process_time() + seconds
+    while time.process_time() <= until:
+        try:
+            filling.result(seconds)
+        except TimeoutError:
+            continue
+        return True
+    return filling.done()
 
 
 def _places(sequences: List[Sequence]) -> list[tuple[LLMatcher, int]]:

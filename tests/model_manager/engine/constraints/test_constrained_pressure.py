@@ -20,9 +20,11 @@ from millrace.model_manager.engine.constraints import masks
 from millrace.model_manager.engine.speculation import drafts as speculation
 from millrace.model_manager.grammars import grammar, guide
 from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.ends import Ends
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.guide import Guide
 from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.letters import grammars, text
@@ -138,13 +140,16 @@ def test_an_output_whose_constraint_takes_too_much_time_fails_alone(
     under_test.engine.add(request("1", arrival))
     under_test.engine.add(request("2", arrival | {"pattern": "[a-e]{3,12}"}))
     constraint = {"grammar": 'start: x\nx: x x | x x x | "a"'}
-    letters.compile(Constraint.parse(constraint)).note(1.0)
+    compiled = letters.compile(Constraint.parse(constraint))
+    compiled.note(1.0)
     monkeypatch.setattr(guide, "_MOST_SECONDS", -10.0)
     params = {"constraint": constraint, "ignore_eos": True, "max_tokens": 30}
     under_test.engine.add(Request("slow", [1], SamplingParams.parse(params)))
     under_test.finish()
     assert under_test.failures == {"slow": "ConstraintNotMet"}
     assert under_test.outputs.keys() == {"1", "2"}
+    with pytest.raises(ConstraintNotMet, match=r"^constraint\.grammar: takes too much processor time"):
+        Guide(compiled, Ends(eos=[EOS], stops=[], ignore_eos=True)).go_on()
 
 
 def check(letters: GrammarCompiler, under_test: EngineUnderTest, name: str, arrival: dict[str, Any]) -> None:

@@ -104,13 +104,11 @@ def test_a_mask_of_a_spent_lexer_is_made_again(compiler: GrammarCompiler, constr
     grammar, masks = compiler.compile(constraint), Masks(2, 2000)
     tokens = some_tokens(grammar)
     rows: list[Any] = [SimpleNamespace(guide=begun(grammar, tokens[: 5 + row]), row=row) for row in range(2)]
-    assert masks.late(rows) == ([], None)
-    expected = masks.bits.copy()
+    expected = masks.of(rows).copy()
     spend(grammar)
     for row in rows:
         row.guide.mask = None
-    assert masks.late(rows) == ([], None)
-    assert (masks.bits == expected).all()
+    assert (masks.of(rows) == expected).all()
 
 
 def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> None:
@@ -120,7 +118,10 @@ def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> 
     def build() -> LLMatcher:
         return LLMatcher(plain.tokenizer, source, log_level=0, limits=limits)
 
-    outcomes = [outcome(Grammar(build(), build, plain.tokenizer, plain._closing), seed) for seed in range(4)]
+    def grammar() -> Grammar:
+        return Grammar("constraint.regex", build(), build, plain.tokenizer, plain._closing)
+
+    outcomes = [outcome(grammar(), seed) for seed in range(4)]
     assert any("takes too many states" in each for each in outcomes)
-    shared = Grammar(build(), build, plain.tokenizer, plain._closing)
+    shared = grammar()
     assert [outcome(shared, seed) for seed in range(4)] == outcomes
