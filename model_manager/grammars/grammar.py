@@ -61,9 +61,9 @@ class Grammar:
         """Advance one of its matchers; False if that fails."""
         return apart.consume(matcher, token_id) if self.is_slow else matcher.consume_token(token_id)
 
-    def forced(self, matcher: LLMatcher) -> list[int]:
-        """The tokens that must come next."""
-        if self.is_slow:
+    def forced(self, matcher: LLMatcher, *, look: bool) -> list[int]:
+        """The tokens that must come next; `look` makes the mask too if it is slow, which may take states of a lexer."""
+        if look and self.is_slow:
             matcher.compute_bitmask()  # finds out what must come, and needs no interpreter's lock for it
         return matcher.compute_ff_tokens()
 

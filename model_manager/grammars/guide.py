@@ -67,7 +67,7 @@ class Guide:
         self.matcher = start.deep_copy()
         self.forced: list[int] = []
         """Positions in the output where the grammar allowed a single token."""
-        self.certain: list[int] = self._grammar.forced(self.matcher)
+        self.certain: list[int] = self._grammar.forced(self.matcher, look=False)
         """Tokens that the grammar forces next, in order."""
 
     @property
@@ -218,12 +218,12 @@ class Guide:
         self._begin(start)
         try:
             for token_id in tokens:
-                self._take(token_id)
+                self._take(token_id, look=False)
             self._look()
         finally:
             self._tokens, self.forced = tokens, forced
 
-    def _take(self, token_id: int) -> None:
+    def _take(self, token_id: int, *, look: bool = True) -> None:
         if self._failure is not None:
             raise self._failure
         mask, self.mask, self.made = self.mask, None, None
@@ -237,7 +237,7 @@ class Guide:
             self.forced.append(self.length)
         self._tokens.append(token_id)
         rest = self.certain[1:] if self.certain[:1] == [token_id] else []
-        self.certain = rest or self._grammar.forced(self.matcher)
+        self.certain = rest or self._grammar.forced(self.matcher, look=look)
 
     def _look(self) -> None:
         """Find out, if it is not known, whether a single token may come next."""

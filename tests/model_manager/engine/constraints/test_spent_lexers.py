@@ -111,7 +111,7 @@ def test_a_mask_of_a_spent_lexer_is_made_again(compiler: GrammarCompiler, constr
     assert (masks.of(rows) == expected).all()
 
 
-def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> None:
+def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, limits = compiler.compile(ITEMS), LLParserLimits(max_lexer_states=600)
     source = LLMatcher.grammar_from_regex("(?s:.*)a.{40}b.*c.{30}d")
 
@@ -125,3 +125,5 @@ def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> 
     assert any("takes too many states" in each for each in outcomes)
     shared = grammar()
     assert [outcome(shared, seed) for seed in range(4)] == outcomes
+    monkeypatch.setattr(Grammar, "is_slow", property(lambda _: True))
+    assert [outcome(grammar(), seed) for seed in range(4)] == outcomes
