@@ -90,7 +90,10 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids, with the special tokens that the model expects around a text (often a BOS) unless told not to."""
+        """Token ids, with the special tokens that the model expects around a text (often a BOS) unless told not to.
+
+        Raises InvalidRequest for what is no text, and for a text that the tokenizer's patterns give up on.
+        """
         try:
             if len(text) < _LONG_TEXT:
                 ids: list[int] = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
@@ -98,6 +101,10 @@ class Tokenizer:
                 ids = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except (TypeError, UnicodeError) as error:
             raise InvalidRequest(f"prompt: is not text that can be encoded: {error}") from None
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            raise InvalidRequest(f"prompt: the model's tokenizer gives up on this text: {error}") from None
         return ids
 
     def cut(self, text: str) -> int:
@@ -144,13 +151,18 @@ class Tokenizer:
         return token_id not in self._special_ids and self._encoder.id_to_token(token_id) is not None
 
 
+def _is_panic(error: BaseException) -> bool:
+    """Whether Rust code of the library failed; its exception is no Exception, and no module has it."""
+    return type(error).__name__ == "PanicException"
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """A file of settings; empty where there is none."""
     if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelCorrupt(f"{path}: is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ModelCorrupt(f"{path}: is not a JSON object")

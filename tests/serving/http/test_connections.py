@@ -22,7 +22,7 @@ LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 1000, "temperature": 0}
 def request(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
     """A request as bytes."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 

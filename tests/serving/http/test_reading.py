@@ -29,7 +29,7 @@ SHORT: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
 def half_sent(server: Server, length: int, sent: int) -> Iterator[socket.socket]:
     """A connection whose request has a body of a length, of which so many bytes are sent."""
     with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
         sock.sendall(head.encode() + b" " * sent)
         yield sock
 
