@@ -3,6 +3,9 @@
 A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`. One that is refused in the middle
 of its body gets its answer: what it still sends is read and thrown away, up to a bound. Where the process has almost as
 many descriptors open as it may, a new connection is told so and closed, and those that are open go on.
+
+A request whose head cannot be taken (too long, an encoding or an expectation that is not known) is refused here, before
+there is an application for it. After a refusal nothing of the connection is read as a request.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,6 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .errors import RETRY_AFTER, SERVER, HttpError
 from .replies import ABORT
 
+MOST_OF_URL = 2**14
+MOST_OF_HEADERS = 2**16
+"""Bytes of a request's line and of its headers, names and values."""
+_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 HEADERS_WITHIN = 30.0
 """Seconds from the beginning of a connection or a request to the end of the request's headers."""
 _SPARE = 128
@@ -50,6 +57,11 @@ class Connection(HttpToolsProtocol):
     transport: Any
     _cut: asyncio.TimerHandle
     _is_refused = False
+    _is_in_head = False
+    _headers_size = 0
+    """Bytes of the headers that are whole."""
+    _head_seen = 0
+    """Bytes that have come of a head whose end has not."""
     _unread = 0
     """Bytes of a refused body that are still thrown away."""
     _linger_until = 0.0
@@ -67,7 +79,10 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         if not self._is_refused:
+            was_in_head = self._is_in_head
             super().data_received(data)
+            if was_in_head and self._is_in_head:
+                self._count_head(len(data))
         elif self._unread:
             self._throw_away(len(data))
 
@@ -79,17 +94,53 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins: its scope holds the function that cuts the connection."""
         super().on_message_begin()
+        self._is_in_head, self._headers_size, self._head_seen = True, 0, 0
         self.scope[ABORT] = self.transport.abort
         self._cut.cancel()
         self._cut = self.loop.call_later(HEADERS_WITHIN, self.transport.abort)
 
+    def on_url(self, url: bytes) -> None:
+        """A part of the path and what follows it."""
+        self.url += url
+        if len(self.url) > MOST_OF_URL:
+            self._stop(_LONG_URL)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is whole. What stands behind a body of chunks is no header of the request."""
+        if self._is_in_head:
+            self._headers_size += len(name) + len(value)
+            if self._headers_size > MOST_OF_HEADERS:
+                self._stop(_LONG_HEADERS)
+            self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         """All headers are there; other limits hold from here on."""
+        self._is_in_head = False
         self._cut.cancel()
+        self._check_head()
         super().on_headers_complete()
         self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
         if self.scope["http_version"] == "1.0":
             _end_with_connection(self.cycle)
+        elif self.expect_100_continue:
+            _close_unless_read(self.cycle)
+
+    def _check_head(self) -> None:
+        """Stop at what no route can answer."""
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                self._stop(_encoded(value))
+            if name == b"expect" and self.parser.get_http_version() != "1.0":  # which knows no expectations
+                self.expect_100_continue = value.strip().lower() == b"100-continue"
+                if not self.expect_100_continue:
+                    self._stop(_unexpected(value))
+        if self.url == b"*" and self.parser.get_method() == b"OPTIONS":  # about the server, whatever the route
+            self._stop(None)
+
+    def _count_head(self, size: int) -> None:
+        self._head_seen += size
+        if self._head_seen > MOST_OF_URL + MOST_OF_HEADERS:
+            self._refuse(_LONG_HEADERS)
 
     def end(self, cycle: Any) -> None:
         """Close, as a request's answer is sent. Bytes that nobody reads would take the answer from the client."""
@@ -113,21 +164,33 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP."""
-        self._refuse(HttpError(400, msg, code="invalid_http"))
+        if not self._is_refused:
+            self._refuse(HttpError(400, msg, code="invalid_http"))
 
-    def _refuse(self, error: HttpError) -> None:
-        """Answer what is no request, and close."""
+    def _stop(self, error: HttpError | None) -> NoReturn:
+        """End the reading in the middle of a head; None is the answer to a question about the server."""
+        self._refuse(error)
+        raise _Refused
+
+    def _refuse(self, error: HttpError | None) -> None:
+        """Answer what no application does, and close. Where an earlier request is being answered, that answer is the
+        connection's last one.
+        """
         self._is_refused = True
-        body = msgspec.json.encode(error.body())
-        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-        more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        self.transport.write(f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        if self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body):
+            self.cycle.keep_alive = False
+            return
+        self.transport.write(_last_answer(error))
         if not self.transport.can_write_eof():
             self.transport.close()
             return
         self.transport.write_eof()
         self._cut.cancel()
         self._cut = self.loop.call_later(_REFUSED_FOR, self.transport.abort)
+
+
+class _Refused(Exception):
+    """Stops the parser."""
 
 
 class _Transport:
@@ -143,6 +206,16 @@ class _Transport:
         self._connection.end(self._cycle)
 
 
+def _last_answer(error: HttpError | None) -> bytes:
+    """An error as the whole answer of a connection that is closed then; None is the answer to `OPTIONS *`."""
+    if error is None:
+        return f"HTTP/1.1 204 No Content\r\nallow: {_METHODS}\r\nconnection: close\r\n\r\n".encode()
+    body = msgspec.json.encode(error.body())
+    head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+    more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+    return f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
 _FULL = HttpError(
     503,
     "the server has as many connections as it can: try again",
@@ -150,6 +223,34 @@ _FULL = HttpError(
     code="too_many_connections",
     headers={"retry-after": str(RETRY_AFTER)},
 )
+
+
+_LONG_URL = HttpError(414, f"the path and its query are longer than {MOST_OF_URL} bytes", code="url_too_long")
+_LONG_HEADERS = HttpError(431, f"the headers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
+
+
+def _encoded(value: bytes) -> HttpError:
+    said = f"transfer-encoding {value[:40].decode('latin-1')!r}: takes chunked"
+    return HttpError(501, said, code="unsupported_encoding")
+
+
+def _unexpected(value: bytes) -> HttpError:
+    said = f"expect {value[:40].decode('latin-1')!r}: takes 100-continue"
+    return HttpError(417, said, code="unknown_expectation")
+
+
+def _close_unless_read(cycle: Any) -> None:
+    """Close after an answer that was given without the body, which its client may send or leave out (RFC 9110, 10.1.1).
+    Reading the body is what asks the client for it.
+    """
+    keep_alive, receive = cycle.keep_alive, cycle.receive
+    cycle.keep_alive = False
+
+    async def receive_all() -> Any:
+        cycle.keep_alive, cycle.receive = keep_alive, receive
+        return await receive()
+
+    cycle.receive = receive_all
 
 
 def _end_with_connection(cycle: Any) -> None:
