@@ -23,6 +23,7 @@ from .files.owners import check_folder
 from .files.routes import file_routes
 from .http.errors import NOT_FOUND, HttpError, http_error, internal
 from .http.keys import KeyCheck, read_keys
+from .openai.bodies import Body, DetokenizeBody, TokenizeBody
 from .openai.chat import chat
 from .openai.completions import completion
 from .openai.embeddings import embedding
@@ -39,7 +40,10 @@ from .window.page import PATHS, page_routes
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
 _SHOWN = 100
 """Most characters of a path in an error."""
-_COMPUTED = {"/tokenize": tokenize, "/detokenize": detokenize}
+_COMPUTED: dict[str, tuple[Any, type[Body]]] = {
+    "/tokenize": (tokenize, TokenizeBody),
+    "/detokenize": (detokenize, DetokenizeBody),
+}
 
 
 def make_app(service: Service, batches: BatchRunner) -> Starlette:
@@ -48,7 +52,7 @@ def make_app(service: Service, batches: BatchRunner) -> Starlette:
     views = _Views(service)
     routes = [
         *(Route(path, Asked(service, path, prepare), methods=["POST"]) for path, prepare in _ASKED.items()),
-        *(Route(path, Computed(service, path, make), methods=["POST"]) for path, make in _COMPUTED.items()),
+        *(Route(path, Computed(service, path, *made), methods=["POST"]) for path, made in _COMPUTED.items()),
         *response_routes(service),
         *file_routes(service),
         *batch_routes(service, batches),

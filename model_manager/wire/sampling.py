@@ -203,6 +203,11 @@ COLUMNS = {name: column.dtype for name, column in _noted(Column)}
 """Parameters that the sampler has as columns of its rows, and their types."""
 
 
+def range_of(name: str) -> str:
+    """What a parameter takes, in words; empty where its type says all."""
+    return ", ".join(takes.words for each, takes in _RANGES if each == name)
+
+
 def nearest_parameter(name: str) -> str | None:
     """The parameter that was probably meant by a name that is none: misspelt, or another library's."""
     return PARAMETERS_ELSEWHERE.get(name) or nearest(name, SamplingParams.__struct_fields__)
