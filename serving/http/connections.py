@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .errors import RETRY_AFTER, SERVER, HttpError
-from .replies import ABORT
+from .replies import ABORT, WATCH
 
 MOST_OF_URL = 2**14
 MOST_OF_HEADERS = 2**16
@@ -56,6 +57,8 @@ class Connection(HttpToolsProtocol):
     scope: Any
     transport: Any
     _cut: asyncio.TimerHandle
+    _watchers: set[Callable[[], None]] | None
+    """Who is told that the client is gone; None once it is."""
     _is_refused = False
     _is_in_head = False
     _headers_size = 0
@@ -69,6 +72,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
         super().connection_made(transport)
+        self._watchers = set()
+        self._watch = (self._add_watcher, self._watchers.discard)
         self._cut = self.loop.call_later(HEADERS_WITHIN, transport.abort)
         above = len(self.connections) - _most_connections()
         if above > _AT_REFUSAL:
@@ -90,12 +95,24 @@ class Connection(HttpToolsProtocol):
         """It is gone."""
         self._cut.cancel()
         super().connection_lost(exc)
+        watchers, self._watchers = self._watchers, None
+        for tell in [*(watchers or ())]:
+            tell()
+
+    def _add_watcher(self, tell: Callable[[], None]) -> None:
+        """Whoever waits for nothing else of the client has it read on, so that its end is noticed."""
+        self.flow.resume_reading()
+        if self._watchers is None:
+            tell()
+        else:
+            self._watchers.add(tell)
 
     def on_message_begin(self) -> None:
         """A request begins: its scope holds the function that cuts the connection."""
         super().on_message_begin()
         self._is_in_head, self._headers_size, self._head_seen = True, 0, 0
         self.scope[ABORT] = self.transport.abort
+        self.scope[WATCH] = self._watch
         self._cut.cancel()
         self._cut = self.loop.call_later(HEADERS_WITHIN, self.transport.abort)
 
@@ -194,12 +211,27 @@ class _Refused(Exception):
 
 
 class _Transport:
-    """A request's way to its connection: closing it waits for the client."""
+    """A request's way to its connection: the head of a whole answer goes with its body, and closing waits for the
+    client.
+    """
 
     def __init__(self, connection: Connection, cycle: Any) -> None:
         self._connection, self._cycle = connection, cycle
-        self.write = connection.transport.write
+        self._held: bytes | None = None
+        """The head that is kept; None until there is a head."""
         self.is_closing = connection.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Send; the head of a body that follows is kept until then, so that one call of the system sends both."""
+        cycle = self._cycle
+        if self._held is None and cycle.response_started:
+            self._held = b""
+            if cycle.expected_content_length and cycle.scope["method"] != "HEAD":
+                self._held = data
+                return
+        elif self._held:
+            data, self._held = self._held + data, b""
+        self._connection.transport.write(data)
 
     def close(self) -> None:
         """The answer is sent."""
