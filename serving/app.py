@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -85,10 +85,10 @@ class _Shortcut:
         self._app = app
         self._routes = routes
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        route = self._routes.get(scope["path"]) if scope["method"] == "POST" else None
-        return (route or self._app)(scope, receive, send)
+        route = self._routes.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
+        await route(scope, receive, send)
 
 
 def _middleware(settings: ServeConfig) -> list[Middleware]:

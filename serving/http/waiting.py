@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 _Result = TypeVar("_Result")
 
@@ -16,10 +17,9 @@ async def at_once_or_within(seconds: float, work: Coroutine[Any, Any, _Result]) 
     try:
         waits_for = work.send(None)
     except StopIteration as end:
-        result: _Result = end.value
-        return result
+        return cast(_Result, end.value)
     async with asyncio.timeout(seconds):
-        return await _Rest(work, waits_for)
+        return cast(_Result, await _Rest(work, waits_for))
 
 
 class _Rest:
@@ -34,12 +34,10 @@ class _Rest:
         waits_for = self._waits_for
         while True:
             try:
-                sent = yield waits_for
+                step = partial(self._work.send, (yield waits_for))
             except BaseException as error:
-                step, given = self._work.throw, error
-            else:
-                step, given = self._work.send, sent
+                step = partial(self._work.throw, error)
             try:
-                waits_for = step(given)
+                waits_for = step()
             except StopIteration as end:
                 return end.value

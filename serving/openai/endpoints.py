@@ -27,7 +27,7 @@ from .naming import names_of, renamed
 _Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
 _SHORT = 4096
-"""Bytes of a body that is read in the event loop: 2 ms at most, and mostly a tenth of one."""
+"""Bytes of a body that is read in the event loop, mostly in a tenth of a millisecond."""
 _HUNG_UP = 499
 """What the log says where a client did not wait for a status."""
 
