@@ -6,9 +6,9 @@
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
 #   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, and with servers: Triton, Ray Serve and
 #                llama.cpp's (pytriton, ray, xllamacpp), and with clients (openai_clients, openai_node, schemathesis,
-#                lm_eval), in environments made on first use;
+#                lm_eval, guidellm), in environments made on first use;
 #                ENGINES="openvino vllm" make test-engines those with these
-#   make test-services  test-runners and test-engines in one: engines compute while runners wait
+#   make test-long  test-slow, test-runners and test-engines in one: some compute while others wait
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
 #                SEED=7 make truth draws what that seed draws, by default the day does
 #   make lint    style, types and the import rule
@@ -36,7 +36,7 @@ RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners test-engines test-services truth lint format notebooks docs errors reference figures clean
+.PHONY: help check demo test test-slow test-runners test-engines test-long truth lint format notebooks docs errors reference figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -57,10 +57,10 @@ test-runners: $(READY)
 test-engines: $(READY)
 	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends tests/notebooks tests/serving/clients
 
-test-services: $(READY)
+test-long: $(READY)
 	$(VENV)/bin/python -m tests.servers.everything
 	ENGINES="$(ENGINES)" $(VENV)/bin/python -m tests.model_manager.backends.environments
-	ENGINES="$(ENGINES)" $(PYTEST) -n $(RUNNER_WORKERS) -m "runners or engines"
+	ENGINES="$(ENGINES)" $(PYTEST) -n $(RUNNER_WORKERS) -m "slow or runners or engines"
 
 # Each part says what differs; all of them run, and any difference fails.
 truth: $(READY)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .model_manager.wire.config import ManagerConfig, ModelConfig
     from .model_manager.wire.sampling import SamplingParams
+    from .pipelines.runners.local_runner import FnApiRunner
     from .transforms.classify import Classify
     from .transforms.elements.classification import Classification
     from .transforms.elements.completions import Completion, DeadLetter, Prompt
@@ -42,6 +43,7 @@ __all__ = [
     "Embed",
     "Embedded",
     "Extract",
+    "FnApiRunner",
     "Generate",
     "ManagedModelHandler",
     "ManagerConfig",
@@ -64,6 +66,7 @@ __all__ = [
 _MODULES = {
     "model_manager.wire.config": ("ManagerConfig", "ModelConfig"),
     "model_manager.wire.sampling": ("SamplingParams",),
+    "pipelines.runners.local_runner": ("FnApiRunner",),
     "transforms.classify": ("Classify",),
     "transforms.elements.classification": ("Classification",),
     "transforms.elements.completions": ("Completion", "DeadLetter", "Prompt"),

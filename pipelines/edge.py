@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
-
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
 
 from .words import plain
@@ -174,10 +172,10 @@ def _sentence_and_status(error: Exception) -> tuple[str, int]:
     ours = unwrapped(error)
     if isinstance(ours, ConfigError | ModelError) and not isinstance(ours, ModelLost):
         return _SETTING.sub(_flag, _OPTIONS.sub("--backend_options: ", str(ours))), 2
-    if ours is not None:
-        return f"the job failed: {ours}", 1
-    kind, message = _last_of_trace(error)
     notes = getattr(error, "__notes__", [])
+    if ours is not None:
+        return "; ".join([f"the job failed: {ours}", *notes]), 1
+    kind, message = _last_of_trace(error)
     return "; ".join([f"the job failed: {kind}: {message}", *notes, "--verbose shows where"]), 1
 
 
@@ -217,23 +215,5 @@ def leave(status: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     if status:
-        _end_workers()
         os._exit(status)
     sys.exit(status)
-
-
-def _end_workers() -> None:
-    """The worker processes that Beam's runner started from here; the manager ends by itself, it may serve others."""
-    workers = [child for child in psutil.Process().children(recursive=True) if _is_worker(child)]
-    for worker in workers:
-        worker.terminate()
-    _, alive = psutil.wait_procs(workers, timeout=3)
-    for worker in alive:
-        worker.kill()
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return "sdk_worker_main" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False

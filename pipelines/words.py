@@ -62,9 +62,15 @@ def generated(tokens: int) -> str:
     return f"{tokens:,} generated"
 
 
-def tokens_of(prompt: int, cached: int, made: int) -> str:
-    """`2,000 prompt tokens (500 from the cache), 1,000 generated`."""
-    return f"{counted(prompt, 'prompt token')} ({cached:,} from the cache), {generated(made)}"
+def tokens_of(prompt: int, cached: int, made: int, again: int = 0) -> str:
+    """`2,000 prompt tokens (500 from the cache), 1,000 generated`, and `; 250 computed again (10 %)` if there are."""
+    told = f"; {computed_again(again, prompt - cached + made)}" if again else ""
+    return f"{counted(prompt, 'prompt token')} ({cached:,} from the cache), {generated(made)}{told}"
+
+
+def computed_again(again: int, delivered: int) -> str:
+    """`250 computed again (10 %)`: tokens beside the ones that had to be computed."""
+    return f"{again:,} computed again ({percent(again / max(1, delivered))})"
 
 
 def answered(rows: int, failed: int) -> str:
@@ -80,6 +86,8 @@ def reasons(failures: Mapping[str, int]) -> str:
     return ", ".join([*told, *([f"{rest:,} of other classes"] if rest else [])])
 
 
+AGAIN = "after preemptions and deaths of engines"
+"""Which tokens were computed again."""
 STARTUP = "model load included"
 """What the seconds before the first request are spent on."""
 RAN = "first request to last result"

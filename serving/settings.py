@@ -90,7 +90,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_file_mib: float = 256.0
     """Largest file to upload, in MiB; a larger one gets status 413."""
     max_files_gib: float = 16.0
-    """Most that files and batches of all keys take on the disk, in GiB; further files get status 400."""
+    """Most that files and batches of all keys take on the disk, in GiB; further ones get status 400."""
     max_batches: int = 2
     """Batches that run at once, each as a job of its own; further ones wait."""
     max_batch_rows: int = 50_000

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.messages import Task as RequestTask
@@ -183,7 +184,7 @@ def _record(said: Mapping[str, str], multiple: bool) -> Record:
 def _answer(given: str | Sequence[str], said: Mapping[str, str], multiple: bool) -> dict[str, Any]:
     labels = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if not all(isinstance(label, str) for label in labels):
-        raise ConfigError(f"example: {repr(given)[:80]}: takes {'a list of labels' if multiple else 'a label'}")
+        raise ConfigError(f"example: {shown(given)}: takes {'a list of labels' if multiple else 'a label'}")
     if (not multiple and len(labels) != 1) or not set(labels) <= said.keys():
         raise ConfigError(f"example: labels {labels}: takes {'some' if multiple else 'one'} of {', '.join(said)}")
     return {label: label in labels for label in said} if multiple else {LABEL: labels[0]}

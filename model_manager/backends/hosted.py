@@ -137,21 +137,25 @@ class HostedEngine:
         """Take in what the library generated."""
         for sequence in self._deadlines.passed():
             self._end(sequence, FinishReason.DEADLINE)
-        result, started = StepResult(), self._clock()
+        result, started, running = StepResult(), self._clock(), self._num_running
         for event in self._library.poll() if self._sequences else ():
-            if (running := self._sequences.get(event.request_id)) is not None:
-                self._take(running, event, started, result)
+            if (found := self._sequences.get(event.request_id)) is not None:
+                self._take(found, event, started, result)
         now = self._clock()
         for sequence in self._ended:
             result.forget_progress(sequence.request_id)
             result.add(sequence.answer(now))
         self._ended.clear()
-        self._counters.steps += 1
+        self._counters.stepped(running)
         return result
+
+    @property
+    def _num_running(self) -> int:
+        return min(len(self._sequences), self._library.num_running())
 
     def stats(self) -> EngineStats:
         """A snapshot."""
-        running = min(len(self._sequences), self._library.num_running())
+        running = self._num_running
         return EngineStats(running=running, waiting=len(self._sequences) - running, **self._counters.snapshot())
 
     def _take(self, sequence: Sequence, event: Event, started: float, result: StepResult) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..store import find_adapter
 from ..store.adapters import stamp
+from ..wire.conversion import shown
 from ..wire.errors import InvalidRequest, ModelError
 from ..wire.messages import Adapter
 
@@ -37,7 +38,7 @@ class Adapters:
         if not name:
             return None
         if not self._max_loras:
-            raise InvalidRequest(f"adapter={name!r}: needs max_loras of 1 or more (--max_loras 1)")
+            raise InvalidRequest(f"adapter={shown(name)}: needs max_loras of 1 or more (--max_loras 1)")
         with self._lock:
             return self._known(name) or self._looked_for(name)
 

@@ -25,6 +25,8 @@ MANAGER_COMMAND = ("-P", "-m", "millrace.model_manager.manager.process")
 """Arguments of the Python interpreter; -P keeps the current folder's files from standing in for modules."""
 START_WITHIN = 60.0
 """Seconds for a manager to be there, on a machine that may be very busy."""
+_STARTS = 5
+"""Managers that one client starts, at most, where each is killed while it starts."""
 _POLL = 0.02
 _LOG_TAIL = 2000
 
@@ -40,35 +42,49 @@ class Election:
     def connect(self, give_up: threading.Event, within: float = START_WITHIN) -> socket.socket:
         """A connection to the manager, started if need be.
 
-        Raises ManagerUnavailable after `within` seconds, when a manager that it started fails, or once `give_up` is
-        set; ConfigError if the folder is not safe.
+        Raises ManagerUnavailable after `within` seconds, when a manager that it started fails or several were killed,
+        or once `give_up` is set; ConfigError if the folder is not safe.
         """
         deadline = time.monotonic() + within
+        killed = 0
         while not give_up.is_set() and time.monotonic() < deadline:
             self._runtime.prepare()
             sock = self._runtime.connect()
             if sock is not None:
                 return sock
-            self._stand(give_up, deadline)
+            status = self._stand(give_up, deadline)
+            if status is not None:
+                killed += 1
+                self._check_end(status, killed)
             give_up.wait(_POLL)
         raise ManagerUnavailable(f"no manager answers in {self._runtime.path}{self._last_words()}")
 
-    def _stand(self, give_up: threading.Event, deadline: float) -> None:
-        """Try to get the lock; with it, start the manager and wait until it listens. Without it, return at once."""
+    def _stand(self, give_up: threading.Event, deadline: float) -> int | None:
+        """Try to get the lock; with it, start the manager and wait until it listens. Without it, return at once.
+
+        Returns the status of a manager that ended at its start.
+        """
         lock = self._runtime.try_lock()
         if lock is None:
-            return
+            return None
         try:
             manager = self._start(lock)
         finally:
             os.close(lock)  # the manager has it now
         while not self._listens() and not give_up.is_set() and time.monotonic() < deadline:
-            if manager.poll() is not None:
-                error = f"the manager ended at its start, with code {manager.returncode}{self._last_words()}"
-                self._runtime.sweep()
-                raise ManagerUnavailable(error)
+            if (status := manager.poll()) is not None:
+                return status
             time.sleep(_POLL)
         threading.Thread(target=manager.wait, name="millrace-manager-reaper", daemon=True).start()
+        return None
+
+    def _check_end(self, status: int, killed: int) -> None:
+        """Raises ManagerUnavailable unless another start may help: this manager was killed, and few were before."""
+        if status < 0 and killed < _STARTS:
+            return
+        error = f"the manager ended at its start, with code {status} (start {killed}){self._last_words()}"
+        self._runtime.sweep()
+        raise ManagerUnavailable(error)
 
     def _listens(self) -> bool:
         sock = self._runtime.connect()

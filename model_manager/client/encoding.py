@@ -15,8 +15,6 @@ from .generation import Decoder
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]
-_CHARACTERS_PER_TOKEN = 512
-"""More than any token has: the longest are runs of spaces, 128 of them in Llama's and Qwen's tokenizers."""
 
 
 class PromptFields(TypedDict, total=False):
@@ -43,6 +41,9 @@ class PromptEncoder(Decoder, Protocol):
 
     def cut(self, text: str) -> int:
         """After how many characters a text may be cut: whatever comes after it, the tokens stay the same."""
+
+    def most_characters(self, text: str, tokens: int) -> int:
+        """Most characters that one token of the text stands for; rough unless the text may have more than `tokens`."""
 
     def chat_text(self, messages: Sequence[Message]) -> str:
         """The text of a conversation that asks for the next answer, special tokens and all."""
@@ -80,13 +81,20 @@ class Encoding:
 
     def _encoded(self, text: tuple[str, bool] | None, prompt: Prompt, info: ModelInfo) -> list[int]:
         if text is not None:
-            _check_size(text[0], info)
+            self._check_size(text[0], info)
             ids = self._tokenizer.encode(text[0], add_special_tokens=text[1])
         else:
             ids = _checked_ids([part for part in prompt if isinstance(part, int)], info)
         if not ids:
             raise InvalidRequest("the prompt is empty")
         return ids
+
+    def _check_size(self, text: str, info: ModelInfo) -> None:
+        """Refuse a text that is too long whatever its tokens are: to tokenize megabytes takes seconds and gigabytes."""
+        most = self._tokenizer.most_characters(text, info.max_model_len)
+        if len(text) > most * info.max_model_len:
+            has = f"the prompt has {counted(len(text), 'character')}, {info.name} has {info.max_model_len} positions"
+            raise PromptTooLong(f"{has}, of at most {most} characters each")
 
     def _text(self, prompt: Prompt) -> tuple[str, bool] | None:
         """A prompt's text, and whether the tokenizer is to add special tokens; None if it is token ids."""
@@ -192,13 +200,6 @@ def _checked_ids(ids: list[int], info: ModelInfo) -> list[int]:
     if unknown is not None:
         raise InvalidRequest(f"prompt token {unknown}: takes ids of 0 to {info.vocab_size - 1}")
     return ids
-
-
-def _check_size(text: str, info: ModelInfo) -> None:
-    """Refuse a text that is too long whatever its tokens are: to tokenize 30 MB takes seconds and gigabytes."""
-    if len(text) > _CHARACTERS_PER_TOKEN * info.max_model_len:
-        has = f"the prompt has {counted(len(text), 'character')}, {info.name} has {info.max_model_len} positions"
-        raise PromptTooLong(f"{has}, of at most {_CHARACTERS_PER_TOKEN} characters each")
 
 
 def _check_length(ids: list[int], info: ModelInfo, room: int, setting: int | None) -> None:

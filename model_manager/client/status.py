@@ -42,6 +42,13 @@ def stop_models(runtime: Path | None = None, key: str | None = None) -> Status |
     return status
 
 
+def sweep(runtime: Path | None = None) -> None:
+    """Remove what killed processes left: a manager after its last client, jobs before they had a manager."""
+    folder = RuntimeDir(runtime or runtime_dir())
+    if folder.check():
+        folder.sweep()
+
+
 def _ask(folder: RuntimeDir, question: Message) -> Status | None:
     with _observing(folder) as connection:
         if connection is None:

@@ -1,5 +1,6 @@
 """Finds a place to cut a text so that the tokens of both parts, joined, are the tokens of the whole, whatever text is
-added at the end. A long prompt with many continuations is then tokenized once, except for its last words.
+added at the end. A long prompt with many continuations is then tokenized once, except for its last words, and a text of
+megabytes is tokenized in pieces: whole it takes 200 bytes of memory and more for each of its own.
 
 Knows tokenizers that first split a text between an ASCII letter and a space that a letter follows. GPT-2, Llama 3,
 Qwen 2 and others do, with expressions that look one character ahead and none back. A cut there is sound if no added
@@ -10,19 +11,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+from unicodedata import is_normalized
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Encoder
 
 _BEHIND = r"""| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 _BEFORE = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"""
-EXPRESSIONS = (_BEFORE + r"\p{N}{1,3}" + _BEHIND, _BEFORE + r"\p{N}" + _BEHIND)
-"""The expressions of Llama 3 and of Qwen 2; GPT-2's is built into ByteLevel."""
+EXPRESSIONS = (
+    _BEFORE + r"\p{N}{1,3}" + _BEHIND,
+    _BEFORE + r"\p{N}" + _BEHIND,
+    r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s",
+)
+"""The expressions of Llama 3, of Qwen 2 and of the embedded model; GPT-2's is built into ByteLevel."""
 _CUT = re.compile("[A-Za-z](?= [A-Za-z])")
 _SEARCHED = 4096
 """Characters at the end of a text in which a cut is looked for."""
+_PIECE = 2**18
+"""Most characters of a piece."""
+_ANY_TOKEN = 512
+"""Characters; more than any token has: the longest are runs of spaces, 128 of them in Llama's and Qwen's tokenizers."""
 
 
 class TextCuts:
@@ -30,7 +40,27 @@ class TextCuts:
 
     def __init__(self, encoder: Encoder, added: Iterable[AddedToken]) -> None:
         """`added` are the encoder's added tokens; it takes long to list many of them."""
+        added = list(added)
         self._cuts = _splits_words(encoder) and not any(map(_reaches_over, added))
+        self._bounded = self._cuts and not any(token.lstrip or token.rstrip for token in added)
+        self._encoder = encoder
+
+    def most_characters(self, text: str, tokens: int) -> int:
+        """Most characters of `text` that one token stands for; exact only for a long text that may have more than
+        `tokens` tokens, for it takes a list of the vocabulary.
+        """
+        if not self._bounded or len(text) < max(tokens, _PIECE) or not is_normalized("NFC", text):
+            return _ANY_TOKEN
+        longest = max(map(len, self._encoder.get_vocab()))  # in bytes, and a character has one or more
+        return min(_ANY_TOKEN, longest)
+
+    def pieces(self, text: str) -> Iterator[str]:
+        """The text, cut where it can be; one piece has all that comes after the last cut that was found."""
+        start = 0
+        while len(text) - start > _PIECE and (cut := self.last(text[start : start + _PIECE])):
+            yield text[start : start + cut]
+            start += cut
+        yield text[start:]
 
     def last(self, text: str) -> int:
         """How many characters the first part has; 0 where no cut is known to be sound."""

@@ -95,10 +95,12 @@ class Tokenizer:
         Raises InvalidRequest for what is no text, and for a text that the tokenizer's patterns give up on.
         """
         try:
-            if len(text) < _LONG_TEXT:
-                ids: list[int] = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
-            else:  # Unlike `encode`, the batch call releases the interpreter's lock.
-                ids = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            first, *others = self._cuts.pieces(text)
+            ids = self._piece(first, add_special_tokens)
+            if others:
+                begin = self._piece(first, False)
+                rest = [token for piece in others for token in self._piece(piece, False)]
+                ids = _inserted(ids, begin, rest)
         except (TypeError, UnicodeError) as error:
             raise InvalidRequest(f"prompt: is not text that can be encoded: {error}") from None
         except BaseException as error:
@@ -106,6 +108,18 @@ class Tokenizer:
                 raise
             raise InvalidRequest(f"prompt: the model's tokenizer gives up on this text: {error}") from None
         return ids
+
+    def _piece(self, text: str, add_special_tokens: bool) -> list[int]:
+        ids: list[int]
+        if len(text) < _LONG_TEXT:
+            ids = self._encoder.encode(text, add_special_tokens=add_special_tokens).ids
+        else:  # Unlike `encode`, the batch call releases the interpreter's lock.
+            ids = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
+
+    def most_characters(self, text: str, tokens: int) -> int:
+        """Most characters that one token of the text stands for (see TextCuts)."""
+        return self._cuts.most_characters(text, tokens)
 
     def cut(self, text: str) -> int:
         """After how many characters a text may be cut: whatever comes after it, the tokens stay the same."""
@@ -149,6 +163,13 @@ class Tokenizer:
 
     def _has_text(self, token_id: int) -> bool:
         return token_id not in self._special_ids and self._encoder.id_to_token(token_id) is not None
+
+
+def _inserted(framed: list[int], begin: list[int], rest: list[int]) -> list[int]:
+    """Tokens of a text's first piece and of the pieces behind it, between the tokens that `framed` has around it."""
+    before = next(at for at in range(len(framed)) if framed[at : at + len(begin)] == begin)
+    end = before + len(begin)
+    return framed[:end] + rest + framed[end:]
 
 
 def _is_panic(error: BaseException) -> bool:

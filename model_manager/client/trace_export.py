@@ -15,6 +15,8 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 
+import requests
+import urllib3
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -35,6 +37,13 @@ _TIMEOUT = 5.0
 """Seconds for a batch, its retries included."""
 _LAST_WITHIN = 2.0
 """Seconds that a client's or a process's end waits for the spans that are left."""
+_MOST_OF_REPLY = 4096
+"""Bytes read of a collector's reply, in which nothing is of use but the status."""
+_CREDENTIAL_PROVIDERS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+)
+"""Variables that name another session, such as one that signs in: the library's own, whose replies are read whole."""
 _EXPORTERS_LOGS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
 """Where the library says that it cannot send, or drops."""
 
@@ -66,19 +75,30 @@ class _Exporting:
             ),
             shutdown_on_exit=False,  # that would wait half a minute for a collector that is down
         )
-        exporter = Reporting(OTLPSpanExporter(traces.url, timeout=_TIMEOUT), traces.url)
+        exporter = OTLPSpanExporter(traces.url, timeout=_TIMEOUT, session=_session())
+        self._reporting = Reporting(exporter, traces.url)
         self.provider.add_span_processor(
-            BatchSpanProcessor(exporter, max_queue_size=_MOST_WAITING, schedule_delay_millis=_EVERY)
+            BatchSpanProcessor(self._reporting, max_queue_size=_MOST_WAITING, schedule_delay_millis=_EVERY)
         )
+        self._late = threading.Event()
+        """Set while no flush runs on after the wait for it."""
+        self._late.set()
         self._asked: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         threading.Thread(target=self._flush, name="millrace-traces", daemon=True).start()
         atexit.register(self.flush)
 
     def flush(self) -> None:
-        """In a thread, since the library's call keeps no timeout; one that runs already, as none starts at exit."""
+        """In a thread, since the library's call keeps no timeout; one that runs already, as none starts at exit.
+
+        While a flush is late, the next ones do not wait: the process ends after one wait.
+        """
+        if not self._late.is_set():
+            return
         done = threading.Event()
         self._asked.put(done)
-        done.wait(_LAST_WITHIN)
+        if not done.wait(_LAST_WITHIN):
+            self._late = done
+            self._reporting.late()
 
     def _flush(self) -> None:
         while True:
@@ -91,6 +111,23 @@ class _Exporting:
                 done.set()
 
 
+def _session() -> requests.Session | None:
+    """One that reads a part of each reply; None for the library's own."""
+    if any(map(os.environ.get, _CREDENTIAL_PROVIDERS)):
+        return None
+    session = requests.Session()
+    session.stream = True
+    session.hooks["response"] = [_read_a_part]
+    return session
+
+
+def _read_a_part(reply: requests.Response, **_: object) -> None:
+    """A short reply is read whole, so its connection serves the next batch."""
+    with contextlib.suppress(OSError, urllib3.exceptions.HTTPError):  # the status is there, and counts
+        reply.raw.read(_MOST_OF_REPLY)
+    reply.close()
+
+
 class Reporting(SpanExporter):
     """Exports, and warns once of what is not taken; what the library says of it goes no further."""
 
@@ -100,16 +137,24 @@ class Reporting(SpanExporter):
         self._quiet = _Quiet()
         for name in _EXPORTERS_LOGS:
             logging.getLogger(name).addFilter(self._quiet)
+        logging.getLogger(_EXPORTERS_LOGS[0]).setLevel(logging.WARNING)  # also where a job shows nothing of libraries
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """See SpanExporter."""
         with self._quiet.during():
             result = self._exporter.export(spans)
-        if result is not SpanExportResult.SUCCESS and not self._quiet.warned:
-            self._quiet.warned = True
-            said = f": {self._quiet.said}" if self._quiet.said else ""
-            log.warning("traces: %s takes no spans%s; they are dropped, and the job goes on", self._url, said)
+        if result is not SpanExportResult.SUCCESS:
+            self._warn("takes no spans")
         return result
+
+    def late(self) -> None:
+        """The last spans were waited for in vain."""
+        self._warn(f"has not taken the last spans within {_LAST_WITHIN:g} s")
+
+    def _warn(self, what: str) -> None:
+        if self._quiet.first_warning():
+            said = f": {self._quiet.said}" if self._quiet.said else ""
+            log.warning("traces: %s %s%s; they are dropped, and the job goes on", self._url, what, said)
 
     def shutdown(self) -> None:
         """See SpanExporter."""
@@ -128,8 +173,12 @@ class _Quiet(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self.said = ""
-        self.warned = False
+        self._warned = threading.Lock()
         self._thread: int | None = None
+
+    def first_warning(self) -> bool:
+        """True for the first caller alone."""
+        return self._warned.acquire(blocking=False)
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
@@ -143,6 +192,17 @@ class _Quiet(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """See logging.Filter."""
         if record.thread == self._thread:
-            self.said = " ".join(record.getMessage().split())[:200].rstrip(".")
+            self.said = " ".join((_cause(record) or record.getMessage()).split())[:200].rstrip(".")
             return False
-        return not (self.warned and record.getMessage().startswith("Queue full"))
+        return not (self._warned.locked() and record.getMessage().startswith("Queue full"))
+
+
+def _cause(record: logging.LogRecord) -> str:
+    """The first error of those that a record speaks of, such as `[Errno 111] Connection refused`; empty without one."""
+    found = next((each for each in record.args or () if isinstance(each, Exception)), None)
+    if found is None:
+        return ""
+    error: BaseException = found
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return str(error)

@@ -19,6 +19,8 @@ class Counted(TypedDict):
     """Fields of EngineStats that are counted here."""
 
     steps: int
+    batch: float
+    blocks_held: float
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
@@ -40,9 +42,20 @@ class EngineCounters:
         self._drafted_tokens = 0
         self._accepted_tokens = 0
         self._throughput = Throughput(clock())
+        self._steps_lately = Throughput(clock())
+        self._batches = Throughput(clock())
+        self._blocks = Throughput(clock())
         self._process = psutil.Process()
         self._memory_at: float | None = None
         self._memory_mb = 0.0
+
+    def stepped(self, batch: int, blocks: int = 0) -> None:
+        """Count a step with so many sequences, while so many blocks are in use."""
+        now = self._clock()
+        self.steps += 1
+        self._steps_lately.add(now, 1)
+        self._batches.add(now, batch)
+        self._blocks.add(now, blocks)
 
     def started(self, sequence: Sequence) -> None:
         """Count a sequence that runs for the first time."""
@@ -69,8 +82,11 @@ class EngineCounters:
         if self._memory_at is None or now - self._memory_at >= _MEMORY_INTERVAL:
             self._memory_at = now
             self._memory_mb = self._process.memory_info().rss / 2**20
+        steps = max(self._steps_lately.total(now), 1)
         return Counted(
             steps=self.steps,
+            batch=self._batches.total(now) / steps,
+            blocks_held=self._blocks.total(now) / steps,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
@@ -100,9 +116,13 @@ class Throughput:
 
     def rate(self, now: float) -> float:
         """Events per second over the window, or since the start if that is later."""
-        self._forget(now)
         seconds = min(_WINDOW, now - self._start)
-        return sum(count for _, count in self._slices) / seconds if seconds > 0 else 0.0
+        return self.total(now) / seconds if seconds > 0 else 0.0
+
+    def total(self, now: float) -> int:
+        """Events within the window."""
+        self._forget(now)
+        return sum(count for _, count in self._slices)
 
     def _forget(self, now: float) -> None:
         while self._slices and self._slices[0][0] <= now - _WINDOW:

@@ -227,7 +227,8 @@ class LLMEngine:
                 sequence.scheduled_at = now
                 sequence.cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
                 self._counters.started(sequence)
-        self._counters.steps += bool(batch)
+        if batch:
+            self._counters.stepped(len(batch), self._blocks.num_blocks - self._blocks.num_free)
         return self._speculation.extend(self._with_forced(batch, result))
 
     def _with_forced(self, batch: list[Scheduled], result: StepResult) -> list[Scheduled]:

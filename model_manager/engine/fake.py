@@ -138,7 +138,8 @@ class FakeEngine:
         for sequence in self._deadlines.passed():
             self._end(sequence, FinishReason.DEADLINE)
         result, now = StepResult(), self._clock()
-        for sequence in self._running():
+        running = self._running()
+        for sequence in running:
             try:
                 self._advance(sequence, started, now, result)
             except RequestError as error:
@@ -148,7 +149,7 @@ class FakeEngine:
         for sequence in self._ended:
             result.add(sequence.answer(now))
         self._ended.clear()
-        self._counters.steps += 1
+        self._counters.stepped(len(running))
         return result
 
     def stats(self) -> EngineStats:

@@ -20,12 +20,24 @@ from pathlib import Path
 
 import msgspec
 
+from ..store.checksums import check_sums
+from ..store.gguf import is_gguf
 from ..store.revisions import check_revision
 from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
-from ..wire.errors import ErrorInfo, InvalidRequest, ModelError, ModelLoadFailed, ModelLost, RequestError
+from ..wire.errors import (
+    ErrorInfo,
+    InvalidRequest,
+    MillraceError,
+    ModelDoesNotFit,
+    ModelError,
+    ModelLoadFailed,
+    ModelLost,
+    RequestError,
+)
+from ..wire.free_memory import is_shortage, shortage
 from ..wire.imports import importing
 from ..wire.messages import (
     Cancel,
@@ -86,7 +98,7 @@ def run(start: StartEngine, link: ManagerLink) -> int:
             engine = load_engine(start)
     except Exception as error:
         log.exception("ends: %s is not loaded", start.config.model)
-        link.send(EngineFailed(ErrorInfo.of(error, otherwise=ModelLoadFailed)))
+        link.send(EngineFailed(_told(error)))
         return LOAD_FAILED
     log.info("%s is loaded in %.1f s", start.config.model, engine.info.load_seconds)
     link.send(EngineReady(engine.info))
@@ -101,10 +113,18 @@ def run(start: StartEngine, link: ManagerLink) -> int:
     return STEP_FAILED
 
 
+def _told(error: Exception) -> ErrorInfo:
+    if is_shortage(error) and not isinstance(error, MillraceError):
+        return ModelDoesNotFit(f"memory is short as the engine starts ({error}): {shortage()}").info()
+    return ErrorInfo.of(error, otherwise=ModelLoadFailed)
+
+
 def load_engine(start: StartEngine) -> Engine:
     """The engine that the configuration names, ready to run; raises ModelError or ConfigError."""
     check_engine_extra(start.config)
     check_revision(start.config.model, Path(start.folder), start.config.revision)
+    if BACKENDS[start.config.backend].fetches_files and not is_gguf(start.config.model):
+        check_sums(Path(start.folder))
     module, _, function = BACKENDS[start.config.backend].loader.partition(":")
     with importing():
         load: Callable[[ModelConfig, Path], Engine] = getattr(import_module(module), function)

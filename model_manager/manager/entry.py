@@ -44,6 +44,8 @@ class Entry:
     """When its last receiver died."""
     setbacks: list[Setback] = field(default_factory=list)
     """Every death of an engine that had it."""
+    lost_tokens: int = 0
+    """Tokens that engines had computed for it as they died; of a prompt that had no token yet, none are known."""
 
     @classmethod
     def of(cls, request: Request, client: int, now: float) -> Self:
@@ -94,12 +96,18 @@ class Entry:
     def engine_died(self, now: float) -> None:
         """The engine that had it is gone."""
         self.setbacks.append(Setback("engine_died", now - self.arrived))
+        if self.progressed:
+            self.lost_tokens += len(self.request.prompt_token_ids) + len(self.tokens)
 
     def told(self, answer: Answer) -> Answer:
         """An answer as clients get it, with what held the request up here."""
         if not self.setbacks:
             return answer
-        return msgspec.structs.replace(answer, setbacks=[*self.setbacks, *answer.setbacks])
+        setbacks = [*self.setbacks, *answer.setbacks]
+        if isinstance(answer, Failure):
+            return msgspec.structs.replace(answer, setbacks=setbacks)
+        again = answer.recomputed_tokens + max(0, self.lost_tokens - answer.cached_tokens)
+        return msgspec.structs.replace(answer, setbacks=setbacks, recomputed_tokens=again)
 
     def take_back(self) -> None:
         """Note that no engine has the request any more."""
@@ -125,11 +133,6 @@ class Entry:
         if not self.request.family:
             return 0
         return self.request.score_from if self.request.task == "score" else len(self.request.prompt_token_ids)
-
-    @property
-    def is_first(self) -> bool:
-        """True for the only request of a prompt, or the first of several."""
-        return self.request.family in ("", self.request.request_id)
 
     def is_overdue(self, now: float) -> bool:
         """True if its deadline has passed."""

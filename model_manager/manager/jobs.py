@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from ..wire.messages import Output
+from ..wire.messages import Output, Request
 from ..wire.status import JobStatus
 
 _MOST_JOBS = 256
@@ -18,25 +18,26 @@ class JobCounts:
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, JobStatus] = OrderedDict()
 
-    def finished(self, job: str, output: Output, *, first: bool = True) -> None:
-        """Count an output of the job. Of further answers to one prompt (`first` is False) only the tokens count."""
-        count = self._touch(job)
-        if not first:
-            generated = count.generated_tokens + output.num_generated
-            self._jobs[job] = msgspec.structs.replace(count, generated_tokens=generated)
-            return
-        self._jobs[job] = msgspec.structs.replace(
+    def finished(self, request: Request, output: Output) -> None:
+        """Count an output of the request's job. A prompt counts once, however many answers it has; of a score each
+        continuation is computed with its prompt, and counts.
+        """
+        first = request.is_first
+        prompted = first or request.task == "score"
+        count = self._touch(request.job)
+        self._jobs[request.job] = msgspec.structs.replace(
             count,
-            finished=count.finished + 1,
-            prompt_tokens=count.prompt_tokens + output.prompt_tokens,
-            cached_tokens=count.cached_tokens + output.cached_tokens,
+            finished=count.finished + first,
+            prompt_tokens=count.prompt_tokens + output.prompt_tokens * prompted,
+            cached_tokens=count.cached_tokens + output.cached_tokens * prompted,
             generated_tokens=count.generated_tokens + output.num_generated,
         )
 
-    def failed(self, job: str) -> None:
-        """A request of the job failed."""
+    def failed(self, job: str, error: str) -> None:
+        """A request of the job failed, by an error of that class."""
         count = self._touch(job)
-        self._jobs[job] = msgspec.structs.replace(count, failed=count.failed + 1)
+        failures = count.failures | {error: count.failures.get(error, 0) + 1}
+        self._jobs[job] = msgspec.structs.replace(count, failed=count.failed + 1, failures=failures)
 
     def _touch(self, job: str) -> JobStatus:
         count = self._jobs.setdefault(job, JobStatus(job=job))

@@ -215,7 +215,7 @@ class Model:
         """The model's counts at this moment; `pids` are the process ids of its engines."""
         stats = self._engines.stats()
         if not self._requests.entries:
-            stats = msgspec.structs.replace(stats, running=0, waiting=0, tokens_per_s=0.0)
+            stats = msgspec.structs.replace(stats, running=0, waiting=0, tokens_per_s=0.0, batch=0.0, blocks_held=0.0)
         waiting = stats.waiting + self._requests.num_unsent
         return ModelStatus(
             key=self.key,

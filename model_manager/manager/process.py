@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import msgspec
 
 from ..wire.config import ManagerConfig
 from ..wire.runtime import RuntimeDir
+from .bounded_log import BoundedLog
 from .server import ManagerServer
 from .supervisor import ENGINE_COMMAND
 
@@ -26,10 +26,10 @@ from .supervisor import ENGINE_COMMAND
 def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
     """Run until nobody needs the manager; `engine_command` starts an engine (another one for tests)."""
     options = _options(arguments)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    runtime = RuntimeDir(options.runtime)
+    logging.basicConfig(handlers=[BoundedLog(runtime.log)], level=logging.INFO, format="%(asctime)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(options.lock_fd, False)  # else an engine would hold the lock when this process is gone
-    runtime = RuntimeDir(options.runtime)
     asyncio.run(_serve(runtime, msgspec.json.decode(options.settings, type=ManagerConfig), engine_command))
     runtime.remove()  # not after an exception: whoever started this process reads the log, and sweeps
 

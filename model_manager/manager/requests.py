@@ -177,7 +177,7 @@ class Requests:
         output = entry.told(output)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self._key, entry.request, output, now)
-            self._jobs.finished(entry.request.job, output, first=entry.is_first)
+            self._jobs.finished(entry.request, output)
         for client in entry.receivers:
             self._answer(client, output, now)
 
@@ -187,8 +187,8 @@ class Requests:
 
     def _fail(self, entry: Entry, failure: Failure, now: float) -> None:
         self._forget(entry)
-        if entry.is_first:
-            self._jobs.failed(entry.request.job)
+        if entry.request.is_first:
+            self._jobs.failed(entry.request.job, failure.error.kind)
         for client in entry.receivers:
             self._answer(client, entry.told(failure), now)
 

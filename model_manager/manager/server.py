@@ -36,9 +36,9 @@ from ..wire.messages import (
     Submit,
     Welcome,
 )
-from ..wire.runtime import BACKLOG
 from ..wire.status import ProcessStatus
-from ..wire.transport import AsyncConnection, ConnectionLost, ProtocolError, peer_pid_uid
+from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
+from .acceptor import Acceptor
 from .gpus import visible_gpus
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
@@ -48,6 +48,9 @@ _TICK = 0.2
 """Seconds."""
 _GOODBYE_WITHIN = 1.0
 """Seconds that clients have at the end to take what was sent to them."""
+_MAX_HELLO_BYTES = 4096
+_MAX_UNFINISHED_BYTES = 4 * MAX_FRAME_BYTES
+"""Bytes of all clients' frames that have begun to come."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +64,8 @@ class ManagerServer:
         self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
         self._pids: dict[int, int] = {}
         self._numbers = 0
-        self._handlers: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(self._guarded)
+        self._room = FrameRoom(_MAX_UNFINISHED_BYTES, settings.hang_timeout)
         self._started = time.monotonic()
         self._due = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -78,12 +82,15 @@ class ManagerServer:
 
     @contextlib.asynccontextmanager
     async def _serving(self, listening: socket.socket) -> AsyncIterator[None]:
-        server = await asyncio.start_unix_server(self._accept, sock=listening, backlog=BACKLOG)
+        accepting = asyncio.create_task(self._acceptor.run(listening))
+        accepting.add_done_callback(self._accepted)
         try:
             yield
         finally:
             self.end()
-            server.close()
+            accepting.cancel()
+            await asyncio.wait([accepting])
+            listening.close()
             self._act()
             await self._supervisor.close()
             await self._see_off()
@@ -100,13 +107,12 @@ class ManagerServer:
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._guarded(reader, writer))
-        self._handlers.add(task)
-        task.add_done_callback(self._handlers.discard)
+    def _accepted(self, accepting: asyncio.Task[None]) -> None:
+        if not accepting.cancelled() and (error := accepting.exception()) is not None:
+            self.broken(error)
 
     async def _guarded(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection: AsyncConnection[ClientMessage] = AsyncConnection(reader, writer, ClientMessage)
+        connection: AsyncConnection[ClientMessage] = AsyncConnection(reader, writer, ClientMessage, self._room)
         pid, uid = peer_pid_uid(writer.get_extra_info("socket"))
         try:
             if uid != os.geteuid():
@@ -123,7 +129,7 @@ class ManagerServer:
             connection.close()
 
     async def _handle(self, connection: AsyncConnection[ClientMessage], pid: int) -> None:
-        hello = await connection.receive()
+        hello = await self._first(connection)
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a {type(hello).__name__} before Hello")
         if (refusal := self._refusal(hello)) is not None:
@@ -143,6 +149,14 @@ class ManagerServer:
             del self._connections[client], self._pids[client]
             self._router.disconnect(client, time.monotonic())
             self._soon()
+
+    async def _first(self, connection: AsyncConnection[ClientMessage]) -> ClientMessage:
+        within = self._settings.hang_timeout
+        try:
+            async with asyncio.timeout(within):
+                return await connection.receive(_MAX_HELLO_BYTES)
+        except TimeoutError:
+            raise ProtocolError(f"no Hello within hang_timeout = {within:g} s") from None
 
     def _refusal(self, hello: Hello) -> MillraceError | None:
         if hello.protocol != PROTOCOL:
@@ -202,9 +216,9 @@ class ManagerServer:
         """Close all connections, once clients have read what was sent to them or _GOODBYE_WITHIN is over."""
         for connection in list(self._connections.values()):
             connection.close()
-        if self._handlers:
-            await asyncio.wait(self._handlers, timeout=_GOODBYE_WITHIN)
-        for handler in self._handlers:
+        if handlers := self._acceptor.handlers:
+            await asyncio.wait(handlers, timeout=_GOODBYE_WITHIN)
+        for handler in handlers:
             handler.cancel()
 
     # ── engines (the supervisor's listener) ──────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@
     │   ├── ModelLoadFailed      anything else that stopped the engine from starting
     │   └── ModelLost            it was loaded, and no request can be answered any more
     ├── StorageError         a file of an object store does not arrive, or stay, as it is: the bundle is retried
+    ├── WorkerLost           a worker process of Beam's local runner died: a job on files is continued
     └── EngineError          wrong with an engine or the manager: retried elsewhere
         ├── EngineLost           an inference process died more often than its budget allows
         ├── ManagerUnavailable   no manager could be started or reached
@@ -135,6 +136,15 @@ class ModelLost(ModelError):
 
 class StorageError(MillraceError):
     """A file of an object store could not be read or written whole; the text names it. The same may succeed later."""
+
+
+class WorkerLost(MillraceError):
+    """A worker process of Beam's local runner ended before its job; the text says which one, and how it ended."""
+
+    how = ""
+    """The text without its advice."""
+    was_killed = False
+    """It did not end for a reason of its own, so that another one may live."""
 
 
 class EngineError(MillraceError):

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import errno
+import resource
 from pathlib import Path
 
 import psutil
+
+_GIB = 2**30
+_ENGINE_SPACE_GIB, _ENGINE_GIB = 4.5, 0.8
+"""What an engine on a CPU takes with a model of a few MB: address space, most of it for libraries, and memory."""
+_SHORTAGE = ("DefaultCPUAllocator", "annot allocate memory", "failed to map segment")
 
 
 def free_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Bytes this process may still take: what the machine has available, within its control group's limits."""
     return min([int(psutil.virtual_memory().available), *_cgroup_headroom(cgroups, own)])
+
+
+def is_shortage(error: BaseException) -> bool:
+    """True if memory ran out; torch's CPU allocator and the loader of libraries have no error class for it."""
+    refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or refused or any(words in str(error) for words in _SHORTAGE)
+
+
+def shortage() -> str:
+    """How much memory there is, what an engine takes, and what to change."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    beside = "beside its model's weights and KV cache"
+    if limit != resource.RLIM_INFINITY:
+        has = f"a process may have {limit / _GIB:.1f} GiB of address space (ulimit -v)"
+        return f"{has}, and an engine takes about {_ENGINE_SPACE_GIB} GiB {beside}: raise the limit"
+    has = f"{free_memory() / _GIB:.1f} GiB of memory are free"
+    return f"{has}, and an engine takes about {_ENGINE_GIB} GiB {beside}: use a machine or a container with more memory"
 
 
 def _cgroup_headroom(cgroups: Path, own: Path) -> list[int]:

@@ -26,6 +26,8 @@ class RowLife(msgspec.Struct, frozen=True, kw_only=True):
     """When it ended, or was looked at, by the wall clock."""
     of: str
     """Output of the job, or path of the server's route."""
+    id: str = ""
+    """The row's id, 200 characters at most; empty for a server's request."""
     queued: float = 0.0
     """From the manager's receipt to the first step; of a server's request, from its arrival."""
     prefill: float = 0.0
@@ -85,7 +87,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     """Where results go."""
     total: int | None = None
-    """Rows to read; null for a stream."""
+    """Rows to read; null for a stream, and for a quiet job that goes on with `--resume`."""
     exact: bool = True
     """False if `total` is an estimate."""
     read: int = 0
@@ -99,7 +101,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """When this was written, by the wall clock."""
     prompt_tokens: int = 0
-    """Tokens of prompts."""
+    """Tokens of prompts; of scores and labels, of each continuation with its prompt."""
     generated_tokens: int = 0
     """Generated tokens."""
     rows_per_s: float = 0.0
@@ -129,11 +131,10 @@ class JobFile:
         partial.replace(self._path)
 
     def remove(self) -> None:
-        """Take it away, and the folder if nothing else is in it."""
+        """Take it away."""
         with contextlib.suppress(OSError):
             self._path.with_suffix(".partial").unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)
-            self._path.parent.rmdir()
 
 
 def running_jobs(folder: Path) -> list[JobProgress]:

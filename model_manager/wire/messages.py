@@ -105,6 +105,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     @property
+    def is_first(self) -> bool:
+        """True for the only request of a prompt, or the first of several."""
+        return self.family in ("", self.request_id)
+
+    @property
     def num_lasting(self) -> int:
         """How many of its first tokens a stream may show although it has a constraint: an ending (see
         `Output.num_own_tokens`) replaces later ones of a streamed output.
@@ -129,6 +134,10 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tokens: int
     cached_tokens: int = 0
     """Prompt tokens whose KV cache was reused."""
+    recomputed_tokens: int = 0
+    """Tokens of prompt and output that were computed again, at most: by the engine after a preemption, or by another
+    one after an engine's death. What a lost manager's engines had computed is not known.
+    """
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched; None for end-of-sequence and for length."""
     prompt_logprobs: Logprobs | None = None

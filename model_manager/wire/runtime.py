@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import socket
 import stat
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ BACKLOG = 1024
 
 
 class RuntimeDir:
-    """One user's folder for one manager; made when needed, gone when the manager has ended."""
+    """One user's folder for one manager; made when needed, gone when the manager has ended.
+
+    A folder that was there before stays. Who made it is told by its sticky bit, which has no effect in a folder of one
+    user's: the process that ends last is often not the one that began.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -34,9 +39,9 @@ class RuntimeDir:
         self.log = self.path / "manager.log"
 
     def prepare(self) -> None:
-        """Make the folder (mode 0700) unless it is there; raises ConfigError as `check` does."""
+        """Make the folder (mode 1700) unless it is there; raises ConfigError as `check` does."""
         try:
-            self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=0o700 | stat.S_ISVTX)
         except FileExistsError:
             self.check()
         except OSError as error:
@@ -55,8 +60,8 @@ class RuntimeDir:
                 f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder of this user, it is user {found.st_uid}'s"
             )
         if found.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(found.st_mode):o}"
-            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder of mode 700, it has {mode}")
+            takes = f"takes a folder of mode 700, it has {stat.S_IMODE(found.st_mode):o}"
+            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: {takes}: chmod 700 {shlex.quote(str(self.path))}")
         return True
 
     def try_lock(self) -> int | None:
@@ -125,13 +130,16 @@ class RuntimeDir:
         for path in (self.socket, self.log, self.lock):
             path.unlink(missing_ok=True)
         sweep_jobs(self.path)
+        self.leave()
+
+    def leave(self) -> None:
+        """Remove the folder if millrace made it, and nothing is left in it."""
         with contextlib.suppress(OSError):  # a running job's or someone else's file, or the next manager's lock
-            self.path.rmdir()
+            if self.path.lstat().st_mode & stat.S_ISVTX:
+                self.path.rmdir()
 
     def sweep(self) -> None:
-        """Remove what a killed manager left; does nothing while one lives or is starting."""
-        if not self.lock.exists() and not self.socket.exists():
-            return
+        """Remove what a killed manager and killed jobs left; does nothing while a manager lives or is starting."""
         fd = self.try_lock()
         if fd is not None:
             try:

@@ -86,6 +86,7 @@ _PRIORITY = Takes("-2**31 to 2**31 - 1", lambda priority: -(2**31) <= priority <
 _SECONDS = Takes("a finite number of seconds above 0", lambda seconds: 0 < seconds < math.inf)
 _LOGPROBS = Takes(f"0 to {MOST_LOGPROBS}", lambda count: 0 <= count <= MOST_LOGPROBS)
 _SALT = Takes(f"at most {_MAX_SALT} characters", lambda text: len(text) <= _MAX_SALT)
+_PATH = Takes("at most 4096 characters", lambda text: len(text) <= 4096)
 _UTF8 = Takes("text that can be UTF-8", lambda text: not _SURROGATE.search(text))
 _SOME = Takes("at least one token id", len)
 _IDS = Takes(_TOKEN_IDS, lambda token: 0 <= token < 2**63, each=True)
@@ -147,7 +148,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Seconds from the manager's receipt after which the request ends with what it has; without a token, it fails."""
     cache_salt: Annotated[str, _SALT, _UTF8] = ""
     """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
-    adapter: Annotated[str, _UTF8] = ""
+    adapter: Annotated[str, _PATH, _UTF8] = ""
     """A LoRA adapter on top of the model: a folder, a hub name or `gs://bucket/folder`; empty is the model alone."""
     logprobs: Annotated[int | None, _LOGPROBS] = None
     """Give the log-probability of each generated token, and of so many of the likeliest in its place, 0 to 20."""
@@ -156,8 +157,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         _check("stop", len(self.stop), len(self.stop) <= MAX_STOPS, f"at most {MAX_STOPS} strings")
-        for name, takes in _RANGES:
+        for name, takes, default in _RANGES:
             value = getattr(self, name)
+            if value is default:  # as most are, and each request is checked by every process that it passes
+                continue
             for each in value or () if takes.each else (value,):
                 _check(name, each, each is None or bool(takes.holds(each)), takes.words)
         _check("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens, "0 to max_tokens")
@@ -198,9 +201,15 @@ def _noted(kind: type[_Metadata]) -> list[tuple[str, _Metadata]]:
     ]
 
 
-_RANGES = _noted(Takes)
+_OWN_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
+_RANGES = [(name, takes, _OWN_DEFAULTS[name]) for name, takes in _noted(Takes)]
 COLUMNS = {name: column.dtype for name, column in _noted(Column)}
 """Parameters that the sampler has as columns of its rows, and their types."""
+
+
+def range_of(name: str) -> str:
+    """What a parameter takes, in words; empty where its type says all."""
+    return ", ".join(takes.words for each, takes, _ in _RANGES if each == name)
 
 
 def nearest_parameter(name: str) -> str | None:

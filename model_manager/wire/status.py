@@ -46,11 +46,11 @@ class EngineStats(msgspec.Struct, frozen=True):
     """A snapshot of an engine, counters since its start."""
 
     running: int = 0
-    """Requests that run."""
+    """Requests that run at this moment, which may lie between two steps."""
     waiting: int = 0
     """Requests that wait."""
     blocks_used: int = 0
-    """Blocks of KV cache in use."""
+    """Blocks of KV cache in use at this moment."""
     blocks_total: int = 0
     """Blocks of KV cache."""
     steps: int = 0
@@ -69,6 +69,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Drafted tokens that were right, and saved a step."""
     tokens_per_s: float = 0.0
     """Generated tokens a second over the last few seconds."""
+    batch: float = 0.0
+    """Requests of a step, on average over the same seconds."""
+    blocks_held: float = 0.0
+    """Blocks of KV cache in use at a step, on average over the same seconds."""
     rss_mb: float = 0.0
     """Memory of the engine's processes, in MB."""
 
@@ -83,11 +87,13 @@ class JobStatus(msgspec.Struct, frozen=True):
     failed: int = 0
     """Requests that failed."""
     prompt_tokens: int = 0
-    """Tokens of prompts."""
+    """Tokens of prompts; of scores and labels, of each continuation with its prompt."""
     cached_tokens: int = 0
     """Prompt tokens whose KV cache was reused."""
     generated_tokens: int = 0
     """Generated tokens."""
+    failures: dict[str, int] = {}
+    """Failed requests by the classes of their errors."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import struct
 import threading
@@ -19,6 +20,8 @@ import msgspec
 from .errors import MillraceError
 
 MAX_FRAME_BYTES = 64 * 2**20
+_SMALL_FRAME_BYTES = 2**16
+"""A stream's reader buffers as much anyway."""
 _LENGTH = struct.Struct("!I")
 _encoder = msgspec.msgpack.Encoder()
 
@@ -88,13 +91,47 @@ class Connection(Generic[T]):
         self._sock.close()
 
 
+class FrameRoom:
+    """Memory for the frames that have begun to come on many connections. Connections get it in order; small frames take
+    none.
+    """
+
+    def __init__(self, size: int, within: float) -> None:
+        """`size` in bytes, at least MAX_FRAME_BYTES; `within`: seconds for a frame to come whole."""
+        self._free = size
+        self._within = within
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    async def read(self, reader: asyncio.StreamReader, length: int) -> bytes:
+        """A frame's body; raises ProtocolError for one that does not come in time."""
+        taken = length if length > _SMALL_FRAME_BYTES else 0
+        async with self._turn if taken else contextlib.nullcontext():
+            while self._free < taken:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= taken
+        try:
+            async with asyncio.timeout(self._within):
+                return await reader.readexactly(length)
+        except TimeoutError:
+            raise ProtocolError(f"a frame of {length} bytes did not come within {self._within:g} s") from None
+        finally:
+            self._free += taken
+            self._freed.set()
+
+
 class AsyncConnection(Generic[T]):
     """The asyncio end: `send` only buffers, `drain` waits while the other side is behind."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, accepts: Any) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, accepts: Any, room: FrameRoom | None = None
+    ) -> None:
+        """`room`: memory that it shares with other connections; None for one that is trusted."""
         self._reader = reader
         self._writer = writer
         self._decoder = msgspec.msgpack.Decoder(accepts)
+        self._read = reader.readexactly if room is None else functools.partial(room.read, reader)
 
     @property
     def buffered(self) -> int:
@@ -113,11 +150,12 @@ class AsyncConnection(Generic[T]):
         except OSError as error:
             raise ConnectionLost(str(error)) from None
 
-    async def receive(self) -> T:
-        """The next message; raises ConnectionLost at the end of the stream, ProtocolError for what is no message."""
+    async def receive(self, most: int = MAX_FRAME_BYTES) -> T:
+        """The next message, of at most `most` bytes; raises ConnectionLost at the end of the stream, ProtocolError for
+        what is no message.
+        """
         try:
-            length = _checked_length(await self._reader.readexactly(_LENGTH.size))
-            body = await self._reader.readexactly(length)
+            body = await self._read(_checked_length(await self._reader.readexactly(_LENGTH.size), most))
         except (asyncio.IncompleteReadError, OSError) as error:
             raise ConnectionLost(str(error)) from None
         message: T = _decode(self._decoder, body)
@@ -132,10 +170,10 @@ class AsyncConnection(Generic[T]):
         self._writer.transport.abort()
 
 
-def _checked_length(header: bytes) -> int:
+def _checked_length(header: bytes, most: int = MAX_FRAME_BYTES) -> int:
     (length,) = _LENGTH.unpack(header)
-    if length > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+    if length > most:
+        raise ProtocolError(f"a frame of {length} bytes is over the limit of {most}")
     return int(length)
 
 

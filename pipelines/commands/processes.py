@@ -7,10 +7,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 
 import msgspec
 
-from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.client.status import read_status, stop_models, sweep
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ModelStatus
@@ -54,6 +55,8 @@ def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _ps(flags: argparse.Namespace) -> int:
     status = read_status()
+    if status is None:
+        sweep()
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
@@ -65,6 +68,7 @@ def _ps(flags: argparse.Namespace) -> int:
 def _stop(flags: argparse.Namespace) -> int:
     status = read_status()
     if status is None:
+        sweep()
         print("nothing is running")
         return 0
     keys: list[str | None] = [None]
@@ -107,7 +111,7 @@ def _model_line(model: ModelStatus) -> str:
     return (
         f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
         f"{counted(model.clients, 'client')}, "
-        f"{stats.running} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
+        f"{ceil(stats.batch)} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
         f"{_cache(model)}{stats.rss_mb:,.0f} MB, "
         f"{counted(model.restarts, 'restart')} ({model.key})"
     )
@@ -116,7 +120,7 @@ def _model_line(model: ModelStatus) -> str:
 def _cache(model: ModelStatus) -> str:
     """Blocks of KV cache; nothing for an engine that does not tell."""
     stats = model.stats
-    return f"cache {stats.blocks_used}/{stats.blocks_total} blocks, " if stats.blocks_total else ""
+    return f"cache {ceil(stats.blocks_held)}/{stats.blocks_total} blocks, " if stats.blocks_total else ""
 
 
 def _name(model: ModelStatus) -> str:

@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import millrace
-from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 from millrace.serving.extra import PACKAGES, check_extra
@@ -25,7 +26,7 @@ from ..flags.model import add_engine, add_manager, add_model
 from ..flags.parser import FlagParser
 from ..flags.traces import add_traces, read_traces
 from ..job.logs import logs_at, tell
-from ..runners import die_with_parent
+from ..runners.die_with_parent import with_this_process
 
 if TYPE_CHECKING:
     from millrace.model_manager.client.engine_client import EngineClient
@@ -46,6 +47,7 @@ def _serve(arguments: Sequence[str]) -> int:
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_extra("serve", *PACKAGES)
+    RuntimeDir(runtime_dir()).check()
     _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
     return 0
 
@@ -56,7 +58,7 @@ def job_of(flags: argparse.Namespace, names: dict[str, list[str]]) -> JobCommand
     """
     own = given(flags, [name for name in (*names["model"], *names["manager"]) if not name.startswith("backend")])
     model = arguments_of(own | given_backend(flags))
-    launched = [sys.executable, str(die_with_parent.__file__), sys.executable, "-m", "millrace"]
+    launched = with_this_process([sys.executable, "-m", "millrace"])
     return lambda command, more: [*launched, command, *model, "--chat", "never", *more]
 
 

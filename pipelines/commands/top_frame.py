@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.rule import Rule
@@ -25,6 +27,10 @@ _WIDE = 90
 """Columns from which on all is shown."""
 STALE_SECONDS = 5.0
 """Age of what a job says from which on it is told: a job writes once a second."""
+_MOST_OF_NAME = 24
+"""Columns of a row's name."""
+_OF_TIMES = 32
+"""Columns of what a row took, and between."""
 _FIXED = 14
 """Lines of a frame beside rows and dead letters, about."""
 
@@ -99,8 +105,8 @@ def _models(models: Iterable[ModelStatus], width: int) -> Table:
         cells: list[str | Text] = [
             Text(plain(model.model), style="bold"),
             Text(model.state, style=_STATES.get(model.state, "bright_black")),
-            f"{stats.running}/{most}" + f" +{stats.waiting}" * bool(stats.waiting),
-            f"{bar(stats.blocks_used / stats.blocks_total, 8)} {stats.blocks_used / stats.blocks_total:.0%}"
+            f"{ceil(stats.batch)}/{most}" + f" +{stats.waiting}" * bool(stats.waiting),
+            f"{bar(stats.blocks_held / stats.blocks_total, 8)} {stats.blocks_held / stats.blocks_total:.0%}"
             if stats.blocks_total
             else "",
             f"{stats.tokens_per_s:,.0f}",
@@ -112,9 +118,10 @@ def _models(models: Iterable[ModelStatus], width: int) -> Table:
 
 def _more(model: ModelStatus) -> str:
     info = model.info
-    formats = [info.device, info.dtype, info.quantization.replace("none", ""), info.kv_cache_dtype] if info else []
+    formats = [info.device, info.dtype, info.quantization, info.kv_cache_dtype] if info else []
+    told = dict.fromkeys(each for each in formats if each not in ("", "none"))
     restarts = [f"{model.restarts} restart{'s' * (model.restarts != 1)}"] if model.restarts else []
-    return escape(plain(", ".join([*dict.fromkeys(filter(None, formats)), *restarts, f"pid {_pids(model)}"])))
+    return escape(plain(", ".join([*told, *restarts, f"pid {_pids(model)}"])))
 
 
 def _pids(model: ModelStatus) -> str:
@@ -166,12 +173,25 @@ def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
 
 def _rows(rows: Sequence[RowLife], width: int) -> Table:
     longest = max(row.queued + row.prefill + row.decode for row in rows)
-    room = max(width - 46, 10)
+    names = _row_names(rows, min(_MOST_OF_NAME, max(width // 4, 8)))
+    room = max(width - max(map(cell_len, names)) - _OF_TIMES, 10)
     heads = Text("  ".join(f"{sign} {name}" for name, sign, _ in _SPANS), style="bright_black")
     table = _table(("", heads, ""))
-    for row in reversed(rows):
-        table.add_row(Text(plain(_ending(row.of))), _life(row, room / longest if longest > 0 else 0.0), _took(row))
+    for row, name in reversed([*zip(rows, names, strict=True)]):
+        table.add_row(Text(name), _life(row, room / longest if longest > 0 else 0.0), _took(row))
     return table
+
+
+def _row_names(rows: Sequence[RowLife], most: int) -> list[str]:
+    """Their ids, after their jobs' names where there are several; of a long name its end."""
+    of_one = len({row.of for row in rows}) == 1
+    found = [" ".join(filter(None, ["" if of_one and row.id else _ending(row.of), _place(row.id)])) for row in rows]
+    return [plain(name if len(name) <= most else f"…{name[1 - most :]}") for name in found]
+
+
+def _place(row_id: str) -> str:
+    """For an id that is a place in a file, the file's name and the place."""
+    return row_id.rsplit("/", 1)[-1] if row_id.startswith("/") or "://" in row_id else row_id
 
 
 def _life(row: RowLife, per_second: float) -> Text:

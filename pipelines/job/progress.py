@@ -15,6 +15,7 @@ from functools import partial
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
+from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.reading.count import RowCount
@@ -31,6 +32,7 @@ _SPEED_OVER = 10.0
 """Seconds that speeds are averaged over."""
 
 _READING = "reading "
+_NONE: Mapping[str, int] = {}
 
 ReadStatus = Callable[[], Status | None]
 Clock = Callable[[], float]
@@ -61,9 +63,10 @@ class Speed:
         while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:
             self._samples.popleft()
 
-    def line(self, *, waits: bool = False) -> str:
+    def line(self, *, waits: bool = False, refused: Mapping[str, int] = _NONE) -> str:
         """For example `120 / 500   9,600 generated   41.0 prompts/s   1,234 tokens/s   0:09 left`; or, of a stream,
-        that it waits. Rows that failed come last.
+        that it waits. Rows that failed come last; where workers are other processes, failed requests as the manager
+        knows them (`refused`).
 
         A speed takes two samples, and tokens are told where some are generated: score and embed generate none.
         """
@@ -73,14 +76,15 @@ class Speed:
             return f"{last.done:,} done, waiting for more"
         done = f"{last.done:,} / {self.total}" if self.total else f"{last.done:,}"
         if last.at <= self._samples[0].at:
-            return "   ".join(filter(None, [done, self._failed()]))
+            return "   ".join(filter(None, [done, self._failed(refused)]))
         speeds = [prompts_per_s(prompts), *([tokens_per_s(tokens)] if last.tokens else [])]
         made = generated(last.tokens) if last.tokens else ""
-        return "   ".join(filter(None, [done, made, *speeds, self._left(prompts), self._failed()]))
+        return "   ".join(filter(None, [done, made, *speeds, self._left(prompts), self._failed(refused)]))
 
-    def _failed(self) -> str:
-        failures = self.failures()
-        return f"{sum(failures.values()):,} failed: {reasons(failures)}" if failures else ""
+    def _failed(self, refused: Mapping[str, int]) -> str:
+        if failures := self.failures():
+            return f"{sum(failures.values()):,} failed: {reasons(failures)}"
+        return f"{counted(sum(refused.values()), 'request')} failed: {reasons(refused)}" if refused else ""
 
     def fraction(self) -> float:
         """Part of the total that is done, 0 to 1."""
@@ -115,7 +119,8 @@ def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
     if found is None:
         return f"{_READING}{source}" if (source := speed.reading()) else "starting"
     speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
-    return speed.line(waits=status is not None and not any(model.outstanding for model in status.models))
+    waits = status is not None and not any(model.outstanding for model in status.models)
+    return speed.line(waits=waits, refused=found.failures)
 
 
 @contextmanager

@@ -95,6 +95,7 @@ class _Publisher:
                     return
         finally:
             file.remove()
+            folder.leave()
 
     def _write(self, folder: RuntimeDir, file: JobFile, now: float) -> None:
         progress = self._progress(now)

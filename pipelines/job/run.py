@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shutil
 import signal
 import threading
 import time
@@ -35,7 +34,7 @@ from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.metrics import failures_in, tallied
-from millrace.transforms.reading.count import RowCount, count_rows
+from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
 from millrace.transforms.runners import DATAFLOW, PRISM, runs_here
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
@@ -56,22 +55,26 @@ from ..places.endpoints import (
 )
 from ..places.restored import restored_if_nothing_written
 from ..runners.job_server import hint_at_workers, runs_on_flink
-from ..runners.named_runner import FnApiRunner, named_runner
+from ..runners.local_runner import FnApiRunner
+from ..runners.named_runner import named_runner
 from ..runners.prism import OwnPrism
+from ..temporary_folders import temporary_folder
+from .building import Build, building_in, built
 from .logs import logs_at, tell
+from .outliving import outliving_workers
 from .progress import Speed, shown_progress
 from .published import published
 from .remote_job import followed, job_id
 from .report.job_report import JobReport, check_report, reported
 from .report.record import Recorder, looking
-from .summary import count_lines, model_lines, outcome_of, outcome_so_far, print_summary
+from .summary import Outcome, count_lines, model_lines, outcome_of, outcome_so_far, print_summary
 
 _LOOK_SECONDS = 0.2
+_SAMPLE_BYTES = 2**20
+"""Bytes of a quiet job's input by which its rows are estimated: only `millrace top` may show how much is left."""
 _END_SECONDS = 10.0
 """Seconds that workers have to release their resources."""
 _log = logging.getLogger(__name__)
-
-Build = Callable[[beam.Pipeline, JobOptions], Any]
 
 
 def run_job(options: JobOptions, build: Build) -> int:
@@ -85,10 +88,10 @@ def run_job(options: JobOptions, build: Build) -> int:
             check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
-        with claimed(options), restored_if_nothing_written(options):
+        with claimed(options), restored_if_nothing_written(options), temporary_folder("job") as folder:
             for line in () if options.quiet else model_lines(options.model):
                 tell(console, line)
-            return _run(options, build, console)
+            return _run(options, building_in(folder, build), console)
 
 
 def _run(options: JobOptions, build: Build, console: Console) -> int:
@@ -100,17 +103,7 @@ def _run(options: JobOptions, build: Build, console: Console) -> int:
     if options.if_exists == "overwrite":
         _check_model(options)
     before = time.time() - psutil.Process().create_time()
-    return _run_here(_built(FnApiRunner(), options, build), options, console, before)
-
-
-def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
-    pipeline = beam.Pipeline(runner=runner, options=options.beam)
-    try:
-        build(pipeline, options)
-    except BaseException:
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # running it would have removed it
-        raise
-    return pipeline
+    return _run_here(built(FnApiRunner(), options, build), options, build, console, before)
 
 
 def _fetch(options: JobOptions) -> None:
@@ -129,24 +122,34 @@ def _check_model(options: JobOptions) -> None:
         EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
 
 
-def _run_here(pipeline: beam.Pipeline, options: JobOptions, console: Console, before: float) -> int:
+def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, console: Console, before: float) -> int:
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
-    files = files_of(options)
-    kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
     with reported(options, _read_status, before) as report:
-        with interruptible(lambda: _what_is_kept(files)), _progress(options, _total, console, report.recorder):
-            result = pipeline.run()
-            result.wait_until_finish()
-        outcome = outcome_of(result, kept, output=options.output, letters=options.letters)
+        outcome = outliving_workers(
+            pipeline,
+            options,
+            lambda pipeline, options: _outcome(pipeline, options, console, report.recorder),
+            lambda options: built(FnApiRunner(), options, build),
+        )
         outcome = report.finished(replace(outcome, startup=outcome.startup and outcome.startup + before))
     print_summary(outcome, quiet=options.quiet, stderr=console.file)
     return outcome.status
 
 
+def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, recorder: Recorder | None) -> Outcome:
+    files = files_of(options)
+    kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
+    ends = interruptible(lambda: _what_is_kept(files))
+    with ends, _progress(options, _total, console, recorder), _told_what_is_kept(files):
+        result = pipeline.run()
+        result.wait_until_finish()
+    return outcome_of(result, kept, output=options.output, letters=options.letters)
+
+
 def _run_elsewhere(options: JobOptions, build: Build, console: Console) -> int:
     """Run the job on another runner; print its id, its states, how it ended, and the counts of its job server."""
     with interruptible(lambda: "nothing was submitted", also=(signal.SIGTERM,)), named_runner(options.beam) as runner:
-        return _await_elsewhere(_built(runner, options, build), options, console)
+        return _await_elsewhere(built(runner, options, build), options, console)
 
 
 def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Console) -> int:
@@ -156,7 +159,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     to_cancel = _how_to_cancel(options)
     ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=(signal.SIGTERM,))
     report = JobReport(options, _read_status)
-    with ends, hint_at_workers(options.beam), _looked_at(report.recorder):
+    with ends, hint_at_workers(options.beam), _looked_at(report.recorder), _told_what_is_kept(files):
         result = pipeline.run()
         with _followed(result, options, console, to_cancel):
             state = result.wait_until_finish()
@@ -209,6 +212,17 @@ def _what_is_kept(files: OutputFiles | None) -> str:
     return f"--resume goes on from what is in {files.temporary}"
 
 
+@contextlib.contextmanager
+def _told_what_is_kept(files: OutputFiles | None) -> Iterator[None]:
+    """An error that ends the job, such as a full disk, says how to go on if something was written."""
+    try:
+        yield
+    except Exception as error:
+        if files is not None and files.interrupted("completions"):
+            error.add_note(_what_is_kept(files))
+        raise
+
+
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -227,7 +241,7 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
             options.source,
         )
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
-        pipeline = _built(prism, options, build)  # from here on what is beside the files is of this job
+        pipeline = built(prism, options, build)  # from here on what is beside the files is of this job
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
         lines: list[str] = []
@@ -333,10 +347,14 @@ def _looked_at(recorder: Recorder | None) -> contextlib.AbstractContextManager[N
     return looking(recorder) if recorder is not None else contextlib.nullcontext()
 
 
-def _total(options: JobOptions) -> RowCount:
-    total = count_rows([str(each) for each in options.input], input_format_of(options), limit=options.limit)
-    files = files_of(options)
-    if files is None or options.if_exists != "resume":
+def _total(options: JobOptions) -> RowCount | None:
+    """None of a quiet job that goes on: all of its earlier output would be read to count what is left."""
+    files = files_of(options) if options.if_exists == "resume" else None
+    if files is not None and options.quiet:
+        return None
+    budget = _SAMPLE_BYTES if options.quiet else BUDGET
+    total = count_rows([str(each) for each in options.input], input_format_of(options), budget, options.limit)
+    if files is None:
         return total
     return RowCount(max(total.rows - count_completed(files.prefix), 0), total.exact)
 

@@ -43,6 +43,8 @@ class Outcome:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    recomputed_tokens: int = 0
+    """Tokens that were computed again, after preemptions and deaths of engines."""
     seconds: float = 0.0
     """From the first request to the end of the last."""
     startup: float = 0.0
@@ -127,6 +129,7 @@ def outcome_so_far(counts: Counter[str]) -> Outcome:
         prompt_tokens=counts["prompt_tokens"],
         cached_tokens=counts["cached_tokens"],
         generated_tokens=counts["generated_tokens"],
+        recomputed_tokens=counts["recomputed_tokens"],
         failures=failures_in(counts),
     )
 
@@ -198,7 +201,8 @@ def count_lines(outcome: Outcome) -> list[str]:
 
 
 def _tokens(outcome: Outcome) -> str:
-    return tokens_of(outcome.prompt_tokens, outcome.cached_tokens, outcome.generated_tokens)
+    made, again = outcome.generated_tokens, outcome.recomputed_tokens
+    return tokens_of(outcome.prompt_tokens, outcome.cached_tokens, made, again)
 
 
 def _output(outcome: Outcome) -> list[str]:

@@ -55,7 +55,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(row: Mapping[str, Any]) -> Facts:
-    """Of a row in any of the shapes of output_rows.py and openai_rows.py; odd values count as missing."""
+    """What is known of a row in any of the shapes of output_rows.py and openai_rows.py; odd values count as missing."""
     if _is_extracted(row):
         return Facts(False, NO_REASON, *_spent(row.get("usage"), row.get("timings")), _lowest(row["confidences"]))
     error = row.get("error")

@@ -68,7 +68,7 @@ class _Search:
         return self._found
 
     def _at_place(self, identity: str) -> Prompt | None:
-        """Of a line, or of a file that is read whole."""
+        """The prompt of a line, or of a file that is read whole."""
         path, mark, place = identity.rpartition(LINE_MARK)
         if mark and place.isdecimal() and path in self._files and self._format(path) in ("jsonl", "text"):
             with contextlib.suppress(ConfigError):  # no row begins there

@@ -1,13 +1,15 @@
 """Files of results, read by need: all rows in passing, or some from a number on, with memory that does not grow.
 
-Of each file a mark is kept for every 256 rows, or the row groups of Parquet. A row that cannot be read is an object
-that says why, under UNREADABLE.
+Of each file a mark is kept for every 256 rows, or the row groups of Parquet. A pass over a file of lines finds its
+marks; one thread may make it while others read the first rows. A row that cannot be read is an object that says why,
+under UNREADABLE.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -45,6 +47,10 @@ class RowFile(Protocol):
 
     path: str
 
+    @property
+    def known(self) -> int | None:
+        """How many rows it has; None until a file of lines is read."""
+
     def count(self) -> int:
         """How many rows it has; the first time, a file of lines is read for it."""
 
@@ -77,16 +83,18 @@ class LineRows:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.known: int | None = None
         self._marks = array("Q")
-        self._rows: int | None = None
+        self._counting = threading.Lock()
 
     def count(self) -> int:
         """Reads the file, the first time."""
-        if self._rows is None:
-            for _ in self._lines():
-                pass
-        assert self._rows is not None
-        return self._rows
+        with self._counting:
+            if self.known is None:
+                for _ in self._lines():
+                    pass
+        assert self.known is not None
+        return self.known
 
     def scan(self, *, spent: bool = True) -> Iterator[Row]:  # noqa: ARG002
         """Every line."""
@@ -96,7 +104,7 @@ class LineRows:
     def read(self, start: int, count: int) -> list[Row]:
         """From the nearest mark on."""
         mark = start // _EVERY
-        if mark and mark >= len(self._marks) and self._rows is None:
+        if mark:
             self.count()
         if mark and mark >= len(self._marks):
             return []
@@ -111,13 +119,13 @@ class LineRows:
 
     def _lines(self) -> Iterator[Line]:
         """All of them; takes the marks on the way."""
-        number = 0
+        marks, number = array("Q"), 0
         with open_file(self.path) as stream:
             for number, line in enumerate(_filled(read_lines(stream, limit=_MOST_BYTES)), 1):
-                if number == len(self._marks) * _EVERY + 1:
-                    self._marks.append(line.offset)
+                if number % _EVERY == 1:
+                    marks.append(line.offset)
                 yield line
-        self._rows = number
+        self._marks, self.known = marks, number
 
 
 def _filled(lines: Iterator[Line]) -> Iterator[Line]:
@@ -146,10 +154,11 @@ class ParquetRows:
             for group in range(metadata.num_row_groups):
                 rows += metadata.row_group(group).num_rows
                 self._ends.append(rows)
+            self.known = rows
 
     def count(self) -> int:
         """Known from the file's end."""
-        return self._ends[-1] if self._ends else 0
+        return self.known
 
     def scan(self, *, spent: bool = True) -> Iterator[Row]:
         """Every batch, without the columns of texts."""
@@ -165,7 +174,7 @@ class ParquetRows:
                 yield from plain_rows(batch)
 
     def read(self, start: int, count: int) -> list[Row]:
-        """Of the row groups that hold them."""
+        """Rows of the row groups that hold them."""
         found: list[Row] = []
         with open_file(self.path) as stream:
             file = pq.ParquetFile(stream, pre_buffer=False)
@@ -214,17 +223,20 @@ class CsvRows:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._header: list[str] = []
+        self.known: int | None = None
         self._marks = array("Q")
-        self._rows: int | None = None
+        self._counting = threading.Lock()
+        with open_file(path) as stream:
+            self._header = next(_records(_Counting(stream)), [])
 
     def count(self) -> int:
         """Reads the file, the first time."""
-        if self._rows is None:
-            for _ in self.scan():
-                pass
-        assert self._rows is not None
-        return self._rows
+        with self._counting:
+            if self.known is None:
+                for _ in self.scan():
+                    pass
+        assert self.known is not None
+        return self.known
 
     def scan(self, *, spent: bool = True) -> Iterator[Row]:  # noqa: ARG002
         """Every record; takes the marks on the way."""
@@ -232,25 +244,26 @@ class CsvRows:
         with open_file(self.path) as stream:
             counting = _Counting(stream)
             records = _records(counting)
-            self._header = next(records, [])
+            next(records, None)
             before = counting.read
             for number, record in enumerate(records, 1):
                 if number % _EVERY == 1:
                     marks.append(before)
                 before = counting.read
                 yield {name: value for name, value in self._row(record).items() if name in COLUMNS}
-        self._marks, self._rows = marks, number
+        self._marks, self.known = marks, number
 
     def read(self, start: int, count: int) -> list[Row]:
         """From the nearest mark on."""
-        self.count()
-        mark = start // _EVERY
-        if mark >= len(self._marks):
+        mark, skipped = divmod(start, _EVERY)
+        if mark:
+            self.count()
+        if mark and mark >= len(self._marks):
             return []
         with open_file(self.path) as stream:
-            stream.seek(self._marks[mark])
-            records = _records(_Counting(stream))
-            return [self._row(record) for record in islice(records, start % _EVERY, start % _EVERY + count)]
+            stream.seek(self._marks[mark] if mark else 0)
+            skipped += not mark  # the header
+            return [self._row(record) for record in islice(_records(_Counting(stream)), skipped, skipped + count)]
 
     def at(self, numbers: Sequence[int]) -> list[Row]:
         """Each from its nearest mark on."""

@@ -90,7 +90,7 @@ def shown_row(row: Mapping[str, Any], prompt: Clipped | None = None) -> ShownRow
 
 
 def _own_prompt(row: Mapping[str, Any], facts: Facts) -> str:
-    """Of a dead letter the row as it was."""
+    """A dead letter's row as it was."""
     return as_text(row.get("row")) if facts.failed else ""
 
 
@@ -121,7 +121,7 @@ def _answer(row: Mapping[str, Any]) -> str:
 
 
 def _text_of(choice: Any) -> str:
-    """Of a choice of ours or of OpenAI's."""
+    """The text of a choice, ours or OpenAI's."""
     if not isinstance(choice, Mapping):
         return as_text(choice)
     message = choice.get("message")
@@ -172,7 +172,7 @@ def _labels(row: Mapping[str, Any]) -> list[Field]:
 
 
 def level(sure: float | None) -> str:
-    """Of a probability, in three steps."""
+    """A probability's level, of three."""
     if sure is None:
         return ""
     return "sure" if sure >= _SURE else "likely" if sure >= _LIKELY else "unsure"

@@ -152,22 +152,19 @@ class Series:
 
 
 def rates(points: Iterable[Sample], most: int = 120) -> list[tuple[float, float, float]]:
-    """Seconds since the first point, prompts a second and tokens a second, of at most `most` equal spans of time."""
+    """Seconds since the first point, prompts a second and tokens a second, of at most `most` equal spans of time.
+
+    A rest at the end that is much shorter says nothing of a speed, and is left out.
+    """
     points = list(points)
     if len(points) < 2 or points[-1].at <= points[0].at:
         return []
     step = (points[-1].at - points[0].at) / most
-    found, last = [], points[0]
+    found, last, spent = [], points[0], 0.0
     for point in points[1:]:
-        if point.at - last.at >= step or point is points[-1]:
-            seconds = point.at - last.at
-            if seconds > 0:
-                found.append(
-                    (
-                        point.at - points[0].at,
-                        (point.done - last.done) / seconds,
-                        (point.tokens - last.tokens) / seconds,
-                    )
-                )
-                last = point
+        seconds = point.at - last.at
+        if seconds > spent / 2 if point is points[-1] else seconds >= step:
+            per_second = (point.done - last.done) / seconds, (point.tokens - last.tokens) / seconds
+            found.append((point.at - points[0].at, *per_second))
+            last, spent = point, seconds
     return found

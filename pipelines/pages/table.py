@@ -23,12 +23,18 @@ class Table:
         """Raises ConfigError for a file of another kind."""
         self._files: list[RowFile] = [row_file(path) for path in paths]
 
+    @property
+    def known(self) -> int | None:
+        """All rows; None until files of lines are read."""
+        counts = [file.known for file in self._files]
+        return None if None in counts else sum(filter(None, counts))
+
     def count(self) -> int:
         """All rows; the first time, files of lines are read for it."""
         return sum(file.count() for file in self._files)
 
     def facts(self, *, spent: bool = True) -> Iterator[Facts]:
-        """Of every row, in order. `spent`: with tokens and times."""
+        """Facts of every row, in order. `spent`: with tokens and times."""
         for file in self._files:
             yield from map(facts_of, file.scan(spent=spent))
 
@@ -38,14 +44,16 @@ class Table:
             yield from file.scan()
 
     def read(self, start: int, count: int) -> list[Row]:
-        """Whole rows."""
-        ends = list(accumulate(file.count() for file in self._files))
+        """Whole rows. A file's rows are counted only where those are not enough that it begins with."""
         found: list[Row] = []
-        index = bisect_right(ends, start)
-        while index < len(self._files) and len(found) < count:
-            before = ends[index - 1] if index else 0
-            found += self._files[index].read(start + len(found) - before, count - len(found))
-            index += 1
+        before = 0
+        for file in self._files:
+            at = start + len(found) - before
+            if file.known is None or at < file.known:
+                found += file.read(at, count - len(found))
+            if len(found) >= count:
+                break
+            before += file.count()
         return found
 
     def at(self, numbers: Iterable[int]) -> list[Row]:

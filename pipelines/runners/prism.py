@@ -1,17 +1,15 @@
 """Prism, Beam's portable runner for one machine, as the child of this process: where streams run by default, and other
 jobs that name it.
 
-It ends when it is told to, and with this process, however that ends. Its workers are threads of this process, started
-over a port that other machines do not reach; Prism's own ports they do (docs/how-to/streams.md).
+It ends when it is told to, and with this process, however that ends. Its workers are threads of this process. Other
+machines reach neither their port nor Prism's own (loopback_only.py).
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,13 +25,15 @@ from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 
 from millrace.model_manager.wire.errors import ConfigError
 
+from . import loopback_only
+from .die_with_parent import with_this_process
 from .job_server import PortableRunner
 
 _PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
-_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _ANY_PORT_OF_THIS_MACHINE = "127.0.0.1:0"
 _PINGS = [("grpc.http2.max_pings_without_data", 0), ("grpc.http2.max_ping_strikes", 0)]
 """As many as there are."""
+_log = logging.getLogger(__name__)
 
 
 class OwnPrism(PortableRunner, PrismRunner):
@@ -103,4 +103,11 @@ class _Server(PrismJobServer):
                 f"Prism, Beam's runner that streams run on by default, cannot be started ({error}): build one with "
                 f"'go install {_PACKAGE}@v{beam.__version__}' and name it by --prism_location"
             ) from None
-        return [sys.executable, str(_DIE_WITH_PARENT), *command], endpoint
+        if loopback_only.is_possible():
+            command = loopback_only.on_loopback(command)
+        else:
+            _log.warning(
+                "other machines reach Prism's ports, and may submit jobs that run as you: here the kernel does not let "
+                "the ports be held to the loopback address (docs: Streams, Security)"
+            )
+        return with_this_process(command), endpoint

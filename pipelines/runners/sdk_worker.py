@@ -15,12 +15,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +34,8 @@ from apache_beam.portability.api import (
     endpoints_pb2,
 )
 from google.protobuf import json_format, text_format
+
+from ..temporary_folders import temporary_folder
 
 _ANSWER_WITHIN = 60.0
 """Seconds for a runner to say what the job is."""
@@ -55,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _end_with(os.getppid())
     status = 1
     try:
-        with _folder() as folder:
-            _prepare(options, folder)
+        with ExitStack() as at_end:
+            _prepare(options, at_end)
             sdk_worker_main.main([])
             status = 0
     except Exception:
@@ -89,25 +90,18 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for the job's packages; gone with the process, or, after kill -9, when the next one starts."""
-    temporary = Path(tempfile.gettempdir())
-    for left in temporary.glob("millrace-worker-*"):
-        if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    folder = temporary / f"millrace-worker-{os.getpid()}"
+    """A folder for the job's packages; it is gone also after SIGTERM."""
+    with temporary_folder("worker") as folder:
 
-    def on_signal(_number: int, _frame: Any) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
+        def on_signal(_number: int, _frame: Any) -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(0)
 
-    signal.signal(signal.SIGTERM, on_signal)
-    try:
+        signal.signal(signal.SIGTERM, on_signal)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prepare(options: argparse.Namespace, folder: Path) -> None:
+def _prepare(options: argparse.Namespace, at_end: ExitStack) -> None:
     """Set the environment that sdk_worker_main reads."""
     info = _provision_info(options)
     endpoints = {
@@ -121,6 +115,7 @@ def _prepare(options: argparse.Namespace, folder: Path) -> None:
         if url:
             os.environ[name] = text_format.MessageToString(endpoints_pb2.ApiServiceDescriptor(url=url))
     if info.dependencies:
+        folder = at_end.enter_context(_folder())
         os.environ["SEMI_PERSISTENT_DIRECTORY"] = str(folder)
         _stage(options.artifact_endpoint or info.artifact_endpoint.url, options.id, info.dependencies, folder)
 

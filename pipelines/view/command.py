@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -141,14 +142,22 @@ def _write(look: Look, path: str, rows: int) -> None:
 
 def _serve(look: Look, flags: argparse.Namespace) -> None:
     ended = end_signal()
+    threading.Thread(target=_count, args=(look,), daemon=True).start()
     with (
         served(lambda query: _html(look.page(query), form=True), flags.port) as address,
         contextlib.ExitStack() as stack,
     ):
-        print(f"{counted(look.count(), 'row')} at {address} (Ctrl-C ends it)", flush=True)
+        rows = "rows" if look.known is None else counted(look.known, "row")
+        print(f"{rows} at {address} (Ctrl-C ends it)", flush=True)
         if not flags.no_browser:
             stack.enter_context(_opened(address))
         ended.wait()
+
+
+def _count(look: Look) -> None:
+    """While the first page is looked at. What cannot be read is told on the page that needs it."""
+    with contextlib.suppress(MillraceError, OSError, ValueError):
+        look.count()
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ _MOST_FOUND = 2_000_000
 """Rows that a filter finds, 8 bytes each."""
 _FILTERS_KEPT = 4
 _LOOKED_AT = 5_000
-"""Rows by which it is known at the start how rows end."""
+"""Rows by which it is known at the start how rows end; an output that has no more is counted then."""
 
 
 def sizes_of(paths: Sequence[str]) -> list[tuple[int, int] | None]:
@@ -123,8 +123,13 @@ class Look:
         for facts in islice(self._table.facts(spent=False), _LOOKED_AT):
             self._notice(facts)
 
+    @property
+    def known(self) -> int | None:
+        """All rows; None until they are counted."""
+        return self._table.known
+
     def count(self) -> int:
-        """All rows."""
+        """All rows; reads files of lines, the first time."""
         return self._table.count()
 
     def page(self, query: str) -> Page:
@@ -132,19 +137,27 @@ class Look:
         with self._lock:
             self._check_unchanged()
             chosen, wanted = Filter.parse(query)
+            if chosen.takes_all and self.known is None:
+                rows = self._table.read((wanted - 1) * PAGE, PAGE)  # of the first pages, without counting
+                if len(rows) == PAGE and self.known is None:
+                    return self._made(chosen, wanted, rows, None)
             found = None if chosen.takes_all else self._matching(chosen)
             total = self.count() if found is None else len(found)
-            last = max(-(-total // PAGE), 1)
-            page = min(wanted, last)
+            page = min(wanted, max(-(-total // PAGE), 1))
             start = (page - 1) * PAGE
             rows = self._table.read(start, PAGE) if found is None else self._table.at(found[start : start + PAGE])
-            return Page(
-                **self._head(chosen),
-                rows=self._shown(rows),
-                first=start,
-                pages=_pages(chosen, page, last),
-                page_said=_place(start, len(rows), total, self.count()),
-            )
+            return self._made(chosen, page, rows, total)
+
+    def _made(self, chosen: Filter, page: int, rows: Sequence[Row], total: int | None) -> Page:
+        """`total`: the rows that fit; None where they are not counted yet."""
+        start = (page - 1) * PAGE
+        return Page(
+            **self._head(chosen),
+            rows=self._shown(rows),
+            first=start,
+            pages=_pages(chosen, page, total),
+            page_said=_place(start, len(rows), total, 0 if total is None else self.count()),
+        )
 
     def _check_unchanged(self) -> None:
         """Raises ConfigError for a file that changed: its rows would stand at other places than they did."""
@@ -165,7 +178,7 @@ class Look:
         files = self._paths[0] if len(self._paths) == 1 else f"{counted(len(self._paths), 'file')}, {self._paths[0]} …"
         return {
             "title": self._title,
-            "said": harmless(f"{counted(self.count(), 'row')} in {files}"),
+            "said": harmless(f"{'rows' if self.known is None else counted(self.known, 'row')} in {files}"),
             "kinds": sorted(self._kinds),
             "chosen": chosen,
             "with_confidence": self._with_confidence,
@@ -197,19 +210,22 @@ class Look:
         self._with_confidence = self._with_confidence or facts.confidence is not None
 
 
-def _pages(chosen: Filter, page: int, last: int) -> list[tuple[str, str]]:
+def _pages(chosen: Filter, page: int, total: int | None) -> list[tuple[str, str]]:
     back = page > 1
-    on = page < last
+    last = None if total is None else -(-total // PAGE)
     return [
         ("first", chosen.query(1) if back else ""),
         ("previous", chosen.query(page - 1) if back else ""),
-        ("next", chosen.query(page + 1) if on else ""),
-        ("last", chosen.query(last) if on else ""),
+        ("next", chosen.query(page + 1) if last is None or page < last else ""),
+        ("last", chosen.query(last) if last and page < last else ""),
     ]
 
 
-def _place(start: int, rows: int, total: int, everything: int) -> str:
+def _place(start: int, rows: int, total: int | None, everything: int) -> str:
+    here = f"{number(start + 1)} to {number(start + rows)}"
+    if total is None:
+        return f"{here}; the rows are being counted"
     if not rows:
         return f"0 of {number(everything)} rows"
     of = f"{number(total)} rows" if total == everything else f"{number(total)} that fit, of {number(everything)} rows"
-    return f"{number(start + 1)} to {number(start + rows)} of {of}"
+    return f"{here} of {of}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from millrace.model_manager.wire.errors import ConfigError
@@ -45,12 +46,14 @@ def url(sock: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+@functools.lru_cache
 def is_loopback(address: str) -> bool:
     """Whether an address is reached from this machine alone."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def is_own_name(host: str, names: Collection[str] = ()) -> bool:
+@functools.lru_cache
+def is_own_name(host: str, names: frozenset[str] = frozenset()) -> bool:
     """Whether a header Host is an address, the machine's name, one of `names`, or none that a site can have."""
     name = without_port(host)
     own = ("", socket.gethostname().lower(), *names)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .addresses import is_loopback, is_own_name, without_port
 from .errors import HttpError
 
+_READ = (b"host", b"origin", b"sec-fetch-site")
 _CHANGE_NOTHING = ("GET", "HEAD", "OPTIONS")
 _OWN = ("same-origin", "none")
 """What browsers say of requests by the server's own page, and by their user."""
@@ -30,7 +31,7 @@ class BrowserCheck:
     def __init__(self, app: ASGIApp, origins: Collection[str] = (), host: str = "", remedy: str = "") -> None:
         self._app = app
         self._origins = origins
-        self._names = {host.lower(), *(without_port(urlsplit(origin).netloc) for origin in origins)}
+        self._names = frozenset((host.lower(), *(without_port(urlsplit(origin).netloc) for origin in origins)))
         self._remedy = remedy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,8 +44,8 @@ class BrowserCheck:
         await refusal.response()(scope, receive, send)
 
     def _fault(self, scope: Scope) -> str | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host, origin = headers.get("host", ""), headers.get("origin", "another site's")
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
+        host, origin = headers.get(b"host", ""), headers.get(b"origin", "another site's")
         if is_loopback(scope["server"][0]) and not is_own_name(host, self._names):
             return f"host: {host[:_SHOWN]!r} is no name of this machine"
         if scope["method"] in _CHANGE_NOTHING or _is_own_page(headers) or origin in self._origins:
@@ -52,9 +53,9 @@ class BrowserCheck:
         return f"origin: {origin[:_SHOWN]!r} is not this server's own page"
 
 
-def _is_own_page(headers: Mapping[str, str]) -> bool:
+def _is_own_page(headers: Mapping[bytes, str]) -> bool:
     """Whether this server's own page asks, or the user, or no browser."""
-    if (site := headers.get("sec-fetch-site")) is not None:
+    if (site := headers.get(b"sec-fetch-site")) is not None:
         return site in _OWN
-    origin = headers.get("origin")
-    return origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower()
+    origin = headers.get(b"origin")
+    return origin is None or origin.partition("://")[2].lower() == headers.get(b"host", "").lower()

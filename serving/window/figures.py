@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from statistics import median
 
 import msgspec
@@ -51,7 +52,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float = 0.0
     """Generated tokens a second of all models."""
     running: int = 0
-    """Requests that run."""
+    """Requests of a step, on average over the seconds of `tokens_per_s`, and rounded up."""
     waiting: int = 0
     """Requests that wait."""
     ttft: float | None = None
@@ -76,7 +77,7 @@ def figures(seen: Snapshot, requests: Iterable[RowLife] = (), server: ServerFigu
         dead_letters=letters,
         memory=seen.memory,
         tokens_per_s=sum(each.tokens_per_s for each in stats),
-        running=sum(each.running for each in stats),
+        running=ceil(sum(each.batch for each in stats)),
         waiting=sum(each.waiting for each in stats),
         ttft=_ttft(rows, seen.at),
         server=server,

@@ -69,7 +69,7 @@ def _ended(request: Observed) -> RowLife:
 
 
 def _spans(request: Observed) -> tuple[float, float, float]:
-    """Of several answers the one that took the longest tells the times; before them the request was queued."""
+    """The one of several answers that took the longest tells the times; before them the request was queued."""
     if not request.outputs:
         return 0.0, request.seconds, 0.0
     longest = max(request.outputs, key=lambda output: output.timings.finished)

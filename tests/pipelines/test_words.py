@@ -17,6 +17,8 @@ def test_durations(seconds: float, shown: str) -> None:
 def test_words_of_counts_and_speeds() -> None:
     assert answered(1, 2000) == "1 row answered, 2,000 failed"
     assert tokens_of(1, 0, 1000) == "1 prompt token (0 from the cache), 1,000 generated"
+    told = "2,000 prompt tokens (500 from the cache), 1,000 generated; 250 computed again (10 %)"
+    assert tokens_of(2000, 500, 1000, 250) == told
     assert speeds(10, 1000, 10.0) == ["1.0 prompts/s", "100 tokens/s"]
     assert speeds(10, 0, 10.0) == ["1.0 prompts/s"]
     assert speeds(10, 1000, 0.5) == []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from millrace.pipelines.runners.named_runner import FnApiRunner
+from millrace.pipelines.runners.local_runner import FnApiRunner
 from millrace.transforms.runners import runner_of
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism_server

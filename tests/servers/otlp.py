@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class Collector:
     spans: list[Received] = field(default_factory=list)
     resources: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    whole_replies: int = 0
+    """Replies whose last byte the system took."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def named(self, beginning: str) -> list[Received]:
@@ -61,7 +64,14 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collector() -> Iterator[Collector]:
+def hanging_collector() -> Iterator[str]:
+    """The address of one that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def collector(reply: bytes = b"") -> Iterator[Collector]:
     """At work until the block ends, on a port of its own."""
     found = Collector()
 
@@ -70,8 +80,11 @@ def collector() -> Iterator[Collector]:
             assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
             found.take(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(200)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
+            with contextlib.suppress(OSError):  # a client may hang up in the middle of it
+                self.wfile.write(reply)
+                found.whole_replies += 1
 
         def log_message(self, *_: object) -> None:
             pass

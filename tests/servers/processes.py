@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -63,6 +65,13 @@ def listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
+
+
+def listening(pid: int | None = None) -> set[tuple[str, int]]:
+    """Addresses and ports at which a process, by default this one, takes connections."""
+    found = psutil.Process(pid).net_connections("tcp")
+    addresses = [each.laddr for each in found if each.status == psutil.CONN_LISTEN]
+    return {(address.ip.removeprefix("::ffff:"), address.port) for address in addresses}
 
 
 def free_port() -> int:

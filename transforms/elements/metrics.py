@@ -27,6 +27,7 @@ METRICS = {
     "prompt_tokens": "Tokens of the prompts of finished requests.",
     "cached_tokens": "Prompt tokens whose KV cache was reused.",
     "generated_tokens": "Tokens that the model generated.",
+    "recomputed_tokens": "Tokens that engines computed again, after preemptions and deaths of engines.",
     "model_changes": "Changes of the model while the job ran, counted in each worker process.",
     "failed_model_change:ERROR": "Changes of the model that failed, by the error's class.",
     "near_miss:COLUMN:PARAMETER": "Rows with a column whose name resembles a sampling parameter's.",
@@ -110,6 +111,7 @@ class RequestMetrics:
         self._prompt_tokens = Count("prompt_tokens")
         self._cached_tokens = Count("cached_tokens")
         self._generated_tokens = Count("generated_tokens")
+        self._recomputed_tokens = Count("recomputed_tokens")
         self._ttft = Metrics.distribution(NAMESPACE, "ttft_ms")
         self._latency = Metrics.distribution(NAMESPACE, "latency_ms")
         self._queue_time = Metrics.distribution(NAMESPACE, "queue_time_ms")
@@ -124,8 +126,9 @@ class RequestMetrics:
         self._failures.inc()
         self._classes.count(error)
 
-    def finished(self, result: Completion | Result) -> None:
-        """A request and what it took."""
+    def finished(self, result: Completion | Result, recomputed: int) -> None:
+        """A request and what it took, with the tokens that were computed again."""
+        self._recomputed_tokens.inc(recomputed)
         self._requests.inc()
         self._prompt_tokens.inc(result.usage.prompt_tokens)
         self._cached_tokens.inc(result.usage.cached_tokens)

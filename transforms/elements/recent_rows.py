@@ -21,6 +21,8 @@ _MOST = 20
 """Rows that are kept, of answered ones and of failed ones."""
 _LONGEST = 300
 """Characters of a reason."""
+_LONGEST_ID = 200
+"""Characters of a row's id."""
 
 
 class RecentRows:
@@ -50,6 +52,7 @@ class RecentRows:
         life = RowLife(
             at=wall_clock(),
             of=self._job,
+            id=_cut(result.id, _LONGEST_ID),
             queued=queued,
             prefill=prefill,
             decode=decode,
@@ -61,10 +64,14 @@ class RecentRows:
 
     def add_failed(self, letter: DeadLetter) -> None:
         """A row that is a dead letter."""
-        reason = letter.reason if len(letter.reason) <= _LONGEST else letter.reason[: _LONGEST - 1] + "…"
+        reason = _cut(letter.reason, _LONGEST)
         failed = FailedRow(at=wall_clock(), job=self._job, error=letter.error, reason=reason, source=letter.source)
         with self._lock:
             self._failed.append(failed)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 _watching: list[RecentRows] = []

@@ -35,9 +35,16 @@ _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid, pa.ArrowNotImp
 @contextlib.contextmanager
 def open_input(path: str, fingerprint: Fingerprint | None = None) -> Iterator[BinaryIO]:
     """A readable stream of the decompressed file; seekable where it was not compressed."""
+    with open_file(path, fingerprint) as raw, decompressed(raw, path) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
+    """The content of a file that is open, by the extension of its path."""
     compression = CompressionTypes.detect_compression_type(path)
     opener = _OPENERS.get(compression, lambda raw: CompressedFile(raw, compression, read_size=_AT_ONCE))
-    with open_file(path, fingerprint) as raw, opener(raw) as stream:
+    with opener(raw) as stream:
         yield cast(BinaryIO, stream)
 
 

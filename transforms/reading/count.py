@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystem import FileMetadata
 
 from ..files.formats import input_format
-from ..files.input_files import is_damage, open_input
+from ..files.input_files import decompressed, is_damage
+from ..files.object_reads import open_file
 from .file_ranges import match_files
 
-_BUDGET = 256 * 2**20
+BUDGET = 256 * 2**20
+"""Bytes that are read to count rows."""
 _CHUNK = 1 << 20
 
 
@@ -28,16 +30,17 @@ class RowCount(NamedTuple):
 
 
 def count_rows(
-    patterns: Sequence[str], named_format: str | None = None, budget: int = _BUDGET, limit: int | None = None
+    patterns: Sequence[str], named_format: str | None = None, budget: int = BUDGET, limit: int | None = None
 ) -> RowCount:
-    """Rows of all files, at most `limit`. At most `budget` bytes (decompressed) are read; what is beyond is taken to be
-    alike.
+    """Rows of all files, at most `limit`. About `budget` bytes (decompressed) are read; what is beyond is taken to be
+    alike, by the files' sizes.
     """
-    rows, bytes_read, bytes_left, exact = 0, 0, 0, True
+    rows, spent, bytes_read, bytes_left, exact = 0, 0, 0, 0, True
     for file in match_files(list(patterns)):
         most = None if limit is None else limit - rows
-        counted = _count(file, input_format(file.path, named_format), max(budget - bytes_read, 0), most)
+        counted = _count(file, input_format(file.path, named_format), max(budget - spent, 0), most)
         rows += counted.rows
+        spent += counted.spent
         bytes_read += counted.bytes_read
         bytes_left += counted.bytes_left
         exact = exact and counted.exact
@@ -51,7 +54,10 @@ def count_rows(
 
 class _Counted(NamedTuple):
     rows: int
+    spent: int = 0
+    """Bytes of the budget."""
     bytes_read: int = 0
+    """Of the file as it is stored."""
     bytes_left: int = 0
     exact: bool = True
 
@@ -59,18 +65,22 @@ class _Counted(NamedTuple):
 def _count(file: FileMetadata, form: str, budget: int, most: int | None) -> _Counted:
     if form == "file":
         return _Counted(1)
+    if form != "parquet" and not budget:
+        return _Counted(0, bytes_left=file.size_in_bytes, exact=not file.size_in_bytes)
     try:
-        with open_input(file.path) as stream:
+        with open_file(file.path) as raw, decompressed(raw, file.path) as stream:
             if form == "parquet":
                 return _Counted(pq.ParquetFile(stream).metadata.num_rows)
-            return _count_lines(stream, file.size_in_bytes, form, budget, most)
+            counted = _count_lines(stream, form, budget, most)
+            stored = min(raw.tell(), file.size_in_bytes)
+            return counted._replace(bytes_read=stored, bytes_left=0 if counted.exact else file.size_in_bytes - stored)
     except Exception as error:
         if is_damage(error):
             return _Counted(0, exact=False)
         raise
 
 
-def _count_lines(stream: BinaryIO, size: int, form: str, budget: int, most: int | None) -> _Counted:
+def _count_lines(stream: BinaryIO, form: str, budget: int, most: int | None) -> _Counted:
     """Stops soon after `most` rows."""
     rows, read, quotes, last, ended = 0, 0, 0, b"\n", False
     while read < budget and not ended and (most is None or rows <= most):
@@ -80,9 +90,8 @@ def _count_lines(stream: BinaryIO, size: int, form: str, budget: int, most: int 
         read += len(chunk)
         last, ended = chunk[-1:] or last, not chunk
     ended = ended or not stream.read(1)
-    left = 0 if ended else max(size - read, 0)
     unended = last != b"\n"
-    return _Counted(max(rows + unended - (form == "csv"), 0), read, left, exact=ended)
+    return _Counted(max(rows + unended - (form == "csv"), 0), read, exact=ended)
 
 
 def _line_ends(chunk: bytes, last: bytes) -> int:

@@ -19,7 +19,10 @@ from .file_ranges import FileRange
 from .row_letters import SHOWN, UnreadableRow, check_column_names, file_letter, letter, prompt_or_letter
 from .row_places import ROW_MARK
 
-_BATCH = 256
+_BATCH = 16
+"""Rows that are decoded at a time: few, because one value may have megabytes."""
+_CONVERTED_BYTES = 2**20
+"""Rows of a larger batch are converted one by one."""
 
 
 def read_parquet(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
@@ -40,7 +43,7 @@ def _read_group(
     number = numbers.start
     try:
         for batch in file.iter_batches(batch_size=_BATCH, row_groups=[group]):
-            for row in plain_rows(batch):
+            for row in _rows(batch):
                 yield _row(row, shape, f"{path}{ROW_MARK}{number}", limit)
                 number += 1
     except Exception as error:
@@ -49,6 +52,14 @@ def _read_group(
         groups = f"row group {group + 1} of {file.metadata.num_row_groups}"
         missing = f"rows {number} to {numbers.stop - 1} are missing, those of other row groups are read"
         yield file_letter(path, f"{groups}: {_fault(error, file.schema_arrow)}; {missing}")
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    if batch.get_total_buffer_size() <= _CONVERTED_BYTES:
+        yield from plain_rows(batch)
+        return
+    for row in range(batch.num_rows):
+        yield from plain_rows(batch.slice(row, 1))
 
 
 def _fault(error: Exception, schema: pa.Schema) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
+from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.messages import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
@@ -201,7 +202,7 @@ class ElementRequests:
         except RequestError as error:
             return self._request_failed(request, error, client, getattr(answer, "text", ""))
         result = msgspec.structs.replace(result, prompt_hash=request.prompt.prompt_hash)
-        self._metrics.finished(result)
+        self._metrics.finished(result, _recomputed(answer))
         tell_answered(result)
         return _output(result, request.key_part, request.element)
 
@@ -224,6 +225,11 @@ class ElementRequests:
         if self._on_failure == "raise":
             message = f"{message}; {REMEDY}"
         raise ErrorInfo(kind=dead_letter.error, message=message).exception()
+
+
+def _recomputed(answer: Output | Sequence[Output]) -> int:
+    answers = [answer] if isinstance(answer, Output) else answer
+    return sum(choice.recomputed_tokens for each in answers for choice in each.choices or (each,))
 
 
 class OwnWindows(tuple[Any, ...]):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError
 
 from .shapes import Schema
@@ -22,7 +23,7 @@ def check_keywords(schema: Schema, path: str) -> None:
     for name, value in schema.items():
         holds, takes = _TAKES.get(name, _ANYTHING)
         if not holds(value):
-            raise ConfigError(f"{place_of(path)}: {name} is {repr(value)[:80]}: takes {takes}")
+            raise ConfigError(f"{place_of(path)}: {name} is {shown(value)}: takes {takes}")
 
 
 def check_json(schema: Any, path: str) -> None:

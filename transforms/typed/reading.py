@@ -11,6 +11,7 @@ from itertools import accumulate, chain
 from json.decoder import JSONDecoder
 from typing import Any
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import AnswerRejected
 
 from .leaves import float_within
@@ -148,7 +149,7 @@ class _Reader:
         clear = (each for each in self._places(span, piece, behind) if not _overlaps(each, before))
         place = next(chain(clear, self._places(span, piece, behind), self._places(span, piece, 0)), None)
         if place is None:
-            raise AnswerRejected(f"{path}: {piece[:80]!r} does not stand in the document")
+            raise AnswerRejected(f"{path}: {shown(piece)} does not stand in the document")
         self._behind[of_field] = max(behind, place[1])
         self._placed.append(place)
         return place

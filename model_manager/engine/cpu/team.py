@@ -7,32 +7,24 @@ Knows no kernel.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
-import os
-import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numba
-from numba import cfunc, types
+from .kernel_cache import compiled
 
 log = logging.getLogger(__name__)
-
-_SIGNATURE = types.void(types.int64)
 
 
 class Kernel:
     """A compiled function of one address; keeps its machine code alive.
 
-    Compiling takes seconds, so the code is cached on disk, in this user's cache folder under a digest of `sources` (the
-    files that it is made of). The log tells if no folder can be written.
+    `sources` are the files that it is made of, by which the code is found on disk at the next start (kernel_cache.py).
     """
 
     def __init__(self, function: Callable[[int], None], sources: Sequence[Path]) -> None:
-        self._compiled = _compile(function, sources)
+        self._compiled = compiled(function, sources)
         self.address = int(self._compiled.address)
 
 
@@ -54,35 +46,6 @@ class Team:
             self._alone(kernel.address)(argument)
         else:
             self._parallel(kernel.address, argument, self.size, 0)
-
-
-def _compile(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
-    try:
-        folder = _cache_folder(sources)
-        folder.mkdir(parents=True, exist_ok=True)
-        with _numba_cache(folder):
-            return cfunc(_SIGNATURE, cache=True)(function)
-    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
-        log.warning("compiled kernels are not kept for the next start: %s", error)
-        return cfunc(_SIGNATURE)(function)
-
-
-def _cache_folder(sources: Sequence[Path]) -> Path:
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(source.read_bytes())
-    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(base) / "millrace" / "kernels" / digest.hexdigest()[:16]
-
-
-@contextmanager
-def _numba_cache(folder: Path) -> Iterator[None]:
-    """Numba's own cache key is the file of the outermost function; it misses changes in the files that this calls."""
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
 
 
 def _torch_openmp() -> tuple[Any, int]:

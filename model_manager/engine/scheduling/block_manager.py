@@ -65,6 +65,8 @@ class BlockManager:
             self._hold(block)
         sequence.block_table = cached + [self._take() for _ in range(self._num_blocks(sequence) - len(cached))]
         sequence.num_computed_tokens = len(cached) * self.block_size
+        sequence.num_recomputed_tokens += max(0, sequence.num_dropped_tokens - sequence.num_computed_tokens)
+        sequence.num_dropped_tokens = 0
         sequence.num_committed_blocks = len(cached)
         self._cache.announce(sequence)
         self._regret(sequence)

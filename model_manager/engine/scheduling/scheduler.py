@@ -273,6 +273,7 @@ class Scheduler:
         """
         _, sequence = self.running.popitem(last=True)
         assert not sequence.num_pending_tokens, "preempted before its token was known"
+        sequence.num_dropped_tokens = sequence.num_computed_tokens
         self._withdraw(sequence)
         sequence.status = SequenceStatus.WAITING
         self.waiting.add(sequence)

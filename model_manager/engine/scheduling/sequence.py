@@ -98,6 +98,9 @@ class Sequence:
         """How many tokens of a closed output are the model's."""
         self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
         self.num_computed_tokens = 0
+        self.num_dropped_tokens = 0
+        """Computed before it was preempted; 0 once it runs again."""
+        self.num_recomputed_tokens = 0
         self.num_draft_computed_tokens = 0
         self.num_pending_tokens = 0
         self.pending_row = -1
@@ -305,6 +308,7 @@ class Sequence:
             logprobs=self._all_logprobs(),
             prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.cached_tokens or 0,
+            recomputed_tokens=self.num_recomputed_tokens,
             prompt_logprobs=reading.result() if isinstance(reading, ScoreReading) else None,
             embedding=reading.result() if isinstance(reading, EmbedReading) else None,
             timings=Timings(

@@ -82,7 +82,7 @@ class Report:
 
     title: str
     state: str
-    """done, interrupted or failed."""
+    """done, interrupted, failed, or that every row failed."""
     when: str
     notes: Sequence[str]
     figures: Sequence[tuple[str, str, str]]
@@ -131,7 +131,7 @@ def lengths(digest: Digest) -> Plots:
     """How long prompts and answers are."""
     counted = [("Prompts", digest.prompt_tokens), ("Answers", digest.generated_tokens)]
     plots = [_bars(name, numbers, "tokens") for name, numbers in counted if numbers.most]
-    return Plots("Lengths", plots, "" if plots else "the rows that can be read say nothing of their tokens")
+    return Plots("Lengths", plots, "" if plots else _unsaid(digest, "say nothing of their tokens"))
 
 
 def latencies(digest: Digest) -> Plots:
@@ -142,10 +142,14 @@ def latencies(digest: Digest) -> Plots:
     ]
     plots = [_bars(name, numbers, "ms") for name, numbers in numbered if numbers.count]
     if not plots:
-        return Plots("Latencies", plots, "the rows that can be read carry no times")
+        return Plots("Latencies", plots, _unsaid(digest, "carry no times"))
     without = digest.rows - digest.latency.count
     why = f"{counted(without, 'row')} of {digest.rows:,} carry no times, as rows in OpenAI's form and failed ones do"
     return Plots("Latencies", plots, why if without else "")
+
+
+def _unsaid(digest: Digest, what: str) -> str:
+    return f"the rows that can be read {what}" if digest.rows else "no row was answered"
 
 
 def _bars(name: str, numbers: Histogram, unit: str) -> Plot:

@@ -29,7 +29,7 @@ from ...pages.prompts import Input
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless
 from ...places.endpoints import files_at, files_of, input_format_of
-from ...words import RAN, STARTUP, reasons, span, speeds
+from ...words import AGAIN, RAN, STARTUP, reasons, span, speeds
 from ..summary import Outcome
 from .content import Failure, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
 from .record import ReadStatus, Recorder
@@ -151,7 +151,7 @@ class JobReport:
         shown, missing = sample_of(rows, letter_rows, _source(options))
         return Report(
             title=harmless(f"millrace {options.task.command}: {options.output}"),
-            state=state,
+            state="every row failed" if state == "done" and not outcome.completions else state,
             when=self._when(),
             notes=[*notes, *self._notes(outcome, digest, state)],
             figures=self._figures(outcome, state),
@@ -162,7 +162,7 @@ class JobReport:
             failures=failures,
             rows=shown,
             sample_title=_sample_title(digest, len(rows), len(letter_rows)),
-            sample_note=missing if rows else "no row of the output can be read from here",
+            sample_note=missing if rows or not outcome.completions else "no row of the output can be read from here",
             settings=settings_of(options),
         )
 
@@ -183,6 +183,7 @@ class JobReport:
 
     def _figures(self, outcome: Outcome, state: str) -> list[tuple[str, str, str]]:
         spent = time.time() - self._began
+        again = outcome.recomputed_tokens
         rate = speeds(outcome.completions, outcome.generated_tokens, outcome.seconds)
         price, rests_on = cost_of(prices_of(self._options), self._options, spent) if self.recorder else ("", "")
         return [
@@ -190,7 +191,8 @@ class JobReport:
             ("rows failed", f"{outcome.dead_letters:,}", reasons(outcome.failures)),
             ("prompt tokens", f"{outcome.prompt_tokens:,}", f"{outcome.cached_tokens:,} from the cache"),
             ("generated tokens", f"{outcome.generated_tokens:,}", ""),
-            *([("time", span(outcome.seconds), RAN)] if state == "done" else []),
+            *([("computed again", f"{again:,} tokens", AGAIN)] if again else []),
+            *([("time", span(outcome.seconds), RAN)] if state == "done" and outcome.completions else []),
             *([("startup", span(outcome.startup), STARTUP)] if outcome.startup else []),
             *([("speed", rate[0], ", ".join(rate[1:]))] if rate else []),
             ("cost", price or "not known", rests_on or f"{self._elsewhere()}; millrace plan estimates it"),
@@ -244,6 +246,8 @@ def _as_written(outcome: Outcome, digest: Digest, failures: list[Failure]) -> Ou
 
 
 def _sample_title(digest: Digest, rows: int, letters: int) -> str:
+    if not rows:
+        return f"The first {counted(letters, 'dead letter')}" if letters else "Rows"
     found = "All rows" if rows == digest.rows else f"A sample of {counted(rows, 'row')}"
     unsure = ", those of the lowest confidence among them" if digest.unsure and rows < digest.rows else ""
     return found + unsure + (f", and {counted(letters, 'dead letter')}" if letters else "")

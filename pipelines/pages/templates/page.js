@@ -13,7 +13,7 @@ function show() {
     row.hidden = !fits;
     shown += fits ? 1 : 0;
   }
-  filters.querySelector("output").textContent = shown === rows.length ? `${rows.length} rows` : `${shown} of ${rows.length} rows`;
+  filters.querySelector("output").textContent = `${shown === rows.length ? "" : `${shown} of `}${rows.length} ${rows.length === 1 ? "row" : "rows"}`;
 }
 if (filters) {
   filters.addEventListener("input", show);

@@ -15,13 +15,19 @@ function drawn(tag, attributes = {}, ...children) {
 
 function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) if (value != null) made.setAttribute(name, value);
-  made.append(...children);
+  made.append(...children.map((child) => (typeof child === "string" ? harmless(child) : child)));
   return made;
+}
+
+/** Without controls, and marks that turn the direction of the text around them: names and reasons may hold anything. */
+function harmless(text) {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
 /** Set an element's text, if it is another. */
 export function say(target, text) {
-  if (target.textContent !== text) target.textContent = text;
+  const shown = harmless(text);
+  if (target.textContent !== shown) target.textContent = shown;
 }
 
 /** One child for each item, by its key: those that stay keep their focus and their state. */

@@ -75,6 +75,9 @@ function updateJob(card, job, now) {
     const percent = Math.min((100 * ended) / job.total, 100);
     bar.setAttribute("aria-valuenow", percent.toFixed(0));
     bar.firstElementChild.style.width = `${percent}%`;
+    const failed = Math.min((100 * job.failed) / job.total, percent);
+    bar.lastElementChild.style.left = `${percent - failed}%`;
+    bar.lastElementChild.style.width = `${failed}%`;
   }
   bar.hidden = !job.total;
   say(card.querySelector(".left"), left(job, ended));
@@ -119,12 +122,12 @@ function updateModel(card, model) {
   const state = card.querySelector(".pill");
   say(state, model.state);
   state.className = `pill ${STATES[model.state] ?? ""}`;
-  const formats = info ? [info.device, info.dtype, info.quantization === "none" ? "" : info.quantization, info.kv_cache_dtype && `KV ${info.kv_cache_dtype}`] : [];
-  const tags = formats.filter(Boolean).map((text) => element("span", { class: "tag" }, text));
+  const formats = info ? [info.device, info.dtype, info.quantization, info.kv_cache_dtype && `KV ${info.kv_cache_dtype}`] : [];
+  const tags = formats.filter((text) => text && text !== "none").map((text) => element("span", { class: "tag" }, text));
   card.querySelector(".formats").replaceChildren(...tags, element("span", { class: "hint mono" }, model.key));
   const [batch, cache] = card.querySelector(".meters").children;
-  fill(batch, stats.running, info?.max_num_seqs ?? 0, `${number(stats.running)} running`, model.model);
-  fill(cache, stats.blocks_used, stats.blocks_total, `${number((100 * stats.blocks_used) / Math.max(stats.blocks_total, 1))} %`, model.model);
+  fill(batch, stats.batch, info?.max_num_seqs ?? 0, `${number(Math.ceil(stats.batch))} running`, model.model);
+  fill(cache, stats.blocks_held, stats.blocks_total, `${number((100 * stats.blocks_held) / Math.max(stats.blocks_total, 1))} %`, model.model);
   facts(card.querySelector(".facts"), [
     [number(stats.tokens_per_s), "tokens/s"],
     [number(stats.waiting), "waiting"],
@@ -152,7 +155,7 @@ function fill(target, value, most, text, of) {
 
 function track(role, label) {
   const attributes = { class: "track", role, "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 };
-  return element("div", attributes, element("span"));
+  return element("div", attributes, element("span"), element("span", { class: "failed" }));
 }
 
 function facts(target, found) {
@@ -163,11 +166,25 @@ function facts(target, found) {
 function showRows(rows) {
   by("no-rows").hidden = rows.length > 0;
   const longest = Math.max(...rows.map((row) => row.queued + row.prefill + row.decode), 0.001);
+  const ofOne = new Set(rows.map((row) => row.of)).size === 1;
   const shown = [...rows].reverse();
-  by("rows").replaceChildren(...shown.map((row) => life(row, longest)));
+  by("rows").replaceChildren(...shown.map((row) => life(row, longest, ofOne)));
 }
 
-function life(row, longest) {
+const MOST_OF_NAME = 20;
+
+/** A row's id, after its job's name where rows are of several; of a long name its end. */
+function rowName(row, ofOne) {
+  const name = [ofOne && row.id ? "" : ending(row.of), place(row.id)].filter(Boolean).join(" ");
+  return name.length > MOST_OF_NAME ? `…${name.slice(1 - MOST_OF_NAME)}` : name;
+}
+
+/** Of an id that is a place in a file, the file's name and the place. */
+function place(id) {
+  return id.startsWith("/") || id.includes("://") ? id.split("/").at(-1) : id;
+}
+
+function life(row, longest, ofOne) {
   const parts = ["queued", "prefill", "decode"];
   const bar = element("span", { class: "bar", role: "img", "aria-label": parts.map((part) => `${part} ${duration(row[part])}`).join(", ") });
   for (const part of parts) {
@@ -175,7 +192,7 @@ function life(row, longest) {
     span.style.width = `${(100 * row[part]) / longest}%`;
     bar.append(span);
   }
-  return element("li", { class: row.state }, element("span", { class: "of", title: row.of }, ending(row.of)), bar, element("span", { class: "took" }, took(row)));
+  return element("li", { class: row.state }, element("span", { class: "of", title: [row.of, row.id].filter(Boolean).join(": "), dir: "auto" }, rowName(row, ofOne)), bar, element("span", { class: "took" }, took(row)));
 }
 
 function took(row) {

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tokenizers import Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 
+from millrace.model_manager.client import text_cuts
 from millrace.model_manager.client.encoding import Encoding, Prompt
 from millrace.model_manager.client.text_cuts import EXPRESSIONS
 from millrace.model_manager.client.tokenizing import Tokenizer
@@ -112,6 +113,27 @@ def test_a_long_prompt_is_tokenized_once_for_all_its_continuations(tokenizer: To
     assert sum(encoded) < 2 * len(text)
 
 
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("nfc", [False, True])
+def test_a_long_text_is_tokenized_in_pieces_to_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, nfc: bool
+) -> None:
+    for make in (byte_level_bpe, byte_level_bpe_with_bos):
+        tokenizer = Tokenizer.load(save(pretokenized(make, SPLITS[split], nfc), tmp_path / make.__name__))
+        for text in CONTEXTS:
+            long = "<s>" + f"{text} and more " * 20
+            whole = tokenizer.encode(long), tokenizer.encode(long, add_special_tokens=False)
+            with monkeypatch.context() as patch:
+                patch.setattr(text_cuts, "_PIECE", 100)
+                assert len(list(tokenizer._cuts.pieces(long))) > 3
+                assert (tokenizer.encode(long), tokenizer.encode(long, add_special_tokens=False)) == whole
+
+
+def test_a_text_is_refused_by_the_longest_token_there_is(tokenizer: Tokenizer) -> None:
+    with pytest.raises(PromptTooLong, match="300,000 characters, m has 10000 positions, of at most 13 characters each"):
+        Encoding(tokenizer, False).prompt("x" * 300_000, replace(INFO, max_model_len=10_000))
+
+
 @pytest.mark.parametrize("kind", ["metaspace_bpe_with_byte_fallback", "unigram_with_metaspace", "word_piece"])
 def test_a_text_whose_cuts_are_not_known_is_tokenized_whole(kind: str, tmp_path: Path) -> None:
     assert Tokenizer.load(save(KINDS[kind](), tmp_path)).cut("The quick brown fox") == 0
@@ -181,6 +203,9 @@ class Untokenized:
     """A tokenizer that no text may reach."""
 
     has_chat_template = False
+
+    def most_characters(self, text: str, tokens: int) -> int:  # noqa: ARG002
+        return 512
 
     def encode(self, text: str, **_: bool) -> list[int]:
         raise AssertionError(f"{len(text)} characters are tokenized")

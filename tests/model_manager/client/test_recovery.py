@@ -10,7 +10,7 @@ import pytest
 
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
-from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.client.status import read_status, stop_models, sweep
 from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
 from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -250,6 +250,16 @@ def test_stopping_removes_what_a_killed_manager_left(machine: Machine) -> None:
     eventually(lambda: not machine.processes(), "the end of all processes")
     assert stop_models(machine.runtime) is None
     machine.wait_until_gone()
+
+
+def test_what_a_manager_left_that_is_killed_after_its_last_client_is_swept(machine: Machine) -> None:
+    machine.open(SETTINGS.parse({"linger": 600.0})).close()
+    sweep(machine.runtime)
+    kill(machine.status().pid)
+    eventually(lambda: not machine.processes(), "the end of all processes")
+    assert machine.runtime.exists()
+    sweep(machine.runtime)
+    assert not machine.runtime.exists()
 
 
 def test_workers_of_their_own_processes_share_one_engine_and_lose_nothing(machine: Machine) -> None:

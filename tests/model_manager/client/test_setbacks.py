@@ -10,6 +10,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.client.test_recovery import expect_whole, submit, until_under_way
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill
 from tests.model_manager.manager.stand_in_engine import DIE
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +21,16 @@ def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_tells_of_its_engines_death_and_of_its_managers(machine: Machine) -> None:
     client = machine.open()
     undisturbed = submit(client, 1)["0"].result(PATIENCE)
-    assert undisturbed.setbacks == []
+    assert (undisturbed.setbacks, undisturbed.recomputed_tokens) == ([], 0)
     futures = {name: future for name, future in submit(client, 8).items() if name != "0"}
-    until_under_way(machine)
+    eventually(lambda: machine.model_status().stats.steps > len(undisturbed.token_ids) + 5)
     kill(machine.engine_pid())
     expect_whole(futures)
     told = {each.what for future in futures.values() for each in future.result().setbacks}
     assert told == {"engine_died"}
+    outputs = [future.result() for future in futures.values()]
+    assert max(output.recomputed_tokens for output in outputs) > 3, "one had tokens, and its prompt, as the engine died"
+    assert all(output.recomputed_tokens <= 3 + len(output.token_ids) for output in outputs)
     later = {
         f"later-{n}": client.submit([1, 30, n], SamplingParams(max_tokens=30), request_id=f"l{n}") for n in range(8)
     }

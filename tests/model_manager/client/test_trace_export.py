@@ -10,7 +10,7 @@ import pytest
 from millrace.model_manager.client import trace_export
 from millrace.model_manager.client.trace_export import flush, tracer
 from millrace.model_manager.wire.traces import Traces
-from tests.servers.otlp import collector
+from tests.servers.otlp import collector, hanging_collector
 from tests.waiting import eventually
 
 
@@ -56,6 +56,30 @@ def test_a_collector_that_is_down_is_told_once_and_holds_nothing_up(
     assert ours[0].endswith("; they are dropped, and the job goes on")
     others = {record.name for record in caplog.records if not record.name.startswith("millrace")}
     assert not [name for name in others if "exporter" in name]
+
+
+def test_a_collector_that_hangs_is_waited_for_once_and_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_export, "_LAST_WITHIN", 0.01)
+    with hanging_collector() as url, caplog.at_level(logging.WARNING):
+        traces = Traces(endpoint=url)
+        tracer(traces).start_span("lost").end()
+        flush(traces)
+        monkeypatch.setattr(trace_export, "_LAST_WITHIN", None)  # a second wait would have no end
+        flush(traces)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"traces: {traces.url} has not taken the last spans within 0.01 s")
+
+
+def test_of_a_long_reply_a_part_is_read() -> None:
+    with collector(reply=bytes(64 << 20)) as found:
+        traces = Traces(endpoint=found.url)
+        for name in ("one", "two"):
+            tracer(traces).start_span(name).end()
+            flush(traces)
+            assert found.named(name)
+    assert found.whole_replies == 0
 
 
 def test_a_flush_that_fails_does_not_end_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,3 +36,17 @@ def test_memory_is_read_once_a_second() -> None:
     assert counters.snapshot()["rss_mb"] == -1.0
     clock.now += 0.2
     assert counters.snapshot()["rss_mb"] > 1
+
+
+def test_the_batch_is_that_of_the_latest_steps_also_when_none_runs() -> None:
+    clock = Clock()
+    counters = EngineCounters(clock)
+    assert (counters.snapshot()["batch"], counters.snapshot()["blocks_held"]) == (0.0, 0.0)
+    counters.stepped(64, blocks=8)
+    clock.now += 4.0
+    counters.stepped(2, blocks=4)
+    assert (counters.snapshot()["batch"], counters.snapshot()["blocks_held"]) == (33.0, 6.0)
+    clock.now += 2.0
+    assert (counters.snapshot()["batch"], counters.snapshot()["blocks_held"]) == (2.0, 4.0)
+    clock.now += 60.0
+    assert (counters.snapshot()["batch"], counters.snapshot()["steps"]) == (0.0, 2)

@@ -298,5 +298,6 @@ def test_stats_count_what_happened() -> None:
     stats = under_test.engine.stats()
     assert (stats.running, stats.waiting, stats.steps, stats.generated_tokens) == (1, 1, 1, 1)
     assert (stats.blocks_used, stats.blocks_total) == (1, 64)
+    assert (stats.batch, stats.blocks_held) == (1.0, 1.0)
     assert stats.tokens_per_s == 0.5
     assert stats.rss_mb > 0

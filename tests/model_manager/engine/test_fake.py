@@ -80,6 +80,8 @@ def test_no_more_than_max_num_seqs_run_at_once(engine: FakeEngine) -> None:
     assert engine.step().new_token_ids.keys() == {"a", "b"}
     assert [output.request_id for output in engine.step().outputs] == ["a", "b"]
     assert engine.step().new_token_ids.keys() == {"c"}
+    assert [output.request_id for output in engine.step().outputs] == ["c"]
+    assert (engine.stats().running, engine.stats().batch) == (0, 1.5)
 
 
 def test_abort_answers_with_the_tokens_so_far(engine: FakeEngine) -> None:

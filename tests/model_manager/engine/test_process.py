@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -145,6 +146,26 @@ def slow_manager() -> Iterator[Manager]:
 
 def request(name: str, max_tokens: int = 5, prompt: list[int] | None = None) -> Request:
     return Request(name, prompt or [5, 6, 7], SamplingParams(max_tokens=max_tokens))
+
+
+def test_a_file_that_differs_from_its_checksum_is_told_before_it_is_loaded(tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "model")
+    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  model.safetensors\n")
+    with engine_process() as manager:
+        manager.start(folder=folder)
+        error = manager.expect(EngineFailed).error
+    assert (error.kind, error.message.partition(":")[0]) == ("ModelCorrupt", str(folder / "model.safetensors"))
+
+
+def test_memory_that_is_short_as_libraries_are_loaded_is_told_with_what_to_change() -> None:
+    with engine_process() as manager:
+        psutil.Process(manager.process.pid).rlimit(psutil.RLIMIT_AS, (2**30, 2**30))
+        manager.start(backend="torch")
+        error = manager.expect(EngineFailed).error
+    assert error.kind == "ModelDoesNotFit"
+    assert "memory is short as the engine starts" in error.message
+    assert "1.0 GiB of address space (ulimit -v), and an engine takes about 4.5 GiB" in error.message
+    assert error.message.endswith("raise the limit")
 
 
 def test_a_loaded_model_says_what_it_is_and_answers_requests(manager: Manager) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -47,15 +49,25 @@ def test_another_task_is_other_work() -> None:
         assert kept.find("m", asked()) is None
 
 
-def test_vectors_and_scores_count_by_their_size() -> None:
-    scores = Logprobs(logprobs=[0.0] * 100, greedy=[True] * 100, top_token_ids=[[1] * 5] * 100)
-    sizes = []
-    for fields in ({}, {"embedding": b"1234" * 1000}, {"prompt_logprobs": scores}):
-        kept = KeptResults(100_000, 60)
-        kept.add("m", request("a"), structs.replace(output("a"), **fields), 0.0)
-        sizes.append(kept.size)
-    assert sizes[1] - sizes[0] == 4000
-    assert sizes[2] - sizes[0] == 16 * 100 * (2 + 2 * 5)
+@pytest.mark.parametrize(("tokens", "tops", "vector"), [(3, 0, 0), (200, 0, 0), (100, 5, 0), (0, 0, 3072)])
+def test_what_is_kept_takes_no_more_memory_than_the_bound(tokens: int, tops: int, vector: int) -> None:
+    def made(name: str) -> Output:
+        ids = [[1000 + at] * tops for at in range(tokens)]
+        logprobs = Logprobs([0.5] * tokens, [True] * tokens, ids, [[float(at)] * tops for at in range(tokens)])
+        fields = {"logprobs": logprobs if tops else None, "embedding": bytes(vector) or None}
+        return structs.replace(output(name, 0), token_ids=[1000 + at for at in range(tokens)], **fields)
+
+    tracemalloc.start()
+    try:
+        kept = KeptResults(2**20, 60)
+        for index in range(4000):
+            name = f"{index:032x}"
+            kept.add("model-0123456789ab", request(name), made(name), float(index))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 2**20 * 0.6 < taken < 2**20 * 1.05
+    assert kept.find("model-0123456789ab", request(name)) == made(name)
 
 
 def test_old_results_expire() -> None:
@@ -80,6 +92,18 @@ def test_memory_never_exceeds_the_bound(additions: list[tuple[int, int]], bound:
 def test_the_number_of_jobs_counted_is_bounded() -> None:
     jobs = JobCounts()
     for index in range(1000):
-        jobs.finished(str(index), output("a"))
+        jobs.finished(structs.replace(request("a"), job=str(index)), output("a"))
     assert len(jobs.status()) == 256
     assert jobs.status()[-1].job == "999"
+
+
+def test_tokens_of_a_job_are_counted_as_its_rows_tell_them() -> None:
+    def counted(**fields: Any) -> tuple[int, int, int]:
+        jobs = JobCounts()
+        for name in ("a", "b", "c"):
+            jobs.finished(structs.replace(request(name), family="a", **fields), output(name))
+        (count,) = jobs.status()
+        return count.finished, count.prompt_tokens, count.generated_tokens
+
+    assert counted() == (1, 1, 9), "three answers to one prompt"
+    assert counted(task="score") == (1, 3, 9), "each continuation is computed with its prompt"

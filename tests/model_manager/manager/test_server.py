@@ -32,6 +32,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost
 from tests.model_manager.manager.machine import PATIENCE, Machine
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -136,6 +137,43 @@ def test_a_client_that_never_reads_holds_up_nobody(busy: Machine) -> None:
         sock.sendall(frame(msgspec.msgpack.encode(Ping())))
     expect_unharmed(busy)
     sock.close()
+
+
+def test_what_is_begun_and_not_ended_is_closed_in_time(busy: Machine) -> None:
+    begun = [b"", HELLO[:-1], HELLO + struct.pack("!I", 1000) + b"half", HELLO + struct.pack("!I", MAX_FRAME_BYTES)]
+    socks = [connect(busy) for _ in begun]
+    for sock, data in zip(socks, begun, strict=True):
+        sock.sendall(data)
+    for sock in socks:
+        expect_closed(sock)
+    assert "no Hello within hang_timeout = 2 s" in RuntimeDir(busy.runtime).log.read_text()
+    expect_unharmed(busy)
+
+
+def test_a_first_frame_is_small(busy: Machine) -> None:
+    sock = connect(busy)
+    sock.sendall(struct.pack("!I", 4097))
+    expect_closed(sock)
+    assert "a frame of 4097 bytes is over the limit of 4096" in RuntimeDir(busy.runtime).log.read_text()
+
+
+FEW_DESCRIPTORS = (
+    "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); "
+    "runpy.run_module('tests.model_manager.manager.stand_in_manager', run_name='__main__')"
+)
+
+
+def test_more_connections_than_descriptors_wait_and_harm_nobody(machine: Machine) -> None:
+    client = machine.open(command=("-P", "-c", FEW_DESCRIPTORS), max_num_seqs=8)
+    idle = [connect(machine) for _ in range(120)]
+    log = RuntimeDir(machine.runtime).log
+    eventually(lambda: "50 connections are open, the most there can be: others wait" in log.read_text())
+    tokens = client.submit([ANSWER, 5], SamplingParams(), request_id="meanwhile").result(PATIENCE).token_ids
+    assert tokens == answer([ANSWER, 5], 5)
+    for sock in idle:
+        sock.close()
+    expect_unharmed(machine)
+    assert log.stat().st_size < 20_000
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")

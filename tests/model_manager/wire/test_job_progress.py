@@ -43,17 +43,7 @@ def test_a_job_is_read_as_it_was_written_and_the_last_word_counts(tmp_path: Path
     assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
 
 
-def test_at_its_end_neither_file_nor_folder_is_left(tmp_path: Path) -> None:
-    folder = tmp_path / "rt"
-    folder.mkdir()
-    file = JobFile(folder)
-    file.write(JOB)
-    file.remove()
-    assert not folder.exists()
-    assert running_jobs(folder) == []
-
-
-def test_a_folder_that_others_use_stays(tmp_path: Path) -> None:
+def test_at_its_end_nothing_of_it_is_left(tmp_path: Path) -> None:
     (tmp_path / "manager.lock").touch()
     file = JobFile(tmp_path)
     file.write(JOB)
@@ -108,6 +98,7 @@ def test_a_manager_that_ends_leaves_running_jobs_and_no_dead_ones(tmp_path: Path
     folder.remove()
     assert [path.name for path in folder.path.iterdir()] == [f"job-{os.getpid()}.json"]
     JobFile(folder.path).remove()
+    folder.leave()
     assert not folder.path.exists()
 
 

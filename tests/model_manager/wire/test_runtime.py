@@ -32,6 +32,8 @@ def test_a_link_a_file_and_an_open_folder_are_refused(tmp_path: Path) -> None:
     for name in ("link", "file", "open"):
         with pytest.raises(ConfigError, match="MILLRACE_RUNTIME_DIR"):
             RuntimeDir(tmp_path / name).prepare()
+    with pytest.raises(ConfigError, match=f"it has 750: chmod 700 {tmp_path / 'open'}$"):
+        RuntimeDir(tmp_path / "open").check()
     with pytest.raises(ConfigError, match="cannot be made"):
         RuntimeDir(tmp_path / "no" / "where").prepare()
 
@@ -71,6 +73,16 @@ def test_sweeping_removes_what_is_left_but_not_what_is_held(runtime: RuntimeDir)
     os.close(lock)
     runtime.sweep()
     assert not runtime.path.exists()
+
+
+def test_a_folder_that_was_there_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    mine, made = RuntimeDir(tmp_path / "mine"), RuntimeDir(tmp_path / "made")
+    for folder in (mine, made):
+        folder.prepare()
+        folder.log.touch()
+        RuntimeDir(folder.path).remove()
+    assert (mine.path.exists(), [*mine.path.iterdir()], made.path.exists()) == (True, [], False)
 
 
 @pytest.mark.parametrize("depth", [1, 5])

@@ -50,6 +50,7 @@ INVALID = [
     ("deadline", math.inf),
     ("deadline", math.nan),
     ("cache_salt", "x" * 257),
+    ("adapter", "x" * 4097),
     ("cache_salt", "\ud800"),
     ("adapter", "\ud800"),
     ("prompt_logprobs", -1),

@@ -25,6 +25,7 @@ from millrace.model_manager.wire.transport import (
     AsyncConnection,
     Connection,
     ConnectionLost,
+    FrameRoom,
     ProtocolError,
     encode,
     peer_pid_uid,
@@ -197,10 +198,10 @@ def test_the_kernel_says_who_the_other_side_is(tmp_path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _async_ends() -> AsyncIterator[tuple[socket.socket, AsyncConnection[Any]]]:
+async def _async_ends(room: FrameRoom | None = None) -> AsyncIterator[tuple[socket.socket, AsyncConnection[Any]]]:
     theirs, ours = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=ours)
-    connection: AsyncConnection[Any] = AsyncConnection(reader, writer, ClientMessage)
+    connection: AsyncConnection[Any] = AsyncConnection(reader, writer, ClientMessage, room)
     try:
         yield theirs, connection
     finally:
@@ -296,6 +297,46 @@ def test_sending_on_a_closing_connection_is_dropped() -> None:
         assert await asyncio.to_thread(theirs.recv, 1000) == b""
 
     _run(body)
+
+
+def test_frames_over_the_shared_memory_are_not_read_until_others_have_come() -> None:
+    frame = encode(Submit(key="x" * 5_000_000, requests=[]))
+
+    async def main() -> None:
+        room = FrameRoom(8_000_000, within=60)
+        async with asyncio.timeout(60), _async_ends(room) as (first, one), _async_ends(room) as (second, other):
+            receiving = [asyncio.create_task(each.receive()) for each in (one, other)]
+            await asyncio.to_thread(first.sendall, frame[:-1])
+            second.setblocking(False)
+            taken = second.send(frame)
+            while taken < len(frame):  # until nobody takes more: what lies in the socket and in its reader
+                await asyncio.sleep(0.1)
+                try:
+                    taken += second.send(frame[taken:])
+                except BlockingIOError:
+                    break
+            assert taken < 1_000_000
+            first.send(frame[-1:])
+            assert len((await receiving[0]).key) == 5_000_000
+            second.setblocking(True)
+            await asyncio.to_thread(second.sendall, frame[taken:])
+            assert len((await receiving[1]).key) == 5_000_000
+
+    asyncio.run(main())
+
+
+def test_a_frame_that_does_not_come_whole_gives_its_memory_back() -> None:
+    async def main() -> None:
+        room = FrameRoom(1_000_000, within=0.01)
+        async with asyncio.timeout(60), _async_ends(room) as (first, one), _async_ends(room) as (second, other):
+            first.sendall(struct.pack("!I", 1_000_000))
+            with pytest.raises(ProtocolError, match=r"a frame of 1000000 bytes did not come within 0.01 s"):
+                await one.receive()
+            whole = encode(Submit(key="x" * 100_000, requests=[]))
+            second.sendall(whole)
+            assert len((await other.receive()).key) == 100_000
+
+    asyncio.run(main())
 
 
 def test_the_limit_leaves_room_for_a_batch_of_long_prompts() -> None:

@@ -30,7 +30,7 @@ def test_revisions_and_formats_of_a_model_are_told_apart() -> None:
 
 def test_an_engine_without_formats_and_blocks_shows_none() -> None:
     info = ModelInfo("gpt-4o", "", "openai", "", "remote", 0, 1, 1, 0, 0, [], 0.0)
-    model = ModelStatus("a", "gpt-4o", "ready", [1], 1, 0, 0, info, EngineStats(running=2))
+    model = ModelStatus("a", "gpt-4o", "ready", [1], 1, 0, 0, info, EngineStats(batch=1.5))
     line = [*status_lines(Status(1, 60.0, [model], [], []))][1]
     assert line == "model    gpt-4o: ready, pid 1, 1 client, 2 running, 0 waiting, 0 tokens/s, 0 MB, 0 restarts (a)"
 

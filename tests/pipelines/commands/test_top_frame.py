@@ -37,13 +37,22 @@ def test_it_has_models_jobs_rows_and_dead_letters() -> None:
         assert part in text
     for part in ("run to out/c", "11 of 20", "2.0 rows/s", "14 tokens/s", "0:04 left", "1 failed"):
         assert part in text
-    assert "5 + 7 tokens, 1.30 s" in text
+    (row,) = [line for line in text.splitlines() if "5 + 7 tokens, 1.30 s" in line]
+    assert row.startswith("a.txt@40 ")
     assert "PromptTooLong the prompt has 9 tokens (/in/a.txt@12)" in text
 
 
 @pytest.mark.parametrize("width", [10, 20, 37, 60, 80, 89, 90, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, shown(loaded(), width).splitlines())) <= width
+
+
+def test_rows_of_several_jobs_say_whose_they_are_and_long_ids_are_cut() -> None:
+    rows = [ROW, *(msgspec.structs.replace(ROW, of="out/d", id=name) for name in ("b", "", "c" * 200))]
+    text = shown(msgspec.structs.replace(look(), rows=rows), 100)
+    for name in ("c a.txt@40 ", "d b ", "d  ", f"…{'c' * 23}  "):
+        assert name in text
+    assert "c" * 24 not in text
 
 
 def test_a_low_terminal_has_fewer_rows() -> None:

@@ -91,6 +91,16 @@ def test_rows_that_failed_are_told_with_their_commonest_reasons() -> None:
     assert line == "20 / 500   10.0 prompts/s   0:48 left   15 failed: 12 InvalidRequest, 3 PromptTooLong"
 
 
+def test_of_workers_that_are_other_processes_the_manager_tells_what_failed() -> None:
+    elsewhere = JobStatus("j", finished=5, failed=3, failures={"PromptTooLong": 2, "EngineKiller": 1})
+    speed = Speed(RowCount(500, True))
+    assert (
+        describe(status(elsewhere), "j", speed, 0.0) == "8 / 500   3 requests failed: 2 PromptTooLong, 1 EngineKiller"
+    )
+    here = Speed(RowCount(500, True), failures=lambda: {"PromptTooLong": 4})
+    assert describe(status(elsewhere), "j", here, 0.0) == "8 / 500   4 failed: 4 PromptTooLong"
+
+
 def test_an_estimated_total_says_so() -> None:
     speed = Speed(RowCount(5000, False))
     assert describe(status(job(1)), "j", speed, 0.0).startswith("1 / ≈ 5,000")

@@ -71,6 +71,7 @@ def test_a_job_says_how_far_it_is_and_nothing_once_it_has_ended(runtime: Path, p
 
 
 def test_dead_letters_have_reasons_rows_have_times_and_a_kill_leaves_nothing(runtime: Path, prompts: Path) -> None:
+    prompts.write_text(prompts.read_text().replace('"prompt"', f'"note": "{"x" * 40_000}", "prompt"'))
     with job(prompts, "--quiet") as process:
         said = in_the_middle(runtime, process)
         process.kill()
@@ -80,6 +81,8 @@ def test_dead_letters_have_reasons_rows_have_times_and_a_kill_leaves_nothing(run
     assert {letter.source.rpartition("/")[2].split("@")[0] for letter in said.dead_letters} == {"prompts.jsonl"}
     assert any("max_tokens=-1" in letter.reason for letter in said.dead_letters)
     assert all(row.decode > 0 and row.generated_tokens for row in said.rows)
+    assert {row.id for row in said.rows} <= {f"p{number}" for number in range(ROWS)}
+    assert not said.exact, "of a quiet job's input a part is read to estimate its rows"
     assert SECRET not in str(said)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from contextlib import AbstractContextManager
@@ -15,13 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from millrace.model_manager.client.status import sweep
 from tests.job_commands import job_command, started
 from tests.json_lines import write_rows
 from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
+from tests.runtime_folders import processes_of
 from tests.waiting import eventually
 
 PROMPTS = 400
 WITHIN = 120.0
+TWO_WORKERS = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
 pytestmark = pytest.mark.slow
 
@@ -38,15 +42,26 @@ def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subp
     """`millrace run` in a process of its own."""
     quick = ["--hang_timeout=2", "--linger=0.5", "--orphan_grace=0.5", "--backend=fake", "--max_tokens=20"]
     command = job_command("run", prompts, output / "c")
-    return started([*command, *quick, *flags], stderr=subprocess.PIPE)
+    return started([*command, *quick, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def complete(process: subprocess.Popen[str], output: Path) -> None:
-    """The job ends well, with each prompt's completion once."""
-    _, shown = process.communicate(timeout=WITHIN)
+def complete(process: subprocess.Popen[str], output: Path) -> tuple[str, str]:
+    """The job ends well, with each prompt's completion once; its summary, and what else it showed."""
+    summary, shown = process.communicate(timeout=WITHIN)
     assert process.returncode == 0, shown
     assert ids(output) == sorted(f"p{n}" for n in range(PROMPTS))
     assert not list(output.glob("*dead_letters*"))
+    return summary, shown
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Its worker processes, also those that only start."""
+    found = psutil.process_iter(["ppid", "cmdline"])
+    return [
+        each
+        for each in found
+        if each.info["ppid"] == process.pid and "--provision_endpoint" in str(each.info["cmdline"])
+    ]
 
 
 @pytest.mark.parametrize("role", ["engine", "manager"])
@@ -57,19 +72,58 @@ def test_a_job_outlives_its_engine_and_its_manager(
     with job(prompts, tmp_path / "out") as process:
         pids = in_full_swing(runtime)
         os.kill(pids[role], blow)
-        complete(process, tmp_path / "out")
+        summary, _ = complete(process, tmp_path / "out")
+    again = re.search(r"generated; [\d,]+ computed again \((\d+) %\)\n", summary)
+    assert role == "manager" or (again is not None and 0 < int(again[1]) < 40), "what the engine held, at most"
     assert not psutil.pid_exists(pids[role])
     nothing_is_left(runtime)
 
 
-def test_a_job_that_is_killed_leaves_nothing_and_is_resumed(runtime: Path, prompts: Path, tmp_path: Path) -> None:
-    with job(prompts, tmp_path / "out") as process:
+def test_a_job_outlives_its_workers_while_they_start_and_later(runtime: Path, prompts: Path, tmp_path: Path) -> None:
+    with job(prompts, tmp_path / "out", *TWO_WORKERS) as process:
+        first, *_ = eventually(lambda: workers_of(process))
+        first.kill()
         in_full_swing(runtime)
-        process.kill()
+        second = workers_of(process)[-1]
+        second.kill()
+        _, shown = complete(process, tmp_path / "out")
+    for number, worker in enumerate((first, second), start=1):
+        told = rf"worker [12] of 2 \(process {worker.pid}\) was killed by SIGKILL: continuing from .* \({number} of 3\)"
+        assert re.search(told, shown)
     nothing_is_left(runtime)
+
+
+@pytest.mark.parametrize("workers", [[], TWO_WORKERS], ids=["in full swing", "while workers start"])
+def test_a_job_that_is_killed_leaves_nothing_and_is_resumed(
+    runtime: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with job(prompts, tmp_path / "out", *workers) as process:
+        if workers:
+            eventually(lambda: workers_of(process))
+        else:
+            in_full_swing(runtime)
+        started = workers_of(process)
+        process.kill()
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+    eventually(lambda: not [*processes_of(runtime)])
+    sweep(runtime)
+    assert not runtime.exists()
     with job(prompts, tmp_path / "out", "--resume") as process:
         complete(process, tmp_path / "out")
     nothing_is_left(runtime)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_job_that_loses_its_engine_for_good_says_how_to_go_on(runtime: Path, prompts: Path, tmp_path: Path) -> None:
+    with job(prompts, tmp_path / "out", "--max_restarts=0") as process:
+        os.kill(in_full_swing(runtime)["engine"], signal.SIGKILL)
+        _, shown = process.communicate(timeout=WITHIN)
+    assert process.returncode == 1
+    last = shown.splitlines()[-1]
+    assert last.startswith("millrace: the job failed: ")
+    assert f"; --resume goes on from what is in {tmp_path}/out/" in last
 
 
 def test_three_jobs_at_once_share_one_engine(runtime: Path, prompts: Path, tmp_path: Path) -> None:

@@ -49,5 +49,5 @@ def opened(on: Browser, address: str, *, dark: bool = False) -> Iterator[Opened]
 
 
 def address_of(file: Path) -> str:
-    """Of a file, as a browser takes it."""
+    """A file's address, as a browser takes it."""
     return file.resolve().as_uri()

@@ -63,5 +63,10 @@ def test_a_long_series_keeps_its_ends_and_its_sum() -> None:
     assert {(round(prompts), round(tokens)) for _, prompts, tokens in found} == {(2, 30)}
 
 
+def test_the_look_at_the_end_is_no_speed_of_its_own() -> None:
+    points = [Sample(0.0, 0, 0), Sample(1.0, 5, 50), Sample(2.0, 10, 100), Sample(2.01, 10, 100)]
+    assert rates(points) == [(1.0, 5.0, 50.0), (2.0, 5.0, 50.0)]
+
+
 def test_no_speed_is_made_of_one_point() -> None:
     assert rates([]) == rates([Sample(1.0, 1, 1)]) == rates([Sample(1.0, 1, 1), Sample(1.0, 2, 2)]) == []

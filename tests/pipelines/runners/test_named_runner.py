@@ -1,12 +1,8 @@
-import json
-import os
-from typing import Any
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.pipelines.runners.job_server import PortableRunner
-from millrace.pipelines.runners.named_runner import FnApiRunner, named_runner
+from millrace.pipelines.runners.local_runner import FnApiRunner
+from millrace.pipelines.runners.named_runner import named_runner
 from millrace.pipelines.runners.prism import OwnPrism
 
 
@@ -25,28 +21,6 @@ def test_else_it_is_beams_local_one_or_that_of_the_name() -> None:
     assert named("--runner=DirectRunner") is FnApiRunner
     assert named("--runner=direct") is FnApiRunner
     assert named("--runner=FlinkRunner") is type(None)
-
-
-class _Adding(beam.PTransform):  # type: ignore[misc, unused-ignore]
-    """A transform with something to say to workers."""
-
-    def expand(self, pipeline: Any) -> Any:
-        pipeline.pipeline.options.view_as(SetupOptions).beam_plugins = ["json"]
-        return pipeline | beam.Create([1]) | beam.Map(_plugins) | beam.Map(_assert_told)
-
-
-def _plugins(_: int) -> Any:
-    return json.loads(os.environ["PIPELINE_OPTIONS"])["beam:option:beam_plugins:v1"]
-
-
-def _assert_told(plugins: Any) -> None:
-    assert plugins == ["json"]
-
-
-def test_worker_processes_are_told_what_transforms_add_to_the_options() -> None:
-    flags = ["--direct_running_mode=multi_processing", "--direct_num_workers=1", "--pickle_library=cloudpickle"]
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(flags)) as pipeline:
-        _ = pipeline | _Adding()
 
 
 def test_only_the_news_of_a_job_have_no_deadline() -> None:

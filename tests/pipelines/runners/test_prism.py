@@ -1,9 +1,11 @@
 """Jobs on Prism, and on other job servers."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import apache_beam as beam
+import psutil
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
@@ -15,6 +17,7 @@ from millrace.pipelines.runners.prism import OwnPrism
 from millrace.transforms import runners
 from millrace.transforms.models.stand_in import StandInClient
 from tests.servers.prism import prism, prism_server
+from tests.servers.processes import listening
 
 
 def test_a_prism_that_could_not_be_started_can_be_closed(tmp_path: Path) -> None:
@@ -23,6 +26,20 @@ def test_a_prism_that_could_not_be_started_can_be_closed(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="build one with"):
         server.start()
     own.close()
+
+
+@pytest.mark.runners
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Beam leaves a pipe of Prism's open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_no_other_machine_reaches_prism() -> None:
+    own = OwnPrism()
+    before = set(psutil.Process().children())
+    with contextlib.closing(own):
+        own.default_job_server(PipelineOptions([f"--prism_location={prism()}"])).start()
+        started = set(psutil.Process().children(recursive=True)) - before
+        opened = {host for process in started for host, _ in listening(process.pid)}
+    assert opened == {"127.0.0.1"}
+    assert psutil.wait_procs(started, timeout=60)[1] == []
 
 
 @pytest.mark.runners

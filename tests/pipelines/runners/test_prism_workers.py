@@ -1,11 +1,11 @@
 """What a stream's own Prism opens to whom."""
 
-import psutil
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from millrace.pipelines.runners.prism import OwnPrism
+from tests.servers.processes import listening
 
 
 def test_no_other_machine_reaches_the_workers() -> None:
@@ -13,10 +13,10 @@ def test_no_other_machine_reaches_the_workers() -> None:
     for name in ("one", "two"):
         pipeline.components.environments[name].urn = python_urns.EMBEDDED_PYTHON_LOOPBACK
     pipeline.components.environments["other"].urn = "its own"
-    before = _listening()
+    before = listening()
     ends = OwnPrism.start_and_replace_loopback_environments(pipeline, PipelineOptions([]))
     try:
-        opened = _listening() - before
+        opened = listening() - before
     finally:
         for end in ends:
             end().wait()
@@ -32,12 +32,6 @@ def test_no_other_machine_reaches_the_workers() -> None:
 def test_a_pipeline_whose_workers_are_elsewhere_opens_nothing() -> None:
     pipeline = beam_runner_api_pb2.Pipeline()
     pipeline.components.environments["other"].urn = "its own"
-    before = _listening()
+    before = listening()
     assert OwnPrism.start_and_replace_loopback_environments(pipeline, PipelineOptions([])) == []
-    assert _listening() == before
-
-
-def _listening() -> set[tuple[str, int]]:
-    found = psutil.Process().net_connections("tcp")
-    listening = [each.laddr for each in found if each.status == psutil.CONN_LISTEN]
-    return {(address.ip.removeprefix("::ffff:"), address.port) for address in listening}
+    assert listening() == before

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.transforms.writing.output_rows import PARQUET_SCHEMA
+from millrace.transforms.writing.output_rows import PARQUET_SCHEMA, write_rows
 
 
 def row(number: int) -> dict[str, Any]:
@@ -31,6 +31,14 @@ def lines(folder: Path, count: int, name: str = "out") -> Path:
     """As JSON lines."""
     path = folder / f"{name}-00000-of-00001.jsonl"
     path.write_text("".join(json.dumps(row(number)) + "\n" for number in range(count)))
+    return path
+
+
+def csv_lines(folder: Path, count: int, name: str = "out") -> Path:
+    """As CSV."""
+    path = folder / f"{name}-00000-of-00001.csv"
+    with path.open("wb") as stream:
+        write_rows((json.dumps(row(number)).encode() + b"\n" for number in range(count)), stream, str(path))
     return path
 
 

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.pages.prompts import Input
 from millrace.pipelines.view.looks import PAGE, Filter, Look
 from tests.json_lines import write_rows
-from tests.pipelines.view.outputs import lines, parquet
+from tests.pipelines.view.outputs import csv_lines, lines, parquet
 
 
 def ids(look: Look, query: str) -> list[str]:
@@ -75,3 +77,25 @@ def test_a_file_that_was_cut_while_it_is_shown_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(ConfigError, match="has changed since"):
         look.page("page=2")
+
+
+@pytest.mark.parametrize("make", [lines, csv_lines])
+def test_the_first_page_is_there_before_the_rows_are_counted(tmp_path: Path, make: Callable[..., Path]) -> None:
+    look = Look("out", [str(make(tmp_path, 6000)), str(make(tmp_path, 10, "more"))], None)
+    first = look.page("")
+    assert look.known is None
+    assert [row.id.text for row in first.rows] == [f"r{n}" for n in range(PAGE)]
+    assert first.page_said == "1 to 50; the rows are being counted"
+    assert dict(first.pages) == {"first": "", "previous": "", "next": "?page=2", "last": ""}
+    assert ids(look, "page=6")[0] == "r250"
+    assert ids(look, "page=121") == [f"r{n}" for n in range(10)]
+    assert look.page("").page_said == "1 to 50 of 6,010 rows"
+
+
+def test_rows_are_counted_while_pages_are_read(tmp_path: Path) -> None:
+    look = Look("out", [str(lines(tmp_path, 20_000))], None)
+    with ThreadPoolExecutor(4) as threads:
+        counts = [threads.submit(look.count) for _ in range(3)]
+        pages = [threads.submit(ids, look, f"page={page}") for page in (1, 400, 200, 7)]
+        assert [page.result()[0] for page in pages] == ["r0", "r19950", "r9950", "r300"]
+        assert {each.result() for each in counts} == {20_000}

@@ -27,6 +27,8 @@ STATS = EngineStats(
     accepted_tokens=6,
     preemptions=2,
     rss_mb=1.5,
+    batch=2.5,
+    blocks_held=1.0,
 )
 STATUS = Status(
     pid=1,

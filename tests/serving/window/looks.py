@@ -11,7 +11,9 @@ from tests.serving.metrics.scrapes import STATUS
 
 NAME = STATUS.jobs[0].job
 LETTER = FailedRow(at=99.0, job="out/c", error="PromptTooLong", reason="the prompt has 9 tokens", source="/in/a.txt@12")
-ROW = RowLife(at=99.0, of="out/c", queued=0.1, prefill=0.2, decode=1.0, prompt_tokens=5, generated_tokens=7)
+ROW = RowLife(
+    at=99.0, of="out/c", id="/in/a.txt@40", queued=0.1, prefill=0.2, decode=1.0, prompt_tokens=5, generated_tokens=7
+)
 JOB = JobProgress(
     job=NAME,
     command="run",

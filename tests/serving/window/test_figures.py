@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from millrace.model_manager.wire.job_progress import RowLife
@@ -47,7 +49,17 @@ def test_the_first_token_is_of_rows_that_have_one_and_ended_lately() -> None:
 def test_sums_are_over_all_models() -> None:
     models = [STATUS.models[0], msgspec.structs.replace(STATUS.models[0], key="other")]
     seen = figures(Snapshot(1.0, msgspec.structs.replace(STATUS, models=models)))
-    assert (seen.running, seen.waiting) == (6, 8)
+    assert (seen.running, seen.waiting) == (5, 8)
+
+
+def test_between_two_steps_the_batch_of_the_steps_is_what_runs() -> None:
+    def seen(**fields: Any) -> int:
+        stats = msgspec.structs.replace(STATUS.models[0].stats, running=0, **fields)
+        models = [msgspec.structs.replace(STATUS.models[0], stats=stats)]
+        return figures(Snapshot(1.0, msgspec.structs.replace(STATUS, models=models))).running
+
+    assert seen(batch=0.2) == 1
+    assert seen(batch=0.0) == 0
 
 
 def test_without_a_manager_jobs_are_seen_all_the_same() -> None:

@@ -14,14 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.wire.job_progress import JobFile, born
 from tests.job_commands import job_command, started
 from tests.runtime_folders import status_of
 from tests.servers.chromium import browser
 from tests.serving.servers import MODEL, Server, fake_server, running
+from tests.serving.window.looks import JOB, LETTER, ROW
 from tests.serving.window.page_checks import contrasts, unnamed
 from tests.waiting import eventually
 
@@ -279,6 +282,22 @@ def test_it_fits_the_screen_and_all_text_stands_out(chromium: Browser, server: S
         assert contrasts(page, least=4.5) == []
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 3 * 128) == (scheme == "dark")
+
+
+def test_names_of_any_length_and_direction_stay_in_their_places(chromium: Browser, server: Server) -> None:
+    long = "n" * 200
+    file = JobFile(server.runtime)
+    letter = msgspec.structs.replace(LETTER, error="E" * 60, source=f"/{long}/in@1", reason=long)
+    rows = [msgspec.structs.replace(ROW, id=name) for name in ("rtl\u202elive", long)]
+    job = msgspec.structs.replace(JOB, pid=os.getpid(), born=born(os.getpid()), output=f"/{long}/out", model=long)
+    file.write(msgspec.structs.replace(job, job="odd", done=0, failed=20, rows=rows, dead_letters=[letter]))
+    try:
+        with viewed(chromium, server.url, viewport={"width": 380, "height": 800}) as page:
+            expect(page.locator("#rows")).to_contain_text("rtl\ufffdlive")
+            expect(page.locator("#jobs .track .failed").first).to_have_attribute("style", "left: 0%; width: 100%;")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    finally:
+        file.remove()
 
 
 def test_everything_has_a_role_a_name_and_a_place(chromium: Browser, server: Server) -> None:

@@ -26,7 +26,8 @@ def test_rows_are_those_of_the_block() -> None:
         failed("within")
     answered()
     failed("after")
-    assert [(row.of, row.queued, row.prefill, row.prompt_tokens) for row in rows.answered()] == [("out/c", 1, 2, 4)]
+    (row,) = rows.answered()
+    assert (row.of, row.id, row.queued, row.prefill, row.prompt_tokens) == ("out/c", "a", 1, 2, 4)
     assert [(row.job, row.reason) for row in rows.failed()] == [("out/c", "within")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ from millrace.transforms.reading.read_rows import read_range
 
 
 def read(path: Path, named_format: str | None = None, limit: int = 10_000, **shape: Any) -> list[Prompt | DeadLetter]:
+    return list(one_by_one(path, named_format, limit, **shape))
+
+
+def one_by_one(
+    path: Path, named_format: str | None = None, limit: int = 10_000, **shape: Any
+) -> Iterator[Prompt | DeadLetter]:
     parts = [part for file in match_files([str(path)]) for part in split_file(file, named_format)]
-    return [row for part in parts for row in read_range(part, RowShape(**shape), limit)]
+    return (row for part in parts for row in read_range(part, RowShape(**shape), limit))
 
 
 def read_bytes(folder: Path, name: str, content: bytes, **options: Any) -> list[Prompt | DeadLetter]:

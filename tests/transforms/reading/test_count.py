@@ -46,6 +46,22 @@ def test_a_limit_is_the_most_that_is_counted_and_nothing_is_read_beyond_it(tmp_p
     assert count_rows([f"{tmp_path}/*"], limit=8) == (7, False)
 
 
+def test_what_is_beyond_the_budget_is_estimated_by_the_files_as_they_are_stored(tmp_path: Path) -> None:
+    lines = [f"{number * 7919 % 1_000_003:09}" for number in range(200_000)]
+    packed = gzip.compress("\n".join(lines).encode(), mtime=0)
+    for name in "abc":
+        (tmp_path / f"{name}.txt.gz").write_bytes(packed)
+    counted = count_rows([f"{tmp_path}/*"], budget=2**20)
+    assert not counted.exact
+    assert counted.rows == pytest.approx(600_000, rel=0.1)
+
+
+def test_nothing_of_a_file_is_read_once_the_budget_is_spent(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"1\n" * 2**20)
+    (tmp_path / "b.txt.gz").write_bytes(b"damaged" * 2**18)
+    assert count_rows([f"{tmp_path}/*"], budget=2**20).rows == pytest.approx(2**20 * 15 / 8, rel=0.01)
+
+
 def test_a_compressed_file_that_is_longer_than_the_budget_makes_the_count_inexact(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"123456789\n" * 300_000, mtime=0))
     assert not count_rows([f"{tmp_path}/*"], budget=2**20).exact

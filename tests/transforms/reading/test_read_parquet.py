@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.reading.arrow_plain import Unconvertible, plain_rows
-from tests.transforms.reading.rows_read import read, reasons, texts
+from tests.transforms.reading.rows_read import one_by_one, read, reasons, texts
 
 YEAR_10000 = 253_402_300_800
 """Its first second, from 1970."""
@@ -170,3 +171,20 @@ def test_a_damaged_footer_is_one_dead_letter(tmp_path: Path) -> None:
     path.write_bytes(data)
     assert texts(rows := read(path)) == ["UnreadableFile"]
     assert reasons(rows)[0].isprintable()
+
+
+def test_rows_of_megabytes_are_in_memory_a_few_at_a_time(tmp_path: Path) -> None:
+    rows, size = 64, 2**22
+    values = pa.array([bytes(size)] * rows)
+    pq.write_table(pa.table({"prompt": ["p"] * rows, "c": values}), tmp_path / "a.parquet")
+    del values
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        read_some = one_by_one(tmp_path / "a.parquet", limit=2 * size)
+        assert isinstance(next(read_some), Prompt)
+        assert pa.total_allocated_bytes() - before < 32 * size
+        assert sum(isinstance(row, Prompt) for row in read_some) == rows - 1
+        assert tracemalloc.get_traced_memory()[1] < 16 * size
+    finally:
+        tracemalloc.stop()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch  # noqa: F401 - brings the OpenMP runtime
+from numba.core.ccallback import CFunc
 
 from millrace.model_manager.engine.cpu.team import Kernel, Team
 from millrace.model_manager.engine.cpu.vector_ops import fetch_add
@@ -37,6 +42,58 @@ def test_compiled_code_is_kept_under_a_digest_of_its_sources(cache: Path, tmp_pa
         Kernel(_count, [source])
     assert len(list((cache / "millrace" / "kernels").iterdir())) == 2
     assert len(list(cache.rglob("*.nbc"))) == 2
+
+
+class _Header(ctypes.Structure):
+    """Which capabilities capget(2) and capset(2) are about."""
+
+    _fields_: ClassVar = [(name, ctypes.c_uint32) for name in ("version", "pid")]
+
+
+@contextmanager
+def _read_only(folder: Path) -> Iterator[None]:
+    """The folder cannot be written within, by root neither: the thread is without CAP_DAC_OVERRIDE."""
+    libc, header, before = ctypes.CDLL(None), _Header(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(ctypes.byref(header), before) == 0
+    fewer = (ctypes.c_uint32 * 6)(*before)
+    fewer[0] &= ~2
+    inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in inside:
+        path.chmod(0o555)
+    assert libc.capset(ctypes.byref(header), fewer) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(ctypes.byref(header), before) == 0
+        for path in inside:
+            path.chmod(0o755)
+
+
+def test_damaged_code_is_told_and_compiled_and_kept_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Kernel(_count, [Path(__file__)])
+    (code,) = cache.rglob("*.nbc")
+    whole = code.read_bytes()
+    for damaged in (whole[:100], b"garbage", whole[:-500] + bytes(500)):
+        code.write_bytes(damaged)
+        counter = np.zeros(1, np.int64)
+        Team(1).run(Kernel(_count, [Path(__file__)]), counter.ctypes.data)
+        assert counter[0] == 1
+        assert caplog.text.count(f"{code}: is damaged") == 1
+        assert len(code.read_bytes()) == len(whole)
+
+
+def test_a_folder_that_cannot_be_written_is_told_once_and_its_code_is_used(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Kernel(_count, [Path(__file__)])
+    (kept,) = (cache / "millrace" / "kernels").iterdir()
+    monkeypatch.setattr(CFunc, "_compile_uncached", lambda _: pytest.fail("compiled again"))
+    with _read_only(kept):
+        counter = np.zeros(1, np.int64)
+        for _ in range(2):
+            Team(1).run(Kernel(_count, [Path(__file__)]), counter.ctypes.data)
+    assert counter[0] == 2
+    assert caplog.text.count(f"{kept.parent}: compiled kernels are not kept for the next start") == 1
 
 
 def test_without_a_folder_to_keep_it_in_a_kernel_still_runs_and_the_log_says_so(

@@ -89,6 +89,7 @@ def test_the_last_arrival_is_preempted_and_runs_again_before_any_other() -> None
     assert list(driver.scheduler.waiting) == ["b", "c"]
     assert b.num_output_tokens == 5
     assert driver.step() == {"b": 1, "c": 1}  # its first blocks were still in the cache
+    assert b.num_recomputed_tokens == 0
 
 
 def test_a_waiting_or_running_sequence_can_be_ended_at_any_time() -> None:
@@ -176,6 +177,7 @@ def test_an_urgent_request_runs_in_the_next_step_though_all_rows_are_taken() -> 
     assert driver.step() == {"a": 1, "urgent": 1}
     assert [row.status for row in rows] == [SequenceStatus.RUNNING, SequenceStatus.WAITING]
     assert driver.step() == {"a": 1, "b": 3}  # its block was not full, so it is computed again
+    assert [row.num_recomputed_tokens for row in rows] == [0, 2]
     assert driver.scheduler.num_preemptions == 1
 
 

@@ -91,6 +91,17 @@ def test_a_report_says_what_the_summary_and_the_output_say(
         assert found.is_clean(address_of(path))
 
 
+def test_a_job_whose_rows_all_failed_says_so_and_nothing_of_an_output(tmp_path: Path, chromium: Browser) -> None:
+    rows = write_rows(tmp_path / "bad.jsonl", ({"id": f"r{n}", "prompt": "x", "max_tokens": -1} for n in range(7)))
+    assert dispatch(["run", "--input", str(rows), "--output", f"{tmp_path}/c", *FAKE]) == 1
+    with opened(chromium, address_of(tmp_path / "c.report.html")) as found:
+        assert found.page.locator(".badge").first.inner_text() == "every row failed"
+        assert "time" not in figures(found)
+        assert found.page.locator("#rows h2").inner_text() == "The first 5 dead letters"
+        assert set(found.page.locator(".unknown").all_inner_texts()) >= {"no row was answered"}
+        assert "can be read" not in found.page.locator("main").inner_text()
+
+
 @pytest.mark.parametrize("name", ["prompts.jsonl", "notes.txt", "out/c-00000-of-00001.jsonl", "out/../out/c.tmp/x"])
 def test_a_report_replaces_no_other_file(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -1,0 +1,117 @@
+"""Compiled kernels on disk, since compiling takes half a minute. Knows no kernel.
+
+They lie in this user's cache folder under a digest of their sources, each file with its checksum: what is damaged is
+removed, and compiled and kept again. Where the folder cannot be written, what it has is used all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import cfunc, types
+
+log = logging.getLogger(__name__)
+
+_SIGNATURE = types.void(types.int64)
+_SUM = ".sha256"
+
+
+def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
+    """A C function of the Python function, which is made of `sources`."""
+    folder = _folder(sources)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # Numba would write beside the sources, without a word
+        _remove_damaged(folder)
+        made = _cached(function, folder)
+        _keep_sums(folder)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        why = getattr(error, "strerror", None) or error
+        _tell(f"{folder.parent}: compiled kernels are not kept for the next start, which takes longer: {why}")
+        return _compiled_elsewhere(function, folder)
+    return made
+
+
+def _compiled_elsewhere(function: Callable[[int], None], folder: Path) -> Any:
+    """With what the folder has, in a copy of it: Numba reads no folder that it cannot write."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="millrace-kernels-") as name:
+            copy = Path(name) / folder.name
+            if folder.is_dir():
+                shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+            for each in (copy, *copy.rglob("*")):
+                each.chmod(0o700)
+            _remove_damaged(copy)
+            return _cached(function, copy)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
+        return cfunc(_SIGNATURE)(function)
+
+
+def _cached(function: Callable[[int], None], folder: Path) -> Any:
+    with _numba_cache(folder):
+        return cfunc(_SIGNATURE, cache=True)(function)
+
+
+def _folder(sources: Sequence[Path]) -> Path:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "millrace" / "kernels" / digest.hexdigest()[:16]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.nb[ci]"))
+
+
+def _sum_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _is_whole(file: Path) -> bool:
+    kept = file.with_name(file.name + _SUM)
+    return kept.is_file() and kept.read_text() == _sum_of(file)
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Remove what has no checksum, as another process is just writing it or an older version wrote it, or another."""
+    for file in _files(folder):
+        if not _is_whole(file):
+            if file.with_name(file.name + _SUM).is_file():
+                _tell(f"{file}: is damaged; the kernel is compiled again, which takes some seconds")
+            file.unlink(missing_ok=True)
+
+
+def _keep_sums(folder: Path) -> None:
+    for file in _files(folder):
+        if not _is_whole(file):
+            written = file.with_name(f"{file.name}{_SUM}.{os.getpid()}")
+            written.write_text(_sum_of(file))
+            written.replace(file.with_name(file.name + _SUM))
+
+
+@functools.cache
+def _tell(warning: str) -> None:
+    """Once, although there are several kernels."""
+    log.warning("%s", warning)
+
+
+@contextmanager
+def _numba_cache(folder: Path) -> Iterator[None]:
+    """Numba's own cache key is the file of the outermost function; it misses changes in the files that this calls."""
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before

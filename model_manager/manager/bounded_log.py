@@ -1,0 +1,35 @@
+"""The manager's log on its standard error, which cannot grow without bound. Knows no event."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+MOST_BYTES = 8 * 2**20
+
+
+class BoundedLog(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to standard error; where that is the log's file, keeps the last half of MOST_BYTES once it has more."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(sys.stderr)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record."""
+        super().emit(record)
+        try:
+            self._cut()
+        except OSError:
+            self.handleError(record)
+
+    def _cut(self) -> None:
+        """Drop what is old. The file is opened for appending, so the next line comes behind what is left."""
+        written = os.fstat(self.stream.fileno())
+        if written.st_size <= MOST_BYTES or not os.path.samestat(written, self._path.stat()):
+            return
+        last = self._path.read_bytes()[-MOST_BYTES // 2 :].partition(b"\n")[2]
+        os.ftruncate(self.stream.fileno(), 0)
+        os.write(self.stream.fileno(), last)

@@ -1,0 +1,44 @@
+"""A job on Beam's local runner that goes on when a worker process was killed: it is run again, as `--resume` would.
+
+The rows that are written are kept, and not asked again. That takes files as output.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import apache_beam as beam
+
+from millrace.model_manager.wire.errors import WorkerLost
+
+from ..flags.options import JobOptions
+from ..places.endpoints import files_of
+from .summary import Outcome
+
+CONTINUATIONS = 3
+"""Times that a job is continued; a job whose workers are killed for its sake, such as for memory, ends some time."""
+_log = logging.getLogger(__name__)
+
+
+def outliving_workers(
+    pipeline: beam.Pipeline,
+    options: JobOptions,
+    run: Callable[[beam.Pipeline, JobOptions], Outcome],
+    built: Callable[[JobOptions], beam.Pipeline],
+) -> Outcome:
+    """Run the pipeline, and after the death of a worker one that is `built` with `--resume`.
+
+    Raises WorkerLost where that does not help: the output is no files, the worker failed, or too many were killed.
+    """
+    for number in range(1, CONTINUATIONS + 1):
+        try:
+            return run(pipeline, options)
+        except WorkerLost as lost:
+            if not lost.was_killed or files_of(options) is None:
+                raise
+            _log.warning("%s: continuing from the rows that are written (%d of %d)", lost.how, number, CONTINUATIONS)
+        options = replace(options, if_exists="resume")
+        pipeline = built(options)
+    return run(pipeline, options)
