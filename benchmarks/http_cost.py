@@ -89,7 +89,7 @@ def _round(port: int, pid: int, arguments: argparse.Namespace, tokens: int, *, i
 def _idle_streams(port: int, pid: int, count: int) -> float:
     """Memory of the server, in KB for each, while so many streams wait for an engine that is stopped."""
     body = json.dumps({"prompt": _TEXT, "max_tokens": 100, "ignore_eos": True, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     status = read_status(Path(psutil.Process(pid).environ()["MILLRACE_RUNTIME_DIR"]))
     engines = [psutil.Process(each) for model in (status.models if status else ()) for each in model.pids]
     before = _resident(pid)

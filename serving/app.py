@@ -23,6 +23,7 @@ from .batches.routes import batch_routes
 from .batches.runner import BatchRunner
 from .files.owners import check_folder
 from .files.routes import file_routes
+from .http.browsers import BrowserCheck
 from .http.errors import NOT_FOUND, HttpError, http_error, internal
 from .http.keys import KeyCheck, read_keys
 from .openai.bodies import Body, DetokenizeBody, TokenizeBody
@@ -42,6 +43,7 @@ from .window.page import PATHS, page_routes
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
 _SHOWN = 100
 """Most characters of a path in an error."""
+_REMEDY = "; name it by --cors_origin (https://app.example), or ask for keys by --api_key_file"
 _COMPUTED: dict[str, tuple[Any, type[Body]]] = {
     "/tokenize": (tokenize, TokenizeBody),
     "/detokenize": (detokenize, DetokenizeBody),
@@ -104,8 +106,10 @@ def _middleware(settings: ServeConfig) -> list[Middleware]:
                 expose_headers=["x-millrace-ignored", "retry-after"],
             )
         )
-    if settings.api_key_file is not None:
+    if settings.api_key_file is not None:  # which no other site's page has
         found.append(Middleware(KeyCheck, keys=read_keys(settings.api_key_file), page=PATHS))
+    elif "*" not in settings.cors_origin:
+        found.append(Middleware(BrowserCheck, origins=settings.cors_origin, host=settings.host, remedy=_REMEDY))
     return found
 
 

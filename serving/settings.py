@@ -83,7 +83,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ssl_keyfile: str | None = None
     """Private key of the certificate, a PEM file."""
     cors_origin: tuple[str, ...] = ()
-    """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none."""
+    """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none. Needed for a
+    proxy on this machine that hands over the name it was asked by (Host), unless there is --api_key_file."""
     files_dir: str | None = None
     """Folder for uploaded files and batches, which outlive the server. Default: serve in the machine's cache."""
     max_file_mib: float = 256.0

@@ -23,8 +23,8 @@ from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 
 SHORT: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
-COMPLETIONS = "POST /v1/completions HTTP/1.1\r\nhost: a"
-UPLOAD = "POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-type: multipart/form-data; boundary=edge"
+COMPLETIONS = "POST /v1/completions HTTP/1.1\r\nhost: localhost"
+UPLOAD = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=edge"
 
 
 @contextlib.contextmanager
