@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -14,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import MillraceError
 
@@ -21,8 +23,10 @@ from .batches.routes import batch_routes
 from .batches.runner import BatchRunner
 from .files.owners import check_folder
 from .files.routes import file_routes
+from .http.browsers import BrowserCheck
 from .http.errors import NOT_FOUND, HttpError, http_error, internal
 from .http.keys import KeyCheck, read_keys
+from .openai.bodies import Body, DetokenizeBody, TokenizeBody
 from .openai.chat import chat
 from .openai.completions import completion
 from .openai.embeddings import embedding
@@ -39,16 +43,21 @@ from .window.page import PATHS, page_routes
 _ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
 _SHOWN = 100
 """Most characters of a path in an error."""
-_COMPUTED = {"/tokenize": tokenize, "/detokenize": detokenize}
+_REMEDY = "; name it by --cors_origin (https://app.example), or ask for keys by --api_key_file"
+_COMPUTED: dict[str, tuple[Any, type[Body]]] = {
+    "/tokenize": (tokenize, TokenizeBody),
+    "/detokenize": (detokenize, DetokenizeBody),
+}
 
 
-def make_app(service: Service, batches: BatchRunner) -> Starlette:
+def make_app(service: Service, batches: BatchRunner) -> ASGIApp:
     """The application; raises ConfigError for a file of keys that cannot be read, or files that cannot be kept."""
     check_folder(service.settings)
     views = _Views(service)
+    asked = {path: Asked(service, path, prepare) for path, prepare in _ASKED.items()}
     routes = [
-        *(Route(path, Asked(service, path, prepare), methods=["POST"]) for path, prepare in _ASKED.items()),
-        *(Route(path, Computed(service, path, make), methods=["POST"]) for path, make in _COMPUTED.items()),
+        *(Route(path, route, methods=["POST"]) for path, route in asked.items()),
+        *(Route(path, Computed(service, path, *made), methods=["POST"]) for path, made in _COMPUTED.items()),
         *response_routes(service),
         *file_routes(service),
         *batch_routes(service, batches),
@@ -64,11 +73,24 @@ def make_app(service: Service, batches: BatchRunner) -> Starlette:
         Route("/events", Feed(service.watching, service.settings.stall_timeout), methods=["GET"]),
         *page_routes(),
     ]
-    return Starlette(
-        routes=routes,
-        middleware=_middleware(service.settings),
-        exception_handlers={HTTPException: _of_starlette, HttpError: _of_ours, Exception: _unexpected},
-    )
+    handlers: Any = {HTTPException: _of_starlette, HttpError: _of_ours, Exception: _unexpected}
+    app: ASGIApp = _Shortcut(Starlette(routes=routes, exception_handlers=handlers), asked)
+    for around in reversed(_middleware(service.settings)):
+        app = around.cls(app, *around.args, **around.kwargs)
+    return app
+
+
+class _Shortcut:
+    """The routes that are asked most are found by their path alone, and answer their own errors."""
+
+    def __init__(self, app: ASGIApp, routes: Mapping[str, ASGIApp]) -> None:
+        self._app = app
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        route = self._routes.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
+        await route(scope, receive, send)
 
 
 def _middleware(settings: ServeConfig) -> list[Middleware]:
@@ -84,8 +106,10 @@ def _middleware(settings: ServeConfig) -> list[Middleware]:
                 expose_headers=["x-millrace-ignored", "retry-after"],
             )
         )
-    if settings.api_key_file is not None:
+    if settings.api_key_file is not None:  # which no other site's page has
         found.append(Middleware(KeyCheck, keys=read_keys(settings.api_key_file), page=PATHS))
+    elif "*" not in settings.cors_origin:
+        found.append(Middleware(BrowserCheck, origins=settings.cors_origin, host=settings.host, remedy=_REMEDY))
     return found
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import msgspec
 
-from millrace.model_manager.wire.openai_parameters import PARAMETERS
-from millrace.model_manager.wire.sampling import SamplingParams
-
 from .batches.routes import BatchBody
-from .openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, GenerationBody, TokenizeBody
+from .openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from .responses.conversation import ResponsesBody
+from .schemas import UPLOAD, ref, schemas
 from .tgi.bodies import GenerateBody
 
 _BODIES: dict[str, tuple[type[msgspec.Struct], str]] = {
@@ -50,34 +48,42 @@ _OTHERS = {
     ("POST", "/v1/batches/{batch_id}/cancel"): "End a batch; what is answered is delivered.",
 }
 """Routes whose body is none, or no JSON."""
-_SAMPLED = (GenerationBody, ResponsesBody)
-"""Bodies that take the sampling parameters too."""
+_ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/v1/files"): ref("StoredFile"),
+    ("GET", "/v1/files/{file_id}"): ref("StoredFile"),
+    ("POST", "/v1/batches"): ref("Batch"),
+    ("GET", "/v1/batches/{batch_id}"): ref("Batch"),
+    ("POST", "/v1/batches/{batch_id}/cancel"): ref("Batch"),
+}
+"""Answers that are a struct as it is."""
+_TGI = frozenset(("/generate", "/generate_stream", "/", "/info"))
+"""Errors there have TGI's form."""
 _JSON = "application/json"
-_SAMPLING = frozenset(SamplingParams.__struct_fields__)
 
 
 def openapi(version: str) -> dict[str, Any]:
     """The description, OpenAPI 3.1."""
-    kinds = [kind for kind, _ in _BODIES.values()]
-    _, schemas = msgspec.json.schema_components([*kinds, SamplingParams], ref_template="#/components/schemas/{name}")
-    del schemas["SamplingParams"]["additionalProperties"]  # bodies have more
-    schemas["SamplingParams"]["properties"] |= {name: {} for name in sorted(PARAMETERS) if name not in _SAMPLING}
-    paths: dict[str, dict[str, Any]] = {
-        path: {"post": _operation(text) | _takes(kind)} for path, (kind, text) in _BODIES.items()
-    }
+    paths: dict[str, dict[str, Any]] = {}
+    for path, (kind, text) in _BODIES.items():
+        paths[path] = {"post": _operation("POST", path, text) | _takes(_JSON, ref(kind.__name__))}
     others = {("GET", path): text for path, text in _GETS.items()} | _OTHERS
     for (method, path), text in others.items():
-        paths.setdefault(path, {})[method.lower()] = _operation(text) | _in_path(path)
+        paths.setdefault(path, {})[method.lower()] = _operation(method, path, text) | _in_path(path)
+    paths["/v1/files"]["post"] |= _takes("multipart/form-data", UPLOAD)
     return {
         "openapi": "3.1.0",
         "info": {"title": "millrace", "version": version},
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {"schemas": schemas()},
     }
 
 
-def _operation(text: str) -> dict[str, Any]:
-    return {"summary": text, "responses": {"200": {"description": "The answer."}}}
+def _operation(method: str, path: str, text: str) -> dict[str, Any]:
+    answer = _ANSWERS.get((method, path))
+    content = {} if answer is None else {"content": {_JSON: {"schema": answer}}}
+    errors = {"description": "An error.", "content": {_JSON: {"schema": ref("Error")}}}
+    responses = {"200": {"description": "The answer.", **content}} | ({} if path in _TGI else {"default": errors})
+    return {"summary": text, "responses": responses}
 
 
 def _in_path(path: str) -> dict[str, Any]:
@@ -87,11 +93,9 @@ def _in_path(path: str) -> dict[str, Any]:
     return {"parameters": found} if found else {}
 
 
-def _takes(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The body's fields; those of generating routes with the sampling parameters."""
-    names = [kind.__name__, *(["SamplingParams"] if issubclass(kind, _SAMPLED) else [])]
-    schema = {"allOf": [{"$ref": f"#/components/schemas/{name}"} for name in names]}
-    return {"requestBody": {"required": True, "content": {_JSON: {"schema": schema}}}}
+def _takes(form: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A body of that media type."""
+    return {"requestBody": {"required": True, "content": {form: {"schema": schema}}}}
 
 
 def docs_page(version: str) -> str:

@@ -83,13 +83,14 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ssl_keyfile: str | None = None
     """Private key of the certificate, a PEM file."""
     cors_origin: tuple[str, ...] = ()
-    """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none."""
+    """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none. Needed for a
+    proxy on this machine that hands over the name it was asked by (Host), unless there is --api_key_file."""
     files_dir: str | None = None
     """Folder for uploaded files and batches, which outlive the server. Default: serve in the machine's cache."""
     max_file_mib: float = 256.0
     """Largest file to upload, in MiB; a larger one gets status 413."""
     max_files_gib: float = 16.0
-    """Most that files and batches of all keys take on the disk, in GiB; further files get status 400."""
+    """Most that files and batches of all keys take on the disk, in GiB; further ones get status 400."""
     max_batches: int = 2
     """Batches that run at once, each as a job of its own; further ones wait."""
     max_batch_rows: int = 50_000

@@ -6,7 +6,7 @@ completions = prompts | Generate("org/model", SamplingParams(max_tokens=128))
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import Output
@@ -16,7 +16,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from .elements.completions import Completion, Prompt
 from .elements.prompt_rows import RowShape
 from .elements.prompt_template import with_system
-from .models.client import Client
+from .models.client import Client, CuttingClient
 from .requests.model_transform import ModelSettings, ModelTransform, chat_with
 
 
@@ -41,11 +41,13 @@ class Generate(ModelTransform):
         *,
         template: str | None = None,
         system: str | None = None,
+        keep_cut: bool = False,
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
     ) -> None:
         """`template` makes the prompt of text or a mapping: `Summarize: {text}`, with the mapping's keys, or {text} of
         text. A Prompt stays as it is. `system` is the system message of each chat, unless its messages have one.
+        `keep_cut`: a constrained answer that `max_tokens` cuts is a Completion as it is, with finish_reason `length`.
 
         `stateful` keeps what is in flight in the runner's state and emits it by timer, for long generations on
         streams: no bundle waits for them. Takes an unbounded input, and a runner with timers of real time; raises
@@ -53,7 +55,8 @@ class Generate(ModelTransform):
 
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
-        super().__init__(_Generating(template, system), model, params, chat_with(system, settings), stateful=stateful)
+        task = _Generating(template, system, keep_cut=keep_cut)
+        super().__init__(task, model, params, chat_with(system, settings), stateful=stateful)
 
 
 class _Generating:
@@ -61,15 +64,20 @@ class _Generating:
     name = "generate"
     request: RequestTask = "generate"
 
-    def __init__(self, template: str | None, system: str | None) -> None:
+    def __init__(self, template: str | None, system: str | None, *, keep_cut: bool = False) -> None:
         self.rows = RowShape(template=template)
         self._system = system
+        self._keep_cut = keep_cut
 
     def id_parts(self, prompt: Prompt) -> tuple[Any, ...]:
-        return () if self._system is None else ("generate", with_system(prompt, self._system))
+        asked = () if self._system is None else ("generate", with_system(prompt, self._system))
+        return (*asked, "keep_cut") if self._keep_cut else asked
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
-        return client.submit(with_system(prompt, self._system), params, request_id=request_id)
+        content = with_system(prompt, self._system)
+        if self._keep_cut:
+            return cast(CuttingClient, client).submit(content, params, request_id=request_id, may_be_cut=True)
+        return client.submit(content, params, request_id=request_id)
 
     def element(self, prompt: Prompt, result: Output, model: str, revision: str) -> Completion:
         return Completion.of(prompt, result, model, revision)

@@ -28,6 +28,9 @@ class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead letter."""
     system: str | None = None
     """System message of each chat, unless the row's messages have one. Needs a model with a chat template."""
+    keep_cut: bool = False
+    """Keep a constrained answer that max_tokens cuts as it is, with finish_reason length, as OpenAI has it. By default
+    other tokens end it, or it is a dead letter."""
     stateful: bool = False
     """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
     Prism (docs: Streams)."""

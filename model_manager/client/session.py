@@ -81,6 +81,8 @@ class Session:
     ) -> None:
         """`decoder` makes text of token ids; None where the engine gives text."""
         self._config = config
+        self.key = config.key
+        """What the manager knows the model by; it is hashed once, not for each request."""
         self._opening = OpenModel(config, str(folder), settings, key_digest(config))
         self._election = election
         self._settings = settings
@@ -106,11 +108,6 @@ class Session:
         self._on_done = _weakly(self._detach)
         os.register_at_fork(after_in_child=_weakly(self._forsake))
 
-    @property
-    def key(self) -> str:
-        """What the manager knows the model by."""
-        return self._config.key
-
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_until_ready(self, abandoned: threading.Event | None = None) -> None:
@@ -132,7 +129,7 @@ class Session:
         the session is closed or the request is cancelled.
         """
         self._check_caller()
-        _check_message(Submit(self._config.key, [request]))
+        _check_message(Submit(self.key, [request]))
         deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
         waiter = Waiter(time.monotonic(), deltas)
         link = self._register(request, waiter)
@@ -166,7 +163,7 @@ class Session:
             self._attempts.close(closed)
             self._changed.notify_all()
         if link is not None:
-            link.enqueue(CloseModel(self._config.key, replaced=self._retired))
+            link.enqueue(CloseModel(self.key, replaced=self._retired))
             link.flush()
             link.close()
         fail(waiters, closed)
@@ -201,7 +198,7 @@ class Session:
                     raise ModelReplaced(f"{self._config.model} takes no more requests: another model has its place")
                 if self._link is not None and self._ready and self._ledger.in_use < self._limit:
                     self._ledger.add(request, waiter)
-                    self._link.enqueue(Submit(self._config.key, [request]))
+                    self._link.enqueue(Submit(self.key, [request]))
                     return self._link
                 self._want()
                 self._changed.wait()
@@ -237,7 +234,7 @@ class Session:
             gone = self._ledger.cancel(request_id, only)
             link = self._link if gone is not None and self._ready else None
             if link is not None:
-                link.enqueue(Cancel(self._config.key, [request_id]))
+                link.enqueue(Cancel(self.key, [request_id]))
         if link is not None:
             link.flush()
         fail(gone or [], RequestAborted("cancelled"))
@@ -313,7 +310,7 @@ class Session:
             self.info, self.unmet = message.info, message.unmet
             requests = self._ledger.reconnected(time.monotonic())
             if requests:
-                link.enqueue(Submit(self._config.key, requests))
+                link.enqueue(Submit(self.key, requests))
             self._ready = True
             self._changed.notify_all()
         link.flush()

@@ -90,7 +90,10 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids, with the special tokens that the model expects around a text (often a BOS) unless told not to."""
+        """Token ids, with the special tokens that the model expects around a text (often a BOS) unless told not to.
+
+        Raises InvalidRequest for what is no text, and for a text that the tokenizer's patterns give up on.
+        """
         try:
             first, *others = self._cuts.pieces(text)
             ids = self._piece(first, add_special_tokens)
@@ -100,6 +103,10 @@ class Tokenizer:
                 ids = _inserted(ids, begin, rest)
         except (TypeError, UnicodeError) as error:
             raise InvalidRequest(f"prompt: is not text that can be encoded: {error}") from None
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            raise InvalidRequest(f"prompt: the model's tokenizer gives up on this text: {error}") from None
         return ids
 
     def _piece(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -165,13 +172,18 @@ def _inserted(framed: list[int], begin: list[int], rest: list[int]) -> list[int]
     return framed[:end] + rest + framed[end:]
 
 
+def _is_panic(error: BaseException) -> bool:
+    """Whether Rust code of the library failed; its exception is no Exception, and no module has it."""
+    return type(error).__name__ == "PanicException"
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """A file of settings; empty where there is none."""
     if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelCorrupt(f"{path}: is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ModelCorrupt(f"{path}: is not a JSON object")

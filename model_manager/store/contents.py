@@ -35,6 +35,11 @@ ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 UNWANTED = ("*/*", "consolidated*")
 """Patterns of files that are not fetched: other folders, and copies of the weights in another layout."""
 
+_MOST_SETTINGS = 2**24
+_MOST_LISTS = 2**27
+"""Bytes of a file of settings, and of one that lists tokens or weights; they are read whole."""
+_LISTS = ("tokenizer*.json", "*.index.json")
+
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5")
@@ -44,6 +49,17 @@ def is_wanted(name: str, wanted: Sequence[str] = WANTED) -> bool:
     """True if a file of that name, relative to the model's folder, is fetched."""
     matches = any(fnmatchcase(name, pattern) for pattern in wanted)
     return matches and not any(fnmatchcase(name, pattern) for pattern in UNWANTED)
+
+
+def check_sizes(folder: Path, model: str) -> Path:
+    """`folder`, if the files of it that are read whole can be; raises ModelCorrupt."""
+    for path in folder.iterdir():
+        if not any(fnmatchcase(path.name, pattern) for pattern in (*TOKENIZER_FILES, ADAPTER_CONFIG, _INDEX)):
+            continue
+        most = _MOST_LISTS if any(fnmatchcase(path.name, pattern) for pattern in _LISTS) else _MOST_SETTINGS
+        if path.stat().st_size > most:
+            raise ModelCorrupt(f"--model {model}: {path.name} has more than {most >> 20} MiB, so it is no such file")
+    return folder
 
 
 def check(folder: Path, model: str, backend: str = "torch") -> Path:
@@ -104,7 +120,7 @@ def _shards(folder: Path, name: str) -> Iterator[Path]:
     """Files that the index of sharded weights names; each must stand in the folder itself."""
     try:
         shards = set(json.loads((folder / _INDEX).read_bytes())["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise ModelCorrupt(f"{name}: {_INDEX} is not an index of weights") from None
     for shard in sorted(shards, key=str):
         if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
@@ -119,7 +135,7 @@ def _check_length(path: Path, model: str) -> None:
     header = read_header(path)
     try:
         end = max((int(tensor["data_offsets"][1]) for tensor in (header.tensors or {}).values()), default=0)
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError):
         end = -1
     if header.tensors is None or len(header.raw) + end != path.stat().st_size:
         raise ModelCorrupt(f"--model {model}: {path.name} is not a whole safetensors file; fetch it again")

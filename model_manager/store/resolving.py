@@ -13,7 +13,7 @@ from ..wire.config import EMBEDDED_MODEL
 from ..wire.conversion import nearest
 from ..wire.errors import ConfigError, ModelNotFound
 from .cache_folder import cache_folder
-from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter
+from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter, check_sizes
 from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
 
 _EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
@@ -64,6 +64,10 @@ def in_bucket(model: str) -> bool:
 
 def _local(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
     """The local folder of what a name means; fetched from the hub or a bucket if it is there."""
+    return check_sizes(_fetched(model, revision, wanted, cache_dir), model)
+
+
+def _fetched(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
     if is_hub_name(model):
         from .hub import fetch as from_hub  # 0.4 s to import, which only hub names have to spend
 

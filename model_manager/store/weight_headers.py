@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_MOST_HEADER = 2**28
+_MOST_HEADER = 100_000_000
+"""Bytes, as the library of the format has it."""
 Tensor = dict[str, Any]
 """A tensor in a header of safetensors: `dtype`, `shape` and `data_offsets`."""
 
@@ -27,7 +28,7 @@ def read_header(path: Path) -> Header:
         raw = start + file.read(min(int.from_bytes(start, "little"), _MOST_HEADER))
     try:
         found = json.loads(raw[8:])
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         return Header(raw, None)

@@ -39,9 +39,9 @@ def converted(
     near: Callable[[str], str | None] | None = None,
 ) -> _Settings:
     """The settings of these fields, or `error`; `what` a field is called, and `near` finds the name that was meant."""
-    for name in fields:
-        if name not in settings.__struct_fields__:
-            raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
+    if strange := fields.keys() - _names(settings):
+        name = next(name for name in fields if name in strange)
+        raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
     for name, kind in _required(settings).items():
         if name not in fields:
             raise error(f"{name} is missing: takes {_described(types.type_info(kind))}")
@@ -64,6 +64,11 @@ def check_types(settings: msgspec.Struct, error: type[MillraceError]) -> None:
 @cache
 def _hints(settings: type[msgspec.Struct]) -> dict[str, Any]:
     return get_type_hints(settings, include_extras=True)  # a length may be what a value does not fit
+
+
+@cache
+def _names(settings: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(settings.__struct_fields__)
 
 
 @cache

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from .constraint import unwrapped
 from .conversion import shown
 from .errors import InvalidRequest
@@ -20,7 +22,6 @@ _OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs")
 """Parameters that OpenAI's requests have in another form, or not at all."""
 _PLAIN = tuple(name for name in SamplingParams.__struct_fields__ if name not in _OTHERWISE)
 _LENGTHS = ("max_completion_tokens", "max_tokens")
-_LOGPROBS = ("logprobs", "top_logprobs")
 _FORMAT = "response_format"
 _ANY_TEXT = {"type": "text"}
 _GUIDED = {
@@ -33,7 +34,35 @@ _GUIDED = {
 _STRUCTURED = "structured_outputs"
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar", "json_object": "json"}
 """Kinds of constraints by the names that vLLM's `structured_outputs` has for them."""
-PARAMETERS = frozenset((*_PLAIN, *_LENGTHS, *_LOGPROBS, _FORMAT, *_GUIDED, _STRUCTURED))
+
+
+class BesideSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sampling_fields` reads beside, or otherwise than, the fields of SamplingParams; it checks their values."""
+
+    max_tokens: int | None = None
+    """Most tokens to generate, ≥ 1."""
+    max_completion_tokens: int | None = None
+    """Most tokens to generate, ≥ 1; comes before max_tokens."""
+    logprobs: bool | int | None = None
+    """Give the log-probability of each generated token: true in conversations, which say how many others in
+    top_logprobs; in completions so many of the likeliest in its place, 0 to 20."""
+    top_logprobs: int | None = None
+    """So many of the likeliest tokens in each place, 0 to 20, beside logprobs=true."""
+    response_format: dict[str, Any] | None = None
+    """What the answer must be: type text, json_object, or json_schema with json_schema.schema, a JSON Schema."""
+    structured_outputs: dict[str, Any] | None = None
+    """What the answer must be: one of json, regex, choice, grammar and json_object."""
+    guided_json: dict[str, Any] | str | bool | None = None
+    """A JSON Schema that the answer must meet."""
+    guided_regex: str | None = None
+    """A regular expression that the answer must match."""
+    guided_choice: list[str] | None = None
+    """Texts of which the answer must be one."""
+    guided_grammar: str | None = None
+    """A Lark grammar that the answer must meet."""
+
+
+PARAMETERS = frozenset((*_PLAIN, *BesideSampling.__struct_fields__))
 """What `sampling_fields` reads of a body."""
 RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")

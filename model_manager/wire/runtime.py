@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import socket
 import stat
 from collections.abc import Iterator
@@ -59,8 +60,8 @@ class RuntimeDir:
                 f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder of this user, it is user {found.st_uid}'s"
             )
         if found.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(found.st_mode):o}"
-            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: takes a folder of mode 700, it has {mode}")
+            takes = f"takes a folder of mode 700, it has {stat.S_IMODE(found.st_mode):o}"
+            raise ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: {takes}: chmod 700 {shlex.quote(str(self.path))}")
         return True
 
     def try_lock(self) -> int | None:

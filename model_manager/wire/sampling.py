@@ -157,8 +157,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         _check("stop", len(self.stop), len(self.stop) <= MAX_STOPS, f"at most {MAX_STOPS} strings")
-        for name, takes in _RANGES:
+        for name, takes, default in _RANGES:
             value = getattr(self, name)
+            if value is default:  # as most are, and each request is checked by every process that it passes
+                continue
             for each in value or () if takes.each else (value,):
                 _check(name, each, each is None or bool(takes.holds(each)), takes.words)
         _check("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens, "0 to max_tokens")
@@ -199,9 +201,15 @@ def _noted(kind: type[_Metadata]) -> list[tuple[str, _Metadata]]:
     ]
 
 
-_RANGES = _noted(Takes)
+_OWN_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
+_RANGES = [(name, takes, _OWN_DEFAULTS[name]) for name, takes in _noted(Takes)]
 COLUMNS = {name: column.dtype for name, column in _noted(Column)}
 """Parameters that the sampler has as columns of its rows, and their types."""
+
+
+def range_of(name: str) -> str:
+    """What a parameter takes, in words; empty where its type says all."""
+    return ", ".join(takes.words for each, takes, _ in _RANGES if each == name)
 
 
 def nearest_parameter(name: str) -> str | None:

@@ -18,6 +18,7 @@ from millrace.model_manager.wire.status import ModelStatus
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
+from ..pages.texts import harmless
 
 _INDENT = " " * 9
 """Width of the first column."""
@@ -60,7 +61,7 @@ def _ps(flags: argparse.Namespace) -> int:
         print(msgspec.json.encode(status).decode())
     else:
         lines = status_lines(status) if status else ["nothing is running"]
-        print("\n".join(_wrapped(lines) if sys.stdout.isatty() else lines))
+        print(harmless("\n".join(_wrapped(lines))) if sys.stdout.isatty() else "\n".join(lines))
     return 0
 
 

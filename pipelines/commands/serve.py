@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import millrace
-from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 from millrace.serving.extra import PACKAGES, check_extra
@@ -46,6 +47,7 @@ def _serve(arguments: Sequence[str]) -> int:
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_extra("serve", *PACKAGES)
+    RuntimeDir(runtime_dir()).check()
     _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
     return 0
 

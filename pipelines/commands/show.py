@@ -1,10 +1,12 @@
 """`millrace show prompts.jsonl@1234`: the row that an id, or a dead letter's source, names.
 
-What it prints is the row as it is in JSONL, the line of a text file, or an object that reads as the row does.
+What it prints is the row as it is in JSONL, the line of a text file, or an object that reads as the row does; on a
+terminal without the characters that would steer it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
@@ -15,6 +17,7 @@ from millrace.transforms.reading.row_places import Position
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
+from ..pages.texts import harmless
 
 if TYPE_CHECKING:
     from millrace.transforms.elements.completions import DeadLetter, Prompt
@@ -39,7 +42,8 @@ def _show(arguments: Sequence[str]) -> int:
     for position in positions:
         position.format(flags.input_format)
     for position in positions:
-        print(_row(position, flags.input_format))
+        row = _row(position, flags.input_format)
+        print(harmless(row) if sys.stdout.isatty() else row)
     return 0
 
 

@@ -12,11 +12,12 @@ import msgspec
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.field_docs import field_docs
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_presets import PRESETS
 from millrace.transforms.requests.engine_checks import check_asked
 
-from .from_settings import field_docs, given
+from .from_settings import given
 
 _NAMES = ("backend", "backend_python")
 _OF_FLAGS = {"urls": "--endpoint", "command": "--server_command"}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
-import textwrap
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from msgspec import inspect as types
+
+from millrace.model_manager.wire.field_docs import field_docs
 
 _PLAIN = {types.IntType: int, types.FloatType: float, types.StrType: str}
 
@@ -87,15 +86,3 @@ def _default(field: types.Field) -> str:
         if field.default in (None, "", (), msgspec.NODEFAULT) or field.default_factory is dict
         else f" Default: {field.default}."
     )
-
-
-def field_docs(settings: type) -> dict[str, str]:
-    """The docstring that follows each field in the source, on one line; empty where none does."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
-    assert isinstance(definition, ast.ClassDef)
-    docs: dict[str, str] = {}
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-            docs[field.target.id] = " ".join(str(text).split())
-    return docs

@@ -17,6 +17,8 @@ from typing import TextIO
 
 from rich.console import Console
 
+from ..pages.texts import harmless
+
 _OURS = "millrace"
 _STDERR = 2
 _THEIRS = {"debug": logging.INFO, "info": logging.WARNING}
@@ -38,8 +40,8 @@ def logs_at(level: str) -> Iterator[Console]:
 
 
 def tell(console: Console, line: str) -> None:
-    """Print a line as it is, without markup, colours or breaks."""
-    console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    """Print a line as it is, without markup, colours or breaks, and with nothing that steers a terminal."""
+    console.print(harmless(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 class ConsoleHandler(logging.Handler):

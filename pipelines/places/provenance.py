@@ -141,7 +141,7 @@ def _of_task(options: JobOptions) -> dict[str, Any]:
         threshold = DEFAULT_THRESHOLD if settings.threshold is None else settings.threshold
         return {"labels": list(settings.labels), "multiple": settings.multiple, "threshold": threshold}
     if isinstance(settings, GenerateSettings):
-        return {"constraint": options.sampling.constraint}
+        return {"constraint": options.sampling.constraint} | ({"keep_cut": True} if settings.keep_cut else {})
     return msgspec.structs.asdict(settings)
 
 

@@ -22,6 +22,7 @@ from ..openai.chat import chat
 from ..openai.completions import completion
 from ..openai.embeddings import embedding
 from ..openai.endpoints import Answers
+from ..openai.naming import names_of, renamed
 from ..openai.parameters import INTERACTIVE
 from ..requests.exchanges import Question
 from ..requests.service import Service
@@ -32,8 +33,8 @@ ENDPOINTS: dict[str, Any] = {
     "/v1/embeddings": embedding,
 }
 """The endpoints that batches take, and what reads their bodies."""
-COMMANDS = dict.fromkeys(ENDPOINTS, "run") | {"/v1/embeddings": "embed"}
-"""The command that answers each endpoint's rows."""
+COMMANDS: dict[str, tuple[str, ...]] = dict.fromkeys(ENDPOINTS, ("run", "--keep_cut")) | {"/v1/embeddings": ("embed",)}
+"""The command that answers each endpoint's rows, with the flags that make it answer as the endpoint does."""
 _log = logging.getLogger(__name__)
 
 
@@ -93,7 +94,13 @@ class Desk:
         return self._client
 
     def prepared(self, endpoint: str, body: Mapping[str, Any]) -> Answers:
-        """What a body asks; raises HttpError."""
+        """What a body asks; raises HttpError, which names the body's fields."""
+        try:
+            return self._prepared(endpoint, body)
+        except HttpError as error:
+            raise renamed(error, names_of(body, endpoint)) from None
+
+    def _prepared(self, endpoint: str, body: Mapping[str, Any]) -> Answers:
         try:
             if body.get("stream"):
                 raise InvalidRequest("stream=True: takes false in a batch")

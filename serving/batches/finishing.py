@@ -18,6 +18,7 @@ from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from ..http.errors import HttpError, http_error
 from ..openai.answers import usage_of
 from ..openai.endpoints import Answers
+from ..openai.naming import names_of, renamed
 from ..requests.exchanges import End
 from ..requests.names import new_name
 from .asking import Desk
@@ -124,8 +125,15 @@ class Finishing:
         if failed is not None:
             if failed not in self._results.failures:
                 return None
-            raise http_error(_failure(rows.row(self._results.failures[failed])))
-        return _answered(answers, [rows.row(self._results.answers[each]) for each in ids])
+            raise self._named(http_error(_failure(rows.row(self._results.failures[failed]))), line)
+        try:
+            return _answered(answers, [rows.row(self._results.answers[each]) for each in ids])
+        except MillraceError as error:
+            raise self._named(http_error(error), line) from None
+
+    def _named(self, error: HttpError, line: Line) -> HttpError:
+        """The error with the names of the line's body."""
+        return renamed(error, names_of(line.body, self._batch.endpoint))
 
 
 def _answered(answers: Answers, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -133,11 +141,7 @@ def _answered(answers: Answers, rows: list[dict[str, Any]]) -> tuple[dict[str, A
     for question, row in zip(answers.questions, rows, strict=True):
         ends.append(End(index, output_of(row)))
         index += question.count
-    try:
-        body = answers.whole(ends)
-    except MillraceError as error:
-        raise http_error(error) from None
-    return body, usage_of(ends)
+    return answers.whole(ends), usage_of(ends)
 
 
 def _failure(row: dict[str, Any]) -> MillraceError:

@@ -10,7 +10,7 @@ WINDOW = "24h"
 WINDOW_SECONDS = 86400
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 ENDED = frozenset(("failed", "completed", "expired", "cancelled"))
-_LEFT_OUT = frozenset(("backend", "problems", "outcome"))
+LEFT_OUT = frozenset(("backend", "problems", "outcome"))
 """Fields that clients do not see as they are."""
 
 
@@ -74,7 +74,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self) -> dict[str, Any]:
         """As OpenAI's clients read it. Files are named once they are there."""
-        shown = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _LEFT_OUT}
+        shown = {name: value for name, value in msgspec.to_builtins(self).items() if name not in LEFT_OUT}
         errors = {"object": "list", "data": msgspec.to_builtins(self.problems)} if self.problems else None
         files = {} if self.has_ended else {"output_file_id": None, "error_file_id": None}
         return {**shown, "object": "batch", "errors": errors, **files}

@@ -116,21 +116,32 @@ def failure_of(row: dict[str, Any]) -> ErrorInfo:
 
 def _said(row: dict[str, Any], used: dict[str, int], count: int) -> Output:
     """`count`: its tokens. A row says the tokens of all choices together, so the first one has them."""
-    vector = row.get("embedding")
+    vector, text = row.get("embedding"), row.get("text", "")
+    reason = FinishReason(row.get("finish_reason", "stop"))
     return Output(
         request_id="",
         token_ids=[],
-        finish_reason=FinishReason(row.get("finish_reason", "stop")),
+        finish_reason=reason,
         timings=_NO_TIMINGS,
         prompt_tokens=used["prompt_tokens"],
         cached_tokens=used["cached_tokens"],
         stop_reason=row.get("stop_reason"),
         embedding=None if vector is None else struct.pack(f"<{len(vector)}f", *vector),
-        text=row.get("text", ""),
+        is_cut=reason is FinishReason.LENGTH and not _is_json(text),
+        text=text,
         num_tokens=count,
         logprobs=_logprobs(row.get("logprobs")),
         prompt_logprobs=_logprobs(row.get("prompt_logprobs")),
     )
+
+
+def _is_json(text: str) -> bool:
+    """Whether a call of a tool is whole, which a row does not say."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _logprobs(tokens: list[Any] | None) -> Logprobs | None:

@@ -17,6 +17,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 
 from ..files.owners import files_folder, owner_of
 from ..files.paging import page
+from ..files.space import Space
 from ..files.store import Files
 from ..http.errors import NOT_FOUND, HttpError, http_error
 from ..openai.bodies import decoded
@@ -61,6 +62,7 @@ class _BatchViews:
     def __init__(self, service: Service, runner: BatchRunner) -> None:
         self._service = service
         self._runner = runner
+        self._space = Space(service.settings)
         self._folder = files_folder(service.settings)
 
     async def create(self, request: Request) -> Response:
@@ -123,6 +125,7 @@ class _BatchViews:
                 raise HttpError(
                     400, f"input_file_id: {file.id} is of purpose {file.purpose}; takes batch", param=_INPUT
                 )
+            self._space.check_batch(file.bytes)
             Batches(owner).create(batch, files.content(file.id))
         except FileNotFoundError:
             told = f"input_file_id={body.input_file_id!r}: there is no such file"

@@ -187,18 +187,9 @@ class BatchRun:
 
     async def _follow(self, progress: Progress) -> None:
         """Run a job, which goes on from what earlier ones have written, and count its rows meanwhile."""
-        command = self._service.served.job(
-            COMMANDS[self._batch.endpoint],
-            [
-                "--input",
-                str(self._folder.rows),
-                "--output",
-                str(self._folder.answers),
-                "--resume",
-                "--quiet",
-                "--no-report",
-            ],
-        )
+        name, *flags = COMMANDS[self._batch.endpoint]
+        places = ["--input", str(self._folder.rows), "--output", str(self._folder.answers)]
+        command = self._service.served.job(name, [*places, *flags, "--resume", "--quiet", "--no-report"])
         async with started(command, self._folder.log) as job:
             while not await job.ended(_LOOK_SECONDS) and not self._is_ending():
                 await self._count(progress)

@@ -15,10 +15,10 @@ from ..http.errors import NOT_FOUND, SERVER, HttpError
 from ..http.reading import check_encoding
 from ..requests.service import Service
 from .content import FileContent
-from .disk import bytes_in
 from .form import Form
 from .owners import files_folder, owner_of
 from .paging import page
+from .space import Space
 from .store import Files, StoredFile
 
 _MOST_LISTED = 10_000
@@ -38,8 +38,8 @@ def file_routes(service: Service) -> list[Route]:
 
 class _FileViews:
     def __init__(self, service: Service) -> None:
-        self._service = service
         self._settings = service.settings
+        self._space = Space(service.settings)
         self.stall_timeout = service.settings.stall_timeout
         self._folder = files_folder(service.settings)
 
@@ -56,24 +56,23 @@ class _FileViews:
         return found
 
     async def create(self, request: Request) -> Response:
-        """Take a file; it is there once it is whole."""
+        """Take a file; it is there once it is whole. It takes no place of requests that are answered."""
         check_encoding(request.scope)
         try:
-            with self._service.slot():
-                return JSONResponse((await self._kept(request)).shown())
+            return JSONResponse((await self._kept(request)).shown())
         except OSError as error:
             told = f"the file cannot be kept: {error.strerror or error} (--files_dir)"
             raise HttpError(507, told, SERVER, code="storage_failed", headers={"connection": "close"}) from None
 
     async def _kept(self, request: Request) -> StoredFile:
-        most, limit = await asyncio.to_thread(self._room)
+        most, limit = await asyncio.to_thread(self._space.for_upload)
         with self.of(request.scope).new() as new:
             form = Form(request.headers.get("content-type", ""), new.stream, most, limit)
             async for piece in self._pieces(request):
                 await asyncio.to_thread(form.feed, piece)
             form.end()
             _check_fields(form.fields)
-            await asyncio.to_thread(self._check_room)
+            await asyncio.to_thread(self._space.check_uploaded)
             return await asyncio.to_thread(new.keep, form.filename or "", "batch")
 
     async def listed(self, request: Request) -> Response:
@@ -109,24 +108,6 @@ class _FileViews:
                 told = f"nothing came for {self.stall_timeout:g} s (--stall_timeout): the upload is given up"
                 raise HttpError(408, told, code="upload_stalled", headers={"connection": "close"}) from None
             yield piece
-
-    def _room(self) -> tuple[int, str]:
-        """How large the next file may be, and which flag says so; raises HttpError (400) where nothing more is kept."""
-        kept = self._settings.most_kept - bytes_in(self._folder)
-        if kept <= 0:
-            raise self._full()
-        most = self._settings.most_file_bytes
-        return (most, "--max_file_mib") if most <= kept else (kept, "what --max_files_gib leaves")
-
-    def _check_room(self) -> None:
-        """Raises HttpError (400) where several uploads together are too much."""
-        if bytes_in(self._folder) > self._settings.most_kept:
-            raise self._full()
-
-    def _full(self) -> HttpError:
-        most = self._settings.max_files_gib
-        told = f"the server keeps {most:g} GiB of files (--max_files_gib): delete some first"
-        return HttpError(400, told, code="storage_full", headers={"connection": "close"})
 
 
 class _Content:

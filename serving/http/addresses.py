@@ -1,15 +1,20 @@
-"""Addresses that servers listen on, as errors and users name them."""
+"""Addresses that servers listen on, as errors and users name them, and names that servers are asked by."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import ipaddress
 import socket
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from millrace.model_manager.wire.errors import ConfigError
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
+_PRIVATE = (".localhost", ".internal")
+"""Under these no site has a name."""
 
 
 @contextlib.contextmanager
@@ -39,3 +44,33 @@ def url(sock: socket.socket, scheme: str = "http") -> str:
     """Where a listening socket is reached."""
     host, port = sock.getsockname()[:2]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@functools.lru_cache
+def is_loopback(address: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+@functools.lru_cache
+def is_own_name(host: str, names: frozenset[str] = frozenset()) -> bool:
+    """Whether a header Host is an address, the machine's name, one of `names`, or none that a site can have."""
+    name = without_port(host)
+    own = ("", socket.gethostname().lower(), *names)
+    return name in own or f".{name}".endswith(_PRIVATE) or _is_address(name)
+
+
+def without_port(host: str) -> str:
+    """The name in a header Host."""
+    try:
+        return urlsplit(f"//{host}").hostname or host
+    except ValueError:  # what cannot be read is nobody's name
+        return host
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -3,21 +3,29 @@
 A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`. One that is refused in the middle
 of its body gets its answer: what it still sends is read and thrown away, up to a bound. Where the process has almost as
 many descriptors open as it may, a new connection is told so and closed, and those that are open go on.
+
+A request whose head cannot be taken (too long, an encoding or an expectation that is not known) is refused here, before
+there is an application for it. After a refusal nothing of the connection is read as a request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .errors import RETRY_AFTER, SERVER, HttpError
-from .replies import ABORT
+from .replies import ABORT, WATCH
 
+MOST_OF_URL = 2**14
+MOST_OF_HEADERS = 2**16
+"""Bytes of a request's line and of its headers, names and values."""
+_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 HEADERS_WITHIN = 30.0
 """Seconds from the beginning of a connection or a request to the end of the request's headers."""
 _SPARE = 128
@@ -49,7 +57,14 @@ class Connection(HttpToolsProtocol):
     scope: Any
     transport: Any
     _cut: asyncio.TimerHandle
+    _watchers: set[Callable[[], None]] | None
+    """Who is told that the client is gone; None once it is."""
     _is_refused = False
+    _is_in_head = False
+    _headers_size = 0
+    """Bytes of the headers that are whole."""
+    _head_seen = 0
+    """Bytes that have come of a head whose end has not."""
     _unread = 0
     """Bytes of a refused body that are still thrown away."""
     _linger_until = 0.0
@@ -57,6 +72,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
         super().connection_made(transport)
+        self._watchers = set()
+        self._watch = (self._add_watcher, self._watchers.discard)
         self._cut = self.loop.call_later(HEADERS_WITHIN, transport.abort)
         above = len(self.connections) - _most_connections()
         if above > _AT_REFUSAL:
@@ -67,7 +84,10 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         if not self._is_refused:
+            was_in_head = self._is_in_head
             super().data_received(data)
+            if was_in_head and self._is_in_head:
+                self._count_head(len(data))
         elif self._unread:
             self._throw_away(len(data))
 
@@ -75,21 +95,69 @@ class Connection(HttpToolsProtocol):
         """It is gone."""
         self._cut.cancel()
         super().connection_lost(exc)
+        watchers, self._watchers = self._watchers, None
+        for tell in [*(watchers or ())]:
+            tell()
+
+    def _add_watcher(self, tell: Callable[[], None]) -> None:
+        """Whoever waits for nothing else of the client has it read on, so that its end is noticed."""
+        self.flow.resume_reading()
+        if self._watchers is None:
+            tell()
+        else:
+            self._watchers.add(tell)
 
     def on_message_begin(self) -> None:
         """A request begins: its scope holds the function that cuts the connection."""
         super().on_message_begin()
+        self._is_in_head, self._headers_size, self._head_seen = True, 0, 0
         self.scope[ABORT] = self.transport.abort
+        self.scope[WATCH] = self._watch
         self._cut.cancel()
         self._cut = self.loop.call_later(HEADERS_WITHIN, self.transport.abort)
 
+    def on_url(self, url: bytes) -> None:
+        """A part of the path and what follows it."""
+        self.url += url
+        if len(self.url) > MOST_OF_URL:
+            self._stop(_LONG_URL)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is whole. What stands behind a body of chunks is no header of the request."""
+        if self._is_in_head:
+            self._headers_size += len(name) + len(value)
+            if self._headers_size > MOST_OF_HEADERS:
+                self._stop(_LONG_HEADERS)
+            self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         """All headers are there; other limits hold from here on."""
+        self._is_in_head = False
         self._cut.cancel()
+        self._check_head()
         super().on_headers_complete()
         self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
         if self.scope["http_version"] == "1.0":
             _end_with_connection(self.cycle)
+        elif self.expect_100_continue:
+            _close_unless_read(self.cycle)
+
+    def _check_head(self) -> None:
+        """Stop at what no route can answer."""
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                self._stop(_encoded(value))
+            if name == b"expect" and self.parser.get_http_version() != "1.0":  # which knows no expectations
+                self.expect_100_continue = value.strip().lower() == b"100-continue"
+                if not self.expect_100_continue:
+                    self._stop(_unexpected(value))
+        if self.url == b"*" and self.parser.get_method() == b"OPTIONS":  # about the server, whatever the route
+            self._stop(None)
+
+    def _count_head(self, size: int) -> None:
+        self._head_seen += size
+        if self._head_seen > MOST_OF_URL + MOST_OF_HEADERS:
+            self._refuse(_LONG_HEADERS)
 
     def end(self, cycle: Any) -> None:
         """Close, as a request's answer is sent. Bytes that nobody reads would take the answer from the client."""
@@ -113,15 +181,23 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP."""
-        self._refuse(HttpError(400, msg, code="invalid_http"))
+        if not self._is_refused:
+            self._refuse(HttpError(400, msg, code="invalid_http"))
 
-    def _refuse(self, error: HttpError) -> None:
-        """Answer what is no request, and close."""
+    def _stop(self, error: HttpError | None) -> NoReturn:
+        """End the reading in the middle of a head; None is the answer to a question about the server."""
+        self._refuse(error)
+        raise _Refused
+
+    def _refuse(self, error: HttpError | None) -> None:
+        """Answer what no application does, and close. Where an earlier request is being answered, that answer is the
+        connection's last one.
+        """
         self._is_refused = True
-        body = msgspec.json.encode(error.body())
-        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-        more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        self.transport.write(f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        if self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body):
+            self.cycle.keep_alive = False
+            return
+        self.transport.write(_last_answer(error))
         if not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -130,17 +206,46 @@ class Connection(HttpToolsProtocol):
         self._cut = self.loop.call_later(_REFUSED_FOR, self.transport.abort)
 
 
+class _Refused(Exception):
+    """Stops the parser."""
+
+
 class _Transport:
-    """A request's way to its connection: closing it waits for the client."""
+    """A request's way to its connection: the head of a whole answer goes with its body, and closing waits for the
+    client.
+    """
 
     def __init__(self, connection: Connection, cycle: Any) -> None:
         self._connection, self._cycle = connection, cycle
-        self.write = connection.transport.write
+        self._held: bytes | None = None
+        """The head that is kept; None until there is a head."""
         self.is_closing = connection.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Send; the head of a body that follows is kept until then, so that one call of the system sends both."""
+        cycle = self._cycle
+        if self._held is None and cycle.response_started:
+            self._held = b""
+            if cycle.expected_content_length and cycle.scope["method"] != "HEAD":
+                self._held = data
+                return
+        elif self._held:
+            data, self._held = self._held + data, b""
+        self._connection.transport.write(data)
 
     def close(self) -> None:
         """The answer is sent."""
         self._connection.end(self._cycle)
+
+
+def _last_answer(error: HttpError | None) -> bytes:
+    """An error as the whole answer of a connection that is closed then; None is the answer to `OPTIONS *`."""
+    if error is None:
+        return f"HTTP/1.1 204 No Content\r\nallow: {_METHODS}\r\nconnection: close\r\n\r\n".encode()
+    body = msgspec.json.encode(error.body())
+    head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+    more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+    return f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 _FULL = HttpError(
@@ -150,6 +255,34 @@ _FULL = HttpError(
     code="too_many_connections",
     headers={"retry-after": str(RETRY_AFTER)},
 )
+
+
+_LONG_URL = HttpError(414, f"the path and its query are longer than {MOST_OF_URL} bytes", code="url_too_long")
+_LONG_HEADERS = HttpError(431, f"the headers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
+
+
+def _encoded(value: bytes) -> HttpError:
+    said = f"transfer-encoding {value[:40].decode('latin-1')!r}: takes chunked"
+    return HttpError(501, said, code="unsupported_encoding")
+
+
+def _unexpected(value: bytes) -> HttpError:
+    said = f"expect {value[:40].decode('latin-1')!r}: takes 100-continue"
+    return HttpError(417, said, code="unknown_expectation")
+
+
+def _close_unless_read(cycle: Any) -> None:
+    """Close after an answer that was given without the body, which its client may send or leave out (RFC 9110, 10.1.1).
+    Reading the body is what asks the client for it.
+    """
+    keep_alive, receive = cycle.keep_alive, cycle.receive
+    cycle.keep_alive = False
+
+    async def receive_all() -> Any:
+        cycle.keep_alive, cycle.receive = keep_alive, receive
+        return await receive()
+
+    cycle.receive = receive_all
 
 
 def _end_with_connection(cycle: Any) -> None:

@@ -5,7 +5,6 @@ A request counts among those that run only once its body is there. Knows bytes a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from starlette.types import Receive, Scope
 
 from .errors import BUSY, RETRY_AFTER, HttpError
 from .replies import HungUp
+from .waiting import at_once_or_within
 
 FREE = 2**16
 """Bytes of each body that count nothing: short requests are read whatever others send."""
@@ -69,11 +69,13 @@ class Incoming:
         if int(headers.get(b"content-length", b"0")) > most:
             raise _too_large(most)
         try:
-            async with asyncio.timeout(within):
-                while await self._read_part(receive, most):
-                    pass
+            await at_once_or_within(within, self._read_all(receive, most))
         except TimeoutError:
             raise _too_slow(within) from None
+
+    async def _read_all(self, receive: Receive, most: int) -> None:
+        while await self._read_part(receive, most):
+            pass
 
     async def _read_part(self, receive: Receive, most: int) -> bool:
         """Whether more is to come."""
@@ -88,6 +90,11 @@ class Incoming:
             raise _no_room()
         self._counted = counted
         return bool(message.get("more_body"))
+
+    @property
+    def size(self) -> int:
+        """Bytes that have come."""
+        return len(self._data)
 
     def data(self) -> bytes:
         """The whole body, once."""

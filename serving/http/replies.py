@@ -10,12 +10,15 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from .errors import HttpError
+from .waiting import at_once_or_within
 
 ABORT = "millrace.abort"
 """Under this name a scope has the function that cuts its connection (connections.py)."""
+WATCH = "millrace.watch"
+"""Under this name two functions: one has a third called once the client is gone, the other takes that back."""
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -95,8 +98,7 @@ class Reply:
     async def _write(self, message: dict[str, Any]) -> None:
         """Raises Stalled, the connection cut, if the client takes nothing for too long; HungUp if it is gone."""
         try:
-            async with asyncio.timeout(self._stall_timeout):
-                await self._send(message)
+            await at_once_or_within(self._stall_timeout, self._send(message))
         except TimeoutError:
             if self._abort is not None:
                 self._abort()
@@ -105,20 +107,23 @@ class Reply:
             raise HungUp from None
 
 
-async def unless_hung_up(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def unless_hung_up(scope: Scope, work: Coroutine[Any, Any, None]) -> None:
     """Do the work, whose request has been read; raises HungUp, the work cancelled, once the client is gone."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(receive))
+    task, is_gone = asyncio.current_task(), False
+    assert task is not None, "an application runs in a task"
+
+    def cancel() -> None:
+        nonlocal is_gone
+        is_gone = True
+        task.cancel()
+
+    watch, unwatch = scope[WATCH]
+    watch(cancel)
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise HungUp
-        await working
+        await work
+    except asyncio.CancelledError:
+        if is_gone and not task.uncancel():
+            raise HungUp from None
+        raise
     finally:
-        working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _hung_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        unwatch(cancel)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from .addresses import BACKLOG
 from .connections import Connection
@@ -25,10 +25,11 @@ class Uvicorn(uvicorn.Server):
         yield
 
 
-def uvicorn_config(app: Starlette, **more: Any) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, **more: Any) -> uvicorn.Config:
     """Settings of every server of ours; `more` by uvicorn's names."""
     return uvicorn.Config(
         app,
+        interface="asgi3",
         http=Connection,
         ws="none",
         lifespan="off",

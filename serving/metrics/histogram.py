@@ -32,7 +32,9 @@ class Histogram:
 
     def observe(self, labels: tuple[str, ...], value: float, count: int = 1) -> None:
         """Count a value, so many times."""
-        series = self._series.setdefault(labels, _Series([0] * (len(self.bounds) + 1)))
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = _Series([0] * (len(self.bounds) + 1))
         series.counts[bisect_left(self.bounds, value)] += count
         series.total += value * count
 

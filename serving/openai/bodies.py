@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -153,10 +154,13 @@ def _check_generation(body: GenerationBody) -> None:
 
 def ignored(fields: Mapping[str, Any], kind: type[Body]) -> dict[str, str]:
     """The header that names the fields which changed nothing; empty where there is none."""
+    return ignored_header(fields.keys() - _known(kind))
+
+
+@cache
+def _known(kind: type[Body]) -> frozenset[str]:
     known = {*kind.__struct_fields__, *RIDE_ALONG, *NO_EFFECT}
-    if issubclass(kind, GenerationBody):
-        known |= PARAMETERS
-    return ignored_header(fields.keys() - known)
+    return frozenset(known | PARAMETERS if issubclass(kind, GenerationBody) else known)
 
 
 def ignored_header(names: Iterable[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from .bodies import CompletionBody, ignored, read
 from .parameters import sampling
 from .prompts import prompts_of
 
-_MAX_TOKENS = 16
+MAX_TOKENS = 16
 """OpenAI's default."""
 
 
@@ -32,7 +32,7 @@ def completion(fields: Mapping[str, Any], service: Service) -> Answer:
     service.check_model(body.model)
     client = service.engine.client
     is_echo_alone = body.echo and not body.stream and fields.get("max_tokens") == 0
-    params = sampling({**fields, "max_tokens": 1} if is_echo_alone else fields, _MAX_TOKENS)
+    params = sampling({**fields, "max_tokens": 1} if is_echo_alone else fields, MAX_TOKENS)
     if body.best_of not in (None, params.n):
         raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
     given = prompts_of("prompt", body.prompt)

@@ -41,5 +41,5 @@ def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
         return error
     theirs = names[known] if known == "constraint" else names[known] + ours.removeprefix(known)
     said = str(error)
-    said = theirs + said.removeprefix(ours) if said.startswith((f"{ours}=", f"{ours}:")) else said
+    said = theirs + said.removeprefix(ours) if said.startswith((f"{ours}=", f"{ours}:", f"{ours} ")) else said
     return HttpError(error.status, said, error.kind, param=theirs, code=error.code, headers=error.headers)

@@ -15,7 +15,7 @@ INTERACTIVE = -1000
 """Priority of a request; rows of jobs have 0 unless they say otherwise, and wait."""
 _MOST = 999
 """How far a request's own priority moves it: never behind a row of priority 0."""
-_TEMPERATURE = 1.0
+TEMPERATURE = 1.0
 """OpenAI's default."""
 
 
@@ -24,8 +24,10 @@ def sampling(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
     if "adapter" in fields:
         raise InvalidRequest("adapter: is not taken here: an adapter's name is a place that the server reads")
     own = {"prompt_logprobs": fields["prompt_logprobs"]} if "prompt_logprobs" in fields else {}
-    defaults = {"temperature": _TEMPERATURE, "max_tokens": max_tokens}
+    defaults = {"temperature": TEMPERATURE, "max_tokens": max_tokens, "priority": INTERACTIVE}
     params = SamplingParams.parse(defaults | sampling_fields(fields) | own)
+    if "priority" not in fields:
+        return params
     return msgspec.structs.replace(params, priority=priority_of(params.priority))
 
 

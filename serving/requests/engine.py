@@ -29,6 +29,8 @@ class Engine:
         self._abandoned = threading.Event()
         self.opened: Future[EngineClient] = Future()
         """The client; fails with what stops the model for good."""
+        self._client: EngineClient | None = None
+        """The client once it was asked for: a future takes its lock each time."""
         self._thread = threading.Thread(target=self._open, name="millrace-open", daemon=True)
 
     def start(self) -> None:
@@ -38,9 +40,12 @@ class Engine:
     @property
     def client(self) -> EngineClient:
         """The client of the loaded model; raises EngineError while there is none."""
+        if self._client is not None:
+            return self._client
         if not self.opened.done():
             raise ManagerUnavailable("the model is not loaded yet: try again")
-        return self.opened.result()
+        self._client = self.opened.result()
+        return self._client
 
     @property
     def is_ready(self) -> bool:

@@ -20,7 +20,7 @@ _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "top_logprobs",
 """Fields that both bodies have."""
 _IN_MESSAGE = re.compile(r"messages\b(?:\[(\d+)\](\.\w+)?)?")
 _LOGPROBS = "message.output_text.logprobs"
-_REFUSED = {
+REFUSED = {
     "previous_response_id": "the server keeps no response; send the whole conversation as input",
     "conversation": "the server keeps no conversation; send it as input",
     "prompt": "the server keeps no prompts; send its text as instructions",
@@ -65,7 +65,7 @@ _OWN = frozenset(ResponsesBody.__struct_fields__)
 
 def chat_fields(fields: Mapping[str, Any], body: ResponsesBody) -> dict[str, Any]:
     """The fields of a conversation's body; raises InvalidRequest, which names the field."""
-    for name, reason in _REFUSED.items():
+    for name, reason in REFUSED.items():
         if fields.get(name) not in (None, False):
             raise InvalidRequest(f"{name}: is not taken: {reason}")
     if body.truncation not in ("disabled", "auto"):

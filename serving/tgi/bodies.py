@@ -16,6 +16,14 @@ from ..openai.parameters import INTERACTIVE
 
 _MAX_NEW_TOKENS = 100
 """TGI's default."""
+_NAMES = {
+    "prompt": "inputs",
+    "max_tokens": "max_new_tokens",
+    "n": "best_of",
+    "constraint": "grammar",
+    "prompt_logprobs": "decoder_input_details",
+}
+"""Our names of parameters, and TGI's."""
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -148,6 +156,14 @@ def _schema(text: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise InvalidRequest(f"grammar: its value is not JSON: {error}") from None
+
+
+def names_of(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Our names of parameters that a body has by others; log-probabilities come of several."""
+    given = fields.get("parameters")
+    given = given if isinstance(given, Mapping) else {}
+    asked = next((name for name in ("top_n_tokens", "details", "best_of") if given.get(name)), "stream")
+    return _NAMES | {"logprobs": asked}
 
 
 def ignored(fields: Mapping[str, Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ..http.replies import Reply
 from ..openai.endpoints import Asked
 from ..requests.service import Service
 from .answer import GeneratedAnswer
-from .bodies import GenerateBody, ignored, read_body
+from .bodies import GenerateBody, ignored, names_of, read_body
 
 _TYPES = {422: "validation", 429: "overloaded", 424: "generation"}
 
@@ -93,6 +93,10 @@ def _status(status: int) -> int:
 
 class _Generating(Asked):
     reply_kind = _TgiReply
+
+    def names(self, fields: Mapping[str, Any]) -> dict[str, str]:
+        """See Endpoint."""
+        return names_of(fields)
 
 
 class _Info:

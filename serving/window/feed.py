@@ -17,11 +17,11 @@ class Feed:
         self._watching = watching
         self._stall_timeout = stall_timeout
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Send frames until the viewer leaves or the server ends."""
         reply = Reply(scope, send, self._stall_timeout)
         with contextlib.suppress(HungUp, Stalled):
-            await unless_hung_up(receive, self._tell(reply))
+            await unless_hung_up(scope, self._tell(reply))
 
     async def _tell(self, reply: Reply) -> None:
         await reply.events([])  # the viewer learns at once that it is connected

@@ -11,10 +11,10 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
 from ..http.addresses import listening, url
+from ..http.browsers import BrowserCheck
 from ..http.uvicorn_server import Uvicorn, uvicorn_config
 from ..metrics.snapshot import snapshot
 from .feed import Feed
@@ -23,8 +23,6 @@ from .page import page_routes
 from .watching import Watching
 
 _HOST = "127.0.0.1"
-_NAMES = [_HOST, "localhost"]
-"""What the page may be called by: a page of another name, which leads here, is refused."""
 _STALL_TIMEOUT = 60.0
 _END_WITHIN = 5
 
@@ -51,6 +49,4 @@ def _end(server: uvicorn.Server, watching: Watching) -> None:
 
 def _app(watching: Watching) -> Starlette:
     events = Route("/events", Feed(watching, _STALL_TIMEOUT), methods=["GET"])
-    return Starlette(
-        routes=[events, *page_routes()], middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)]
-    )
+    return Starlette(routes=[events, *page_routes()], middleware=[Middleware(BrowserCheck)])

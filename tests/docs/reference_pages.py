@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 import millrace
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMON_SETTINGS, Backend
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
+from millrace.model_manager.wire.field_docs import field_docs
 from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
 from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.messages import Status
@@ -30,7 +31,6 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
 from millrace.pipelines.cli import COMMANDS, dispatch
-from millrace.pipelines.flags.from_settings import field_docs
 from millrace.pipelines.flags.tasks import TASKS
 from millrace.serving.window.figures import Figures, ServerFigures
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage

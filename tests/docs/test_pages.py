@@ -1,4 +1,4 @@
-"""The sources of the pages: lines of at most 100 columns, and marks that name tests that are there."""
+"""The sources of the pages: lines of at most 100 columns, and names of tests that are there."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "model_manager/store/embedded/millrace-tiny/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "model_manager/store/embedded/millrace-tiny/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _CODE = re.compile(r"`[^`]+`")
@@ -41,3 +44,18 @@ def test_what_is_not_run_on_a_page_names_tests_that_are_there(page: Path) -> Non
     marks = re.findall(r"<!-- not run: ([^>]+)-->", page.read_text(encoding="utf-8"))
     named = [path.rstrip(".") for mark in marks for path in re.findall(r"tests/\S+", mark)]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+THREATS = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", THREATS)
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED, ids=[name for _, name in NAMED])
+def test_a_test_that_tries_an_attack_is_there(path: str, name: str) -> None:
+    assert re.search(rf"^def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_each_threat_names_a_test() -> None:
+    rows = [row for row in re.findall(r"^\| .*", THREATS, re.MULTILINE) if not row.startswith("| it tries")]
+    assert rows
+    assert [row for row in rows if not re.search(r"\| `tests/", row)] == []

@@ -55,6 +55,19 @@ def test_a_wrong_flag_is_told_in_one_sentence(
     assert lines[-1].startswith(f"millrace: {told}")
 
 
+def test_a_runtime_folder_that_others_can_reach_is_refused_before_the_server_says_that_it_serves(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path))
+    assert dispatch(["serve", "--port", "0", "--backend", "fake"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert (
+        told
+        == f"millrace: MILLRACE_RUNTIME_DIR={tmp_path}: takes a folder of mode 700, it has 755: chmod 700 {tmp_path}"
+    )
+
+
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\n"
 """What begins as a certificate, and is none."""
 

@@ -19,6 +19,8 @@ from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 
 from .object_reads import Fingerprint, open_file
 
+_AT_ONCE = 1 << 12
+"""Compressed bytes, which may be a thousand times as many: Beam decompresses all of a read."""
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     CompressionTypes.UNCOMPRESSED: contextlib.nullcontext,
     CompressionTypes.GZIP: lambda raw: gzip.GzipFile(fileobj=raw),
@@ -41,7 +43,7 @@ def open_input(path: str, fingerprint: Fingerprint | None = None) -> Iterator[Bi
 def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
     """The content of a file that is open, by the extension of its path."""
     compression = CompressionTypes.detect_compression_type(path)
-    opener = _OPENERS.get(compression, lambda raw: CompressedFile(raw, compression))
+    opener = _OPENERS.get(compression, lambda raw: CompressedFile(raw, compression, read_size=_AT_ONCE))
     with opener(raw) as stream:
         yield cast(BinaryIO, stream)
 

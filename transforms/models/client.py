@@ -66,6 +66,15 @@ class Client(Protocol):
         """Cancel what is outstanding and let go of the model."""
 
 
+class CuttingClient(Client, Protocol):
+    """One whose constrained answers may be cut."""
+
+    def submit(
+        self, prompt: Content, params: SamplingParams, *, request_id: str, may_be_cut: bool = False
+    ) -> Future[Output]:
+        """As Client; `may_be_cut`: an answer that `max_tokens` cuts before it meets its constraint is one."""
+
+
 @dataclass(frozen=True)
 class ClientOptions:
     """Everything that a worker needs to open a client. Pickled into the pipeline, without `abandoned`."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
 
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
@@ -167,6 +168,8 @@ def test_settings_may_be_missing(tmp_path: Path) -> None:
         ("tokenizer.json", "{}", ModelCorrupt),
         ("tokenizer_config.json", "{", ModelCorrupt),
         ("tokenizer_config.json", "[]", ModelCorrupt),
+        ("tokenizer_config.json", "[" * 100_000, ModelCorrupt),
+        ("tokenizer.json", "[" * 100_000, ModelCorrupt),
         ("chat_template.json", "{", ModelCorrupt),
         ("tokenizer_config.json", '{"bos_token": 1}', ModelUnsupported),
         ("tokenizer_config.json", '{"chat_template": 1}', ModelUnsupported),
@@ -198,6 +201,17 @@ def test_the_templates_own_words_are_passed_on(pairs: Mapping[str, Pair]) -> Non
 def test_what_is_no_text_is_refused(pairs: Mapping[str, Pair], text: Any) -> None:
     with pytest.raises(InvalidRequest, match="prompt"):
         pairs["byte_level_bpe"].ours.encode(text)
+
+
+@pytest.mark.parametrize("text", ["a" * 30 + "b", "a" * 5000 + "b"])
+def test_a_pattern_that_gives_up_fails_the_text_alone(tmp_path: Path, text: str) -> None:
+    encoder = byte_level_bpe()
+    every_way = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([every_way, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer = Tokenizer.load(save(encoder, tmp_path))
+    with pytest.raises(InvalidRequest, match="tokenizer gives up on this text"):
+        tokenizer.encode(text)
+    assert tokenizer.decode(tokenizer.encode("aab")) == "aab"
 
 
 # ── processes and threads ────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
 """GGUF files as models: their names, their headers, their revisions."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,32 @@ def test_a_header_of_noise_is_corrupt(model: Path, place: int) -> None:
     data = bytearray(model.read_bytes())
     data[place : place + 8] = b"\xff" * 8
     model.write_bytes(data)
+    with pytest.raises(ModelCorrupt, match="fetch it again"):
+        resolve(str(model))
+
+
+def _list_of_lists(depth: int) -> bytes:
+    """A field whose value is a list of one list, and so on."""
+    return struct.pack("<QI", 0, 9) + struct.pack("<IQ", 9, 1) * depth
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fields", "rest"),
+    [
+        (2**63, 0, b""),
+        (0, 2**63, b""),
+        (2**24, 2**24, b""),
+        (0, 1, struct.pack("<Q", 2**62)),
+        (0, 1, struct.pack("<QIIQ", 0, 9, 9, 2**24)),
+        (0, 1, struct.pack("<QIIQ", 0, 9, 0, 2**63)),
+        (0, 1, _list_of_lists(100_000)),
+        (1, 0, struct.pack("<QI", 0, 2**31)),
+        (1, 0, struct.pack("<QIIQ", 0, 0, 0, 2**63)),
+    ],
+)
+def test_a_header_that_lies_is_corrupt_at_once(tmp_path: Path, tensors: int, fields: int, rest: bytes) -> None:
+    model = tmp_path / "lie.gguf"
+    model.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, fields) + rest)
     with pytest.raises(ModelCorrupt, match="fetch it again"):
         resolve(str(model))
 

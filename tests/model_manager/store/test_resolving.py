@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.store import resolve
+from millrace.model_manager.store import resolve, resolve_tokenizer
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound, ModelUnsupported
 from tests.model_manager.store.checkpoints import EMBEDDED, header_length, write_checkpoint
@@ -117,7 +117,7 @@ def test_an_index_cannot_name_files_elsewhere(checkpoint: Path, shard: object) -
         resolve(str(checkpoint))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 1}', "{"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 1}', "{", "[" * 100_000])
 def test_an_index_that_is_none_is_corrupt(checkpoint: Path, text: str) -> None:
     (checkpoint / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ModelCorrupt, match="not an index"):
@@ -134,9 +134,44 @@ def test_truncated_weights_are_corrupt(tmp_path: Path, kept: str) -> None:
         resolve(str(weights.parent))
 
 
-@pytest.mark.parametrize("start", [b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]", b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}'])
+def _weights(header: str) -> bytes:
+    return len(header).to_bytes(8, "little") + header.encode()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"\xff" * 8,
+        _weights("[]"),
+        _weights('{"a": {}}'),
+        _weights('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, Infinity]}}'),
+        _weights('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e400]}}'),
+        _weights('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, -9]}}'),
+        _weights("[" * 100_000),
+    ],
+    ids=range(7),
+)
 def test_weights_that_are_something_else_are_corrupt(tmp_path: Path, start: bytes) -> None:
     weights = write_checkpoint(tmp_path / "cut") / "model.safetensors"
     weights.write_bytes(start)
     with pytest.raises(ModelCorrupt, match="not a whole safetensors file"):
         resolve(str(weights.parent))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("config.json", 2**30),
+        ("tokenizer.json", 2**30),
+        ("chat_template.jinja", 2**25),
+        ("model.safetensors.index.json", 2**28),
+    ],
+)
+def test_a_file_that_is_too_large_to_be_read_whole_is_corrupt(checkpoint: Path, name: str, size: int) -> None:
+    with (checkpoint / name).open("ab") as file:
+        file.truncate(size)  # takes no place on the disk
+    with pytest.raises(ModelCorrupt, match=f"{re.escape(name)} has more than"):
+        resolve(str(checkpoint))
+    if "index" not in name:
+        with pytest.raises(ModelCorrupt, match=f"{re.escape(name)} has more than"):
+            resolve_tokenizer(str(checkpoint))

@@ -32,6 +32,8 @@ def test_a_link_a_file_and_an_open_folder_are_refused(tmp_path: Path) -> None:
     for name in ("link", "file", "open"):
         with pytest.raises(ConfigError, match="MILLRACE_RUNTIME_DIR"):
             RuntimeDir(tmp_path / name).prepare()
+    with pytest.raises(ConfigError, match=f"it has 750: chmod 700 {tmp_path / 'open'}$"):
+        RuntimeDir(tmp_path / "open").check()
     with pytest.raises(ConfigError, match="cannot be made"):
         RuntimeDir(tmp_path / "no" / "where").prepare()
 

@@ -175,3 +175,10 @@ def test_it_imports_neither_beam_nor_torch_nor_the_servers_packages() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_site_whose_name_leads_here_reads_no_figures() -> None:
+    with metrics() as (_, url):
+        assert httpx.get(url, headers={"host": "evil.example"}).status_code == 403
+        assert httpx.get(url, headers={"host": "localhost"}).status_code == 200

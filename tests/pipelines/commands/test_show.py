@@ -9,6 +9,7 @@ import pytest
 
 from millrace.pipelines.cli import dispatch
 from tests.pipelines.refusals import Refused
+from tests.terminals import on_terminal
 
 
 def test_rows_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +20,14 @@ def test_rows_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixt
     assert dispatch(["show", *places]) == 0
     printed = ['{"prompt":  "two"}', '{"prompt":3}', "some text", '{"id":"7","prompt":"hello"}']
     assert capsys.readouterr().out.splitlines() == printed
+
+
+def test_a_row_steers_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\x1b[2J\x9b2J\ttwo\n")
+    command = [sys.executable, "-m", "millrace", "show", f"{tmp_path}/a.txt@0"]
+    with on_terminal(command, whole=True, term="dumb") as running:
+        assert running.ended(120).splitlines() == ["one\u241b[2J\ufffd2J\ttwo"]
+    assert subprocess.check_output(command, text=True) == "one\x1b[2J\x9b2J\ttwo\n"
 
 
 def test_a_place_without_a_row_is_one_sentence_and_status_2(tmp_path: Path, refused: Refused) -> None:

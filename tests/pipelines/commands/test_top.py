@@ -200,7 +200,7 @@ def test_web_serves_the_page_and_its_feed_on_this_machine_alone(number: signal.S
         url = process.stdout.readline().rpartition(" ")[2].strip()
         assert url.startswith("http://127.0.0.1:")
         assert "Try a prompt" in httpx.get(f"{url}/").text
-        assert httpx.get(f"{url}/", headers={"host": "rebound.example"}).status_code == 400
+        assert httpx.get(f"{url}/", headers={"host": "rebound.example"}).status_code == 403
         with httpx.stream("GET", f"{url}/events", timeout=60) as answer:
             lines = answer.iter_lines()
             frame = json.loads(next(lines).removeprefix("data: "))

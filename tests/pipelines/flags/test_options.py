@@ -197,7 +197,7 @@ def test_servers_have_flags_of_their_own() -> None:
 
 
 def test_every_setting_has_a_help_text() -> None:
-    from millrace.pipelines.flags.from_settings import field_docs
+    from millrace.model_manager.wire.field_docs import field_docs
 
     settings: list[Any] = [ModelConfig, ManagerConfig, SamplingParams]
     for each in settings:

@@ -37,3 +37,12 @@ def test_libraries_are_logged_a_level_above_ours(printed: Callable[[], str], lev
             for severity in ("debug", "info", "warning"):
                 logging.getLogger(module).log(getattr(logging, severity.upper()), f"{name} {severity}")
     assert [line.rsplit(": ", 1)[-1] for line in printed().splitlines()] == shown
+
+
+def test_what_a_line_quotes_steers_no_terminal(printed: Callable[[], str]) -> None:
+    quoted = "\x1b]0;title\x07 \x1b[2J\x9b2J \u202e\r over"
+    with logs_at("warning"):
+        logging.getLogger("millrace.x").warning("a row says %s\nand its second line", quoted)
+    first, second = printed().split("\n")[-3:-1]
+    assert first.endswith("a row says \u241b]0;title\u2407 \u241b[2J\ufffd2J \ufffd\u240d over")
+    assert second == "and its second line"

@@ -15,13 +15,21 @@ from tests.serving.servers import MODEL, Server, fake_server
 SAID: list[Any] = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Which town is it?"}]
 TOOL = {"type": "function", "function": {"name": "town", "parameters": {"enum": ["Paris"]}}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["aba", "bab"]}}}
+LONG_TEXT = {"type": "object", "properties": {"a": {"type": "string", "minLength": 200}}, "required": ["a"]}
+LONG = {"type": "json_schema", "json_schema": {"name": "a", "schema": LONG_TEXT}}
+TOWN = {"type": "function", "function": {"name": "town", "parameters": LONG_TEXT}}
+NOTHING = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "nothing"}}}
 CHATS = [
     line("plain", CHAT, messages=SAID, temperature=0, max_tokens=5),
     line("two", CHAT, messages=SAID, temperature=0, max_tokens=5, n=2, logprobs=True, top_logprobs=1),
     line("call", CHAT, messages=SAID, temperature=0, tools=[TOOL], tool_choice="required"),
     line("schema", CHAT, messages=SAID, temperature=0, response_format=SCHEMA),
+    line("cut", CHAT, messages=SAID, temperature=0, response_format=LONG, max_tokens=8),
+    line("cut call", CHAT, messages=SAID, temperature=0, tools=[TOWN], tool_choice="required", max_tokens=40),
     line("hot", CHAT, messages=SAID, temperature=900),
     line("long", CHAT, messages=[{"role": "user", "content": "word " * 9000}]),
+    line("nothing", CHAT, messages=SAID, response_format=NOTHING),
+    line("none", CHAT, messages=SAID, max_completion_tokens=0),
 ]
 TEXTS = [
     line("echo", prompt="Once", temperature=0, max_tokens=4, echo=True),
@@ -66,7 +74,7 @@ def stripped(body: dict[str, Any]) -> Any:
     return found
 
 
-@pytest.mark.parametrize(("path", "lines"), [(CHAT, CHATS[:4]), (COMPLETIONS, TEXTS[:4]), (EMBEDDINGS, VECTORS)])
+@pytest.mark.parametrize(("path", "lines"), [(CHAT, CHATS[:6]), (COMPLETIONS, TEXTS[:4]), (EMBEDDINGS, VECTORS)])
 def test_a_batch_answers_as_its_endpoint(wide: Server, done: dict[str, Any], path: str, lines: list[Any]) -> None:
     rows = rows_of(wide, done[path].output_file_id)
     assert list(rows) == [each["custom_id"] for each in lines]
@@ -78,10 +86,18 @@ def test_a_batch_answers_as_its_endpoint(wide: Server, done: dict[str, Any], pat
         assert row["response"]["body"]["usage"]["total_tokens"] > 0
 
 
+def test_a_constrained_answer_that_is_cut_is_the_text_so_far(wide: Server, done: dict[str, Any]) -> None:
+    rows = rows_of(wide, done[CHAT].output_file_id)
+    cut, call = (rows[name]["response"]["body"]["choices"][0] for name in ("cut", "cut call"))
+    assert cut["finish_reason"] == call["finish_reason"] == "length"
+    assert cut["message"]["content"].startswith('{"')
+    assert call["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"')
+
+
 def test_a_batch_says_what_became_of_it(wide: Server, done: dict[str, Any]) -> None:
     chats = done[CHAT]
     assert (chats.object, chats.endpoint, chats.model, chats.metadata) == ("batch", CHAT, MODEL, {"for": CHAT})
-    assert chats.request_counts.to_dict() == {"total": 6, "completed": 4, "failed": 2}
+    assert chats.request_counts.to_dict() == {"total": 10, "completed": 6, "failed": 4}
     assert chats.expires_at - chats.created_at == 86400
     assert chats.created_at <= chats.in_progress_at <= chats.finalizing_at <= chats.completed_at
     assert chats.errors is None
@@ -95,12 +111,13 @@ def test_a_batch_says_what_became_of_it(wide: Server, done: dict[str, Any]) -> N
 
 def test_a_wrong_body_fails_its_own_request_alone(wide: Server, done: dict[str, Any]) -> None:
     errors = rows_of(wide, done[CHAT].error_file_id)
-    assert list(errors) == ["hot", "long"]
-    for name, code, param in (("hot", None, "temperature"), ("long", "context_length_exceeded", "prompt")):
-        response = errors[name]["response"]
-        assert response["status_code"] == 400
-        error = response["body"]["error"]
-        assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
+    assert list(errors) == [each["custom_id"] for each in CHATS[6:]]
+    for each in CHATS[6:]:
+        response, told = errors[each["custom_id"]]["response"], wide.post(CHAT, each["body"])
+        assert response["status_code"] == told.status_code == 400
+        error, same = response["body"]["error"], told.json()["error"]
+        assert [error[name] for name in ("type", "code", "param")] == [same[name] for name in ("type", "code", "param")]
+        assert error["message"].startswith((f"{same['param']}=", f"{same['param']}: ", "the prompt has"))
     (streamed,) = rows_of(wide, done[COMPLETIONS].error_file_id).values()
     assert "stream" in streamed["response"]["body"]["error"]["message"]
 

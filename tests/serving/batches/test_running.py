@@ -52,6 +52,7 @@ class Bench:
             assert command == "run"
             self.flags = list(more)
             given = dict(pairwise(more))
+            assert "--keep_cut" in more
             return [sys.executable, "-c", PROGRAM + program, given["--input"], given["--output"], str(folder), error]
 
         served = SimpleNamespace(model="m", backend="fake", job=job)

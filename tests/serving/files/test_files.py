@@ -125,7 +125,10 @@ def test_files_are_kept_up_to_a_bound(keyed: Server) -> None:
         uploaded(keyed, b"x" * 2**20, "two")
     for each in made:
         keyed.client("one").files.delete(each)
-    uploaded(keyed, b"x" * 2**20, "two")
+    last = uploaded(keyed, b"x" * 2**20, "two").id
+    with pytest.raises(openai.APIStatusError, match=r"max_files_gib.*3 times its input's size, 3 MiB") as refused:
+        keyed.client("two").batches.create(input_file_id=last, endpoint="/v1/completions", completion_window="24h")
+    assert refused.value.code == "storage_full"
 
 
 def test_an_upload_that_is_cut_off_leaves_nothing(keyed: Server) -> None:

@@ -5,6 +5,7 @@ answers others meanwhile.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import socket
 from pathlib import Path
@@ -22,7 +23,7 @@ LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 1000, "temperature": 0}
 def request(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
     """A request as bytes."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
@@ -110,6 +111,87 @@ def test_a_whole_answer_to_http_1_0_has_its_length(server: Server) -> None:
         sock.sendall(f"POST /v1/completions HTTP/1.0\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
         head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
     assert f"content-length: {len(body)}".encode() in head.lower()
+    assert json.loads(body)["object"] == "text_completion"
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "code"),
+    [
+        (f"GET /{'x' * 20_000} HTTP/1.1", 414, "url_too_long"),
+        (f"GET /health?{'x' * 200_000}", 414, "url_too_long"),
+        (f"GET /health HTTP/1.1\r\na: {'x' * 66_000}", 431, "headers_too_long"),
+        ("GET /health HTTP/1.1" + f"\r\na: {'x' * 1000}" * 70, 431, "headers_too_long"),
+        (f"GET /health HTTP/1.1\r\n{'a' * 500_000}", 431, "headers_too_long"),
+        ("POST /v1/completions HTTP/1.1\r\ntransfer-encoding: gzip", 501, "unsupported_encoding"),
+        ("POST /v1/completions HTTP/1.1\r\ntransfer-encoding: gzip, chunked", 501, "unsupported_encoding"),
+        ("POST /v1/completions HTTP/1.1\r\ncontent-length: 3\r\nexpect: tea", 417, "unknown_expectation"),
+    ],
+    ids=["url", "url without end", "header", "headers", "header without end", "encoding", "encodings", "expectation"],
+)
+def test_a_head_that_cannot_be_taken_is_refused_before_its_body(
+    server: Server, head: str, status: int, code: str
+) -> None:
+    with connected(server) as sock:
+        with contextlib.suppress(ConnectionError):  # it is refused while it is sent
+            sock.sendall(f"{head}\r\n\r\n".encode())
+        told, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    assert told.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(body)["error"]["code"] == code
+    assert is_well(server)
+
+
+def test_what_the_server_takes_is_told_whatever_the_path(server: Server) -> None:
+    with connected(server) as sock:
+        sock.sendall(b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        answer = sock.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 204 ")
+    assert b"\r\nallow: GET, HEAD, POST" in answer
+
+
+def test_a_body_is_asked_for_where_it_is_read(server: Server) -> None:
+    whole = request({"prompt": "a", "max_tokens": 1}).replace(
+        b"host: localhost", b"host: localhost\r\nexpect: 100-continue"
+    )
+    head, _, content = whole.partition(b"\r\n\r\n")
+    with connected(server) as sock:
+        for _ in range(2):  # the connection stays
+            sock.sendall(head + b"\r\n\r\n")
+            assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sock.sendall(content)
+            answer = http.client.HTTPResponse(sock)
+            answer.begin()
+            assert (answer.status, json.load(answer)["object"]) == (200, "text_completion")
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("POST /v1/nothing HTTP/1.1\r\ncontent-length: 3", 404),
+        ("GET /v1/completions HTTP/1.1\r\ncontent-length: 3", 405),
+        ("POST /v1/completions HTTP/1.1\r\ncontent-length: 104857600", 413),
+    ],
+)
+def test_a_body_is_not_asked_for_where_it_is_refused(server: Server, line: str, status: int) -> None:
+    with connected(server) as sock:
+        sock.sendall(f"{line}\r\nexpect: 100-continue\r\n\r\n".encode())
+        answer = sock.makefile("rb").read()  # it closes the connection: the client may send the body or not
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_a_client_of_http_1_0_is_asked_for_nothing(server: Server) -> None:
+    whole = request({"prompt": "a", "max_tokens": 1}).replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nexpect: 100-continue\r\n")
+    with connected(server) as sock:
+        sock.sendall(whole)
+        assert sock.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("later", [b"{}\r\n\r\n", b"GET / HTTP/1.1\r\nexpect: tea\r\n\r\n"])
+def test_an_answer_is_whole_whatever_comes_after_its_request(slow_server: Server, later: bytes) -> None:
+    with connected(slow_server) as sock:
+        sock.sendall(request({"prompt": "a", "max_tokens": 2}) + later)
+        head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
     assert json.loads(body)["object"] == "text_completion"
 
 

@@ -218,9 +218,35 @@ def test_what_the_server_is_and_serves_is_told(server: Server) -> None:
     assert described["paths"]["/v1/files/{file_id}"]["delete"]["parameters"][0]["name"] == "file_id"
 
 
+REQUIRED: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "a", "max_tokens": 1},
+    CHAT: {"messages": HELLO, "max_tokens": 1},
+    EMBEDDINGS: {"input": "a"},
+    "/v1/responses": {"input": "a", "max_output_tokens": 1},
+    "/tokenize": {"prompt": "a"},
+    "/detokenize": {"tokens": [5]},
+    "/generate": {"inputs": "a"},
+}
+
+
+@pytest.mark.parametrize("path", REQUIRED)
+def test_each_field_that_is_described_is_taken_and_each_other_one_is_named(server: Server, path: str) -> None:
+    described = httpx.get(f"{server.url}/openapi.json").json()
+    reference = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    fields = described["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+    assert fields.keys() >= REQUIRED[path].keys()
+    for name, field in fields.items():
+        assert field["description"], name
+    defaults = {name: field["default"] for name, field in fields.items() if field.get("default") is not None}
+    answer = server.post(path, defaults | REQUIRED[path])
+    assert (answer.status_code, answer.headers.get("x-millrace-ignored")) == (200, None), answer.text
+    answer = server.post(path, REQUIRED[path] | {"nonsense": 1})
+    assert (answer.status_code, answer.headers.get("x-millrace-ignored")) == (200, "nonsense"), answer.text
+
+
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 104857600\r\n\r\n{")
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 104857600\r\n\r\n{")
         answer = sock.makefile("rb").read()  # it closes the connection
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"

@@ -39,9 +39,9 @@ def test_connections_beyond_the_limit_are_told_so_and_others_go_on(server: Serve
         assert is_well(early)
         for _ in range(LIMIT):
             sock = stack.enter_context(connected(server))
-            sock.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n")
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
         refused = stack.enter_context(connected(server))
-        refused.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        refused.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):  # where hundreds come at once, some are cut
             head, _, body = refused.makefile("rb").read().partition(b"\r\n\r\n")
             assert not head or head.startswith(b"HTTP/1.1 503 ")
@@ -56,7 +56,7 @@ def test_one_connection_too_many_reads_why(server: Server) -> None:
         answer = b""
         while not answer:
             sock = stack.enter_context(connected(server))
-            sock.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             head = sock.recv(12)
             answer = b"" if head == b"HTTP/1.1 200" else head + sock.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 503 ")

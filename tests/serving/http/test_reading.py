@@ -23,14 +23,15 @@ from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 
 SHORT: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
+COMPLETIONS = "POST /v1/completions HTTP/1.1\r\nhost: localhost"
+UPLOAD = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=edge"
 
 
 @contextlib.contextmanager
-def half_sent(server: Server, length: int, sent: int) -> Iterator[socket.socket]:
+def half_sent(server: Server, length: int, sent: int, head: str = COMPLETIONS) -> Iterator[socket.socket]:
     """A connection whose request has a body of a length, of which so many bytes are sent."""
     with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
-        sock.sendall(head.encode() + b" " * sent)
+        sock.sendall(f"{head}\r\ncontent-length: {length}\r\n\r\n".encode() + b" " * sent)
         yield sock
 
 
@@ -40,10 +41,10 @@ def answer_of(sock: socket.socket) -> tuple[int, str]:
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
-def test_a_half_sent_body_takes_nobodys_place(tmp_path: Path) -> None:
+def test_a_half_sent_body_or_upload_takes_nobodys_place(tmp_path: Path) -> None:
     with fake_server(tmp_path / "rt", "--max_inflight", "1") as server, contextlib.ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(half_sent(server, 1000, 10))
+        for head in [COMPLETIONS, UPLOAD] * 5:
+            stack.enter_context(half_sent(server, 1000, 0, head))
         assert server.post("/v1/completions", SHORT).status_code == 200
 
 

@@ -130,6 +130,11 @@ def test_a_grammar_holds(client: InferenceClient, grammar: Any) -> None:
         ({"best_of": 2}, "best_of: takes 1"),
         ({"max_new_tokens": 0}, "max_new_tokens: takes 1 or more"),
         ({"truncate": 0}, "truncate: takes 1 or more"),
+        ({"do_sample": True, "best_of": 100}, "error: best_of=100: takes 1 to 64"),
+        ({"top_n_tokens": 50}, "error: top_n_tokens=50: takes 0 to 20"),
+        ({"max_new_tokens": 2**63}, "error: max_new_tokens=9223372036854775808: takes 1"),
+        ({"grammar": {"type": "regex", "value": "("}}, "error: grammar: "),
+        ({"grammar": {"type": "json", "value": {"type": "nothing"}}}, "error: grammar: "),
     ],
 )
 def test_what_is_wrong_is_told_in_tgis_form(server: Server, client: InferenceClient, given: Any, told: str) -> None:

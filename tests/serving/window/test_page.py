@@ -165,6 +165,18 @@ def test_what_is_refused_is_told(chromium: Browser, server: Server) -> None:
         expect(page.locator("#rows")).to_contain_text("400")
 
 
+def test_a_form_of_another_sites_page_asks_nothing(chromium: Browser, server: Server) -> None:
+    name, value = json.dumps({"model": MODEL, "prompt": "a", "user": ""})[:-2], '"}'
+    with contextlib.closing(chromium.new_context()) as opened:
+        page = opened.new_page()
+        page.set_content(
+            f"<form method=post enctype=text/plain action='{server.url}/v1/completions'>"
+            f"<input name='{name}' value='{value}'><button>A gift!</button></form>"
+        )
+        page.get_by_role("button").click()
+        expect(page.locator("body")).to_contain_text("'null' is not this server's own page")
+
+
 def test_an_answer_can_be_stopped(chromium: Browser, tmp_path: Path) -> None:
     with fake_server(tmp_path / "rt", step=0.05) as slow, viewed(chromium, slow.url) as page:
         page.get_by_label("Prompt", exact=True).fill("a")

@@ -4,6 +4,8 @@ import datetime
 import gzip
 import json
 import lzma
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
     ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
 }
+BOMB = b"one\n" + bytes(2**25) + b"\ntwo\n"
 CONTENTS = {
     "jsonl": b'"one"\n{"prompt": "two"}\n',
     "txt": b"one\ntwo\n",
@@ -38,6 +41,19 @@ CONTENTS = {
 def test_every_format_is_read_under_every_compression(tmp_path: Path, extension: str, compression: str) -> None:
     content = COMPRESSIONS[compression](CONTENTS[extension])
     assert texts(read_bytes(tmp_path, f"a.{extension}{compression}", content)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("squeezed", [".gz", ".bz2", ".xz", ".deflate"])
+def test_a_small_file_that_is_one_huge_line_takes_no_memory_and_costs_that_line(tmp_path: Path, squeezed: str) -> None:
+    (tmp_path / f"a.txt{squeezed}").write_bytes((COMPRESSIONS | {".deflate": zlib.compress})[squeezed](BOMB))
+    tracemalloc.start()
+    try:
+        rows = read(tmp_path / f"a.txt{squeezed}", limit=1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert texts(rows) == ["one", "UnreadableRow", "two"]
+    assert peak < len(BOMB) // 2
 
 
 def test_the_format_can_be_named(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def written(*lines: bytes, columns: tuple[str, ...] = ("id", "value")) -> bytes:
     ("value", "cell"),
     [
         (b'"a, \\"b\\"\\r\\n\\u00e9"', 'a, "b"\r\né'),
+        (b'"=HYPERLINK(\\"https://evil.example\\")"', '=HYPERLINK("https://evil.example")'),
         (b"null", ""),
         (b"12.3400000000000000000001", "12.3400000000000000000001"),
         (b"true", "true"),
