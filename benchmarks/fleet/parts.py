@@ -87,7 +87,7 @@ def bundles(given: Given) -> Figures:
 def spot(given: Given) -> Figures:
     """Machines that their provider takes back at random."""
     rows, found = given.rows(given.job_rows), []
-    for deaths in (0.0, 0.1, 1.0, 3.0):
+    for deaths in (0.0, 0.3, 1.0, 3.0):
         fleet = given.fleet(10, deaths_per_hour=deaths)
         for design, size in ((MILLRACE, 100), (MILLRACE, 1000), (POOL, 1)):
             found.append(_told(given.run(rows, fleet, design, size), deaths_per_hour=deaths, bundle_rows=size))
