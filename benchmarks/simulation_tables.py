@@ -31,7 +31,7 @@ def _scaling(runs: list[_Run]) -> list[list[str]]:
     def cell(run: _Run) -> str:
         return f"{run['rows_per_s']:,.1f}, {run['efficiency_up']:.2f}"
 
-    return _by_column(runs, ("workers",), "design", cell, "rows/s, efficiency once up")
+    return _by_column(runs, ("workers",), "design", cell, "rows/s with the start, efficiency once up")
 
 
 def _job(runs: list[_Run]) -> list[list[str]]:

@@ -53,7 +53,7 @@ def validation(_: Given) -> Figures:
 
 
 def scaling(given: Given) -> Figures:
-    """Each design on more and more machines, which have as many rows each."""
+    """Each design on more and more machines, with as many rows for each."""
     return [
         _told(given.run(rows, given.fleet(workers), design))
         for workers in given.workers
@@ -98,10 +98,9 @@ def streams(given: Given) -> Figures:
     """Rows that come at random, at shares of what the machines of millrace can answer."""
     capacity = given.run(given.rows(1000), FleetConfig(1, 1e-9)).rows_per_s
     found = []
-    for workers in (each for each in given.workers if each <= 1000):
+    for workers in (each for each in given.workers if each <= 100):
         for load in (0.2, 0.5, 0.8):
-            count = max(given.rows_per_worker * workers // 2, 10 * given.rows_per_worker)
-            rows = given.rows(count, load * capacity * workers)
+            rows = given.rows(5 * given.rows_per_worker * workers, load * capacity * workers)
             fleet = given.fleet(workers, startup_s=1e-9)
             found += [_told(given.run(rows, fleet, design), load=load) for design in DESIGNS]
     return found

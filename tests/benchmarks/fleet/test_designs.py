@@ -35,7 +35,7 @@ def fleets(draw: st.DrawFn) -> tuple[Fleet, Bundles | Broker]:
     source: Bundles | Broker = (
         Bundles(draw(st.sampled_from((1, 20, 500))), splitting=draw(st.booleans()))
         if kind == "bundles"
-        else SOURCES[kind]()  # type: ignore[call-arg]
+        else SOURCES[kind]()
     )
     config = FleetConfig(
         draw(st.integers(1, 8)),

@@ -14,7 +14,8 @@ def engine(rows: Rows, cost: StepCost = A_SECOND_A_STEP, *, static: bool = False
 def ends(one: Engine, *waiting: int) -> dict[int, float]:
     """When each row's answer is complete."""
     one.waiting.extend(waiting)
-    found, now = {}, 0.0
+    found: dict[int, float] = {}
+    now = 0.0
     while due := one.launch(now):
         now = due
         found |= dict.fromkeys(one.land(), now)
