@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fleet import messages
 from benchmarks.fleet.bundles import Bundles
 from benchmarks.fleet.costs import StepCost
 from benchmarks.fleet.designs import DESIGNS, MILLRACE, POOL, STATIC, Outcome, simulate
@@ -136,3 +137,8 @@ def test_an_autoscaler_starts_machines_for_a_long_job_and_gives_idle_ones_back()
     )
     assert fixed.seconds < scaled.seconds < few.seconds
     assert scaled.paid_hours < fixed.paid_hours
+
+
+def test_a_row_on_its_way_to_a_server_that_dies_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "HOP_S", 5.0)
+    assert run(Rows.drawn(300, "skewed", 1), POOL, deaths_per_hour=240.0).deaths > 0
