@@ -104,6 +104,7 @@ figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.constrained --constraint regex --rounds 3 --results $(RESULTS)/constrained-regex.json
 	$(VENV)/bin/python -m benchmarks.server --rounds 3 --seconds 8 --results $(RESULTS)/server.json
 	$(VENV)/bin/python -m benchmarks.timeline --rate 6 --output $(RESULTS)/timeline.json
+	$(VENV)/bin/python -m benchmarks.simulation --results $(RESULTS)
 	$(VENV)/bin/python -m benchmarks.draw
 	$(VENV)/bin/python -m benchmarks.table
 

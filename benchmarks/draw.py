@@ -1,11 +1,11 @@
-"""Draws the figures that result files keep: throughput by engine and dtype, engines' starts, one run over time.
+"""Draws the figures that result files keep: throughput by engine and dtype, starts, one run over time, a simulation.
 
     python -m benchmarks.draw                                    # benchmarks/results/*.json into docs/plots
     python -m benchmarks.draw out/timeline.json --images out
 
 A file of rows (benchmarks.engine, benchmarks.pipeline) gives NAME-SHAPE.png for each shape in it, one of starts
-(benchmarks.start) and a timeline (benchmarks.timeline) NAME.png; what has no picture is passed over, with a line. Needs
-matplotlib (the extra `bench`).
+(benchmarks.start), a timeline (benchmarks.timeline) and a part of a simulation (benchmarks.simulation) NAME.png; what
+has no picture is passed over, with a line. Needs matplotlib (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, GEMM_BOUND
 from benchmarks.results import Row, read
+from benchmarks.simulation_plots import simulated
 from benchmarks.timeline import Timeline, percentile
 
 ROOT = Path(__file__).parents[1]
@@ -164,7 +165,7 @@ def draw(file: Path, images: Path) -> list[Path]:
         starts(contents["starts"], path)
     elif "step_ms" in contents:
         timeline(Timeline(**contents), path)
-    else:
+    elif "part" not in contents or not simulated(contents["part"], contents["simulated"], path):
         print(f"{file} has no picture")
         return []
     return [path]

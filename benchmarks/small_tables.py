@@ -1,6 +1,6 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
-each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), and servers
-(benchmarks.server).
+each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
+(benchmarks.server), and a simulated fleet (benchmarks.simulation).
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from benchmarks.simulation_tables import simulated_lines, simulated_on
+
 
 def small_table(figures: dict[str, Any]) -> str:
     """The table of a file's contents, and what it was taken on; ends with a line break."""
     lines = _lines(figures)
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    taken = textwrap.fill(f"On {figures['machine']}; taken {figures['taken']}.", 100, break_on_hyphens=False)
-    return f"{table}\n{taken}\n"
+    on = simulated_on(figures) if "part" in figures else f"On {figures['machine']}; taken {figures['taken']}."
+    return f"{table}\n{textwrap.fill(on, 100, break_on_hyphens=False)}\n"
 
 
 def _lines(figures: dict[str, Any]) -> list[list[str]]:
+    if "part" in figures:
+        return simulated_lines(figures["part"], figures["simulated"])
     if "starts" in figures:
         return _starts(figures["starts"])
     if "clients" in figures:

@@ -37,6 +37,10 @@ LONG = {f"{name}-x{TIMES}": name for name in ("skewed", "uniform")}
 ONE_STREAM = "one-stream"
 BY_NAME_ONLY = (TINY, ONE_STREAM, NANO_VLLM, NANO_VLLM_SMALL, *LONG, *GPU_SHAPES, *SMALL_SHAPES)
 """What `all` does not stand for."""
+SKEWED_PROMPTS, SKEWED_OUTPUTS = (80, 0.8, 16, 400), (32, 1.2, 4, 256)
+"""Log-normal lengths of `skewed`: median, sigma, least and most tokens."""
+UNIFORM = (128, 64)
+"""Tokens in and out of each request of `uniform`."""
 LONGEST = 768
 """Positions that no request of `skewed` and `uniform` goes beyond, prompt and output together."""
 VOCAB = {
@@ -67,7 +71,7 @@ def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     rnd = random.Random(seed)
     lengths = {
         "skewed": _skewed_lengths,
-        "uniform": lambda _: [(128, 64)] * 32,
+        "uniform": lambda _: [UNIFORM] * 32,
         ONE_STREAM: lambda _: [(32, 256)],
         TINY: lambda _: [(5, 3), (9, 1), (4, 6)],
     }[name](rnd)
@@ -82,7 +86,7 @@ def _nano_vllm(part: int) -> list[Item]:
 
 
 def _skewed_lengths(rnd: random.Random) -> list[tuple[int, int]]:
-    return [(_lognormal(rnd, 80, 0.8, 16, 400), _lognormal(rnd, 32, 1.2, 4, 256)) for _ in range(96)]
+    return [(_lognormal(rnd, *SKEWED_PROMPTS), _lognormal(rnd, *SKEWED_OUTPUTS)) for _ in range(96)]
 
 
 def _lognormal(rnd: random.Random, median: float, sigma: float, low: int, high: int) -> int:
