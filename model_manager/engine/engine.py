@@ -13,12 +13,15 @@ from collections.abc import Sequence as List
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..grammars.compiling import GrammarCompiler
 from ..wire.config import ModelConfig
 from ..wire.errors import NonFiniteLogits, RequestError
 from ..wire.logprobs import Logprobs
 from ..wire.messages import FinishReason, Request
 from ..wire.status import EngineStats, ModelInfo
+from .constraints.held import HeldSequences
 from .constraints.masks import Masks
 from .constraints.preparation import Preparation
 from .counters import EngineCounters
@@ -37,7 +40,7 @@ from .scheduling.stopping import Ending, StopRules
 from .speculation.drafts import Policy, Speculation, Turn, drafter_of
 
 _MOMENT = 0.01
-"""Seconds that a step waits for a constraint's compilation where nothing else is to be done."""
+"""Seconds that a step waits for a constraint where nothing else is to be done."""
 _NOT_FINITE = "the model computed NaN or infinity for a token of its prompt"
 
 
@@ -83,8 +86,9 @@ class LLMEngine:
         )
         self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptOutputs(runner)
-        self._preparation = Preparation(grammars)
         self._masks = Masks(config.max_num_seqs, info.vocab_size)
+        self._held = HeldSequences(self._masks)
+        self._preparation = Preparation(grammars, self._held.submit)
         self._sampler = Sampler()
         self._sampler.warm_up(info.device)
         self._deadlines = Deadlines(clock)
@@ -152,9 +156,12 @@ class LLMEngine:
         result = StepResult()
         self._end_overdue(result)
         self._take_in_prepared(result)
+        self._release_held(result)
         self._load_adapters(result)
         self._collect(result, leaving=self._may_schedule_blind())
         batch = self._schedule(result)
+        if not batch and not self._launched:
+            self._held.wait(_MOMENT)
         if batch:
             self._launched.append(self._launch(batch))
         self._collect(result, leaving=self._may_run_ahead(batch))
@@ -251,10 +258,12 @@ class LLMEngine:
                 extended.append(replace(scheduled, num_tokens=scheduled.num_tokens + given))
         return extended
 
-    def _give_all(self, sequence: Sequence, token_ids: list[int], result: StepResult) -> int:
+    def _give_all(
+        self, sequence: Sequence, token_ids: list[int], result: StepResult, logprobs: Logprobs | None = None
+    ) -> int:
         """Give a sequence tokens up to the one that ends it; returns how many it got."""
         given = 0
-        while given < len(token_ids) and self._give(sequence, token_ids[given], None, result):
+        while given < len(token_ids) and self._give(sequence, token_ids[given], logprobs, result):
             given += 1
         self._counters.generated(self._clock(), given)
         return given
@@ -287,7 +296,20 @@ class LLMEngine:
         read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
         self._scheduler.computed(batch)
         sample = functools.partial(self._sample, output.logits)
-        return LaunchedStep(self._speculation.turns(sampling), sample, read, reads=output.hidden is not None)
+        turns = self._held.in_time(self._speculation.turns(sampling), output.logits, self._sample_late)
+        return LaunchedStep(turns, sample, read, reads=output.hidden is not None)
+
+    def _release_held(self, result: StepResult) -> None:
+        """Let held sequences go on whose constraints have."""
+        for sequence, error, then in self._held.ready():
+            if error is None:
+                then(result)
+            else:
+                self._fail(sequence, error, result)
+
+    def _sample_late(self, sequence: Sequence, logits: Any, result: StepResult) -> None:
+        turn = Turn(np.zeros(1, np.int64), [sequence])
+        self._postprocess(turn.sequences, self._sample(logits, turn).get(), result)
 
     def _sample(self, logits: Any, turn: Turn) -> LaunchedSamples:
         rows = self._table.sampling(turn.sequences, masks=self._masks.of(turn.sequences))
@@ -318,8 +340,15 @@ class LLMEngine:
                 self._fail(sequence, error, result)
             else:
                 if sampled:
-                    given += self._give(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
+                    given += self._give_or_hold(sequence, samples.token_ids[row], samples.logprobs.get(row), result)
         self._counters.generated(now, given)
+
+    def _give_or_hold(self, sequence: Sequence, token_id: int, logprobs: Logprobs | None, result: StepResult) -> bool:
+        """Give a sequence a token; one whose constraint is slow is held, and gets it later. True if it got it."""
+        if sequence.guide is None or not sequence.guide.is_slow:
+            return self._give(sequence, token_id, logprobs, result)
+        self._held.take(sequence, token_id, lambda later: self._give_all(sequence, [token_id], later, logprobs))
+        return False
 
     def _has_sampled(self, sequence: Sequence, samples: Samples, row: int) -> bool:
         """True if there is a token. Without one the sequence ends here if its constraint allows, else this raises."""

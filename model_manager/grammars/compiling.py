@@ -261,10 +261,11 @@ def _built(tokenizer: LLTokenizer, closing: Closing, constraint: Constraint) -> 
 
     start = build()
     reason = _failure(start, constraint)
+    name = f"constraint.{constraint.kind}"
     if reason is not None:
-        return f"constraint.{constraint.kind}: {reason}"
+        return f"{name}: {reason}"
     literals = _LITERALS.findall(constraint.regex or "") + _STRINGS.findall(constraint.grammar or "")
-    return Grammar(start, build, tokenizer, closing.towards(_endings(constraint), literals[:_MOST_LITERALS]))
+    return Grammar(name, start, build, tokenizer, closing.towards(_endings(constraint), literals[:_MOST_LITERALS]))
 
 
 def _endings(constraint: Constraint) -> Endings:

@@ -1,4 +1,4 @@
-"""A compiled constraint. Knows no sequence, and not what it was compiled from."""
+"""A compiled constraint, and how quickly it is followed. Knows no sequence, and not what it was compiled from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from functools import cached_property
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
+from . import apart
 from .closing import Closed, Closing
+
+QUICK = 0.004
+"""Seconds of processor time that a token of a quick grammar takes, at most."""
+_SUSPECTED, _SLOW = 4, 32
+"""Quick tokens, one after another, that make a grammar quick again: one that is suspected, one that was slow."""
 
 
 class LexerSpent(Exception):
@@ -25,15 +31,41 @@ class Grammar:
     """
 
     def __init__(
-        self, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closing: Closing
+        self, name: str, start: LLMatcher, build: Callable[[], LLMatcher], tokenizer: LLTokenizer, closing: Closing
     ) -> None:
-        """`start` stays at the start; `build` makes another one, with its own lexer."""
+        """`name` is what errors call it; `start` stays at the start; `build` makes another one, with its own lexer."""
+        self.name = name
         self._start = start
         self._build = build
         self._lock = threading.Lock()
         self.tokenizer = tokenizer
         self._closing = closing
+        self._not_quick = 0
         self._probe = _allowed_first(start, tokenizer.eos_tokens)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if its matchers may take long for a token, so a step must not wait for them. They share a lexer, which
+        one of them at a time can use: all are slow.
+        """
+        return self._not_quick > 0
+
+    def note(self, seconds: float | None) -> None:
+        """Note the processor time that a token took; None if that is not known, and may be long."""
+        if seconds is None:
+            self._not_quick = max(self._not_quick, _SUSPECTED)
+        else:
+            self._not_quick = max(0, self._not_quick - 1) if seconds <= QUICK else _SLOW
+
+    def consume(self, matcher: LLMatcher, token_id: int) -> bool:
+        """Advance one of its matchers; False if that fails."""
+        return apart.consume(matcher, token_id) if self.is_slow else matcher.consume_token(token_id)
+
+    def forced(self, matcher: LLMatcher, *, look: bool) -> list[int]:
+        """The tokens that must come next; `look` makes the mask too if it is slow, which may take states of a lexer."""
+        if look and self.is_slow:
+            matcher.compute_bitmask()  # finds out what must come, and needs no interpreter's lock for it
+        return matcher.compute_ff_tokens()
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start of an output, for one sequence and one thread at a time."""
@@ -65,7 +97,7 @@ class Grammar:
 
     def is_spent(self, start: LLMatcher) -> bool:
         """True if the lexer of `start` has reached its limit: it no longer takes a token that may come first."""
-        return not start.deep_copy().consume_token(self._probe)
+        return not self.consume(start.deep_copy(), self._probe)
 
 
 def _allowed_first(start: LLMatcher, ends: list[int]) -> int:

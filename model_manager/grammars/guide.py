@@ -7,6 +7,7 @@ consumed again with a new one. Only what fails with an unshared lexer fails the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from typing import NamedTuple, TypeVar
@@ -18,11 +19,17 @@ from llguidance import LLMatcher
 from ..wire.errors import ConstraintNotMet
 from .closing import Closed
 from .ends import Ends
-from .grammar import Grammar, LexerSpent
-from .refusals import of_a_step
+from .grammar import QUICK, Grammar, LexerSpent
+from .refusals import of_a_step, of_slowness
 
 NO_ROW = -1
+_MOST_SECONDS, _SECONDS_A_TOKEN = 10.0, 0.25
+"""Seconds of processor time that masks of one slow output may take: in all, and for each token in addition."""
 _T = TypeVar("_T")
+
+
+class GrammarSlow(Exception):
+    """A guide is to be made again where no step waits for it."""
 
 
 class Mask(NamedTuple):
@@ -39,12 +46,18 @@ class Guide:
         """`ends` may come where the grammar lets the output end; elsewhere these tokens are text, if they have text."""
         self._grammar = grammar
         self._ends = ends
+        self._num_words = -(-grammar.tokenizer.vocab_size // 32)
         self._failure: ConstraintNotMet | None = None
         """Why there is no mask; the next token raises it."""
         self.mask: Mask | None = None
         """The mask of tokens that may come next, once it is computed."""
         self.has_ended = False
         """True if the last token ended the output; that token is not text."""
+        self.made: npt.NDArray[np.uint32] | None = None
+        """The mask of tokens that may come next, if `go_on` has made it."""
+        self._gone_on: int | None = None
+        """The token that `go_on` has consumed, until it is taken."""
+        self._seconds = 0.0
         self._begin(grammar.start())
 
     def _begin(self, start: LLMatcher) -> None:
@@ -54,13 +67,18 @@ class Guide:
         self.matcher = start.deep_copy()
         self.forced: list[int] = []
         """Positions in the output where the grammar allowed a single token."""
-        self.certain: list[int] = self.matcher.compute_ff_tokens()
+        self.certain: list[int] = self._grammar.forced(self.matcher, look=False)
         """Tokens that the grammar forces next, in order."""
 
     @property
     def length(self) -> int:
         """How many tokens the output has, without the one that ended it."""
         return len(self._tokens)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if a step must not wait for it: `go_on` is called in another thread before each `take`."""
+        return self._grammar.is_slow
 
     @property
     def only(self) -> int | None:
@@ -81,11 +99,47 @@ class Guide:
         """Consume a token. Raises ConstraintNotMet for a token that is not allowed, and if the grammar has become too
         complex.
         """
+        gone_on, self._gone_on = self._gone_on, None
+        if gone_on is not None:
+            assert gone_on == token_id
+            return
+        began = time.thread_time()
         self._lasting(lambda: self._take(token_id))
+        if (seconds := time.thread_time() - began) > QUICK:
+            self._grammar.note(seconds)
+
+    def go_on(self, token_id: int | None = None) -> None:
+        """Do the work of taking a token, if there is one, and of the next mask; in another thread than the step's,
+        which may run meanwhile. Raises as `take` does, and if the output has taken too much processor time.
+        """
+        began = time.thread_time()
+        if token_id is not None:
+            self._lasting(lambda: self._take(token_id))
+            self._gone_on = token_id
+        if not self.has_ended:
+            self.made = np.zeros(self._num_words, np.uint32)
+            self.fill(self.made)
+        seconds = time.thread_time() - began
+        self._grammar.note(seconds)
+        self._seconds += seconds
+        if self._seconds > _MOST_SECONDS + _SECONDS_A_TOKEN * self.length:
+            raise ConstraintNotMet(of_slowness(self._grammar.name, self.length))
+
+    def note_late(self) -> None:
+        """Note that a step did not wait for its mask."""
+        self._grammar.note(None)
 
     def take_again(self, token_id: int) -> None:
-        """Consume a token that was taken before, in this engine or another; raises as `take` does."""
-        self._lasting(lambda: self._take_again(token_id))
+        """Consume a token that was taken before, in this engine or another; raises as `take` does, and GrammarSlow if
+        the grammar turns out to be slow.
+        """
+        was_slow, began = self.is_slow, time.thread_time()
+        self._lasting(self._look)
+        if (seconds := time.thread_time() - began) > QUICK:
+            self._grammar.note(seconds)
+            if not was_slow:
+                raise GrammarSlow
+        self._lasting(lambda: self._take(token_id))
 
     def closed(self, max_tokens: int, least_kept: int = 0) -> Closed | None:
         """How to end the output within `max_tokens` in all, dropping some of the last, but none of the first
@@ -105,7 +159,9 @@ class Guide:
         return int(allowed[number % len(allowed)])
 
     def valid(self, drafts: List[int]) -> list[int]:
-        """The drafts before the first that is not allowed."""
+        """The drafts before the first that is not allowed; none if that may take long."""
+        if self.is_slow:
+            return []
         return list(drafts[: self.matcher.validate_tokens(list(drafts))])
 
     def may_end_at(self, string: str, tokens: List[int], *, included: bool) -> bool:
@@ -162,29 +218,26 @@ class Guide:
         self._begin(start)
         try:
             for token_id in tokens:
-                self._take(token_id)
+                self._take(token_id, look=False)
             self._look()
         finally:
             self._tokens, self.forced = tokens, forced
 
-    def _take(self, token_id: int) -> None:
+    def _take(self, token_id: int, *, look: bool = True) -> None:
         if self._failure is not None:
             raise self._failure
-        mask, self.mask = self.mask, None
+        mask, self.mask, self.made = self.mask, None, None
         if token_id in self._ends and self.matcher.is_accepting():
             self.has_ended = True
             return
-        if not self.matcher.consume_token(token_id):
+        if not self._grammar.consume(self.matcher, token_id):
             self._check_lexer()
             self._check_matcher()
         if self.certain or (mask is not None and mask.is_single):
             self.forced.append(self.length)
         self._tokens.append(token_id)
-        self.certain = (self.certain[1:] if self.certain[:1] == [token_id] else []) or self.matcher.compute_ff_tokens()
-
-    def _take_again(self, token_id: int) -> None:
-        self._look()
-        self._take(token_id)
+        rest = self.certain[1:] if self.certain[:1] == [token_id] else []
+        self.certain = rest or self._grammar.forced(self.matcher, look=look)
 
     def _look(self) -> None:
         """Find out, if it is not known, whether a single token may come next."""
@@ -193,7 +246,7 @@ class Guide:
 
     def _bits(self) -> npt.NDArray[np.uint32]:
         """The mask of the tokens that may come next."""
-        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint32).copy()
+        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint32)[: self._num_words].copy()
         if self.matcher.is_error() or not bits.any():
             self._check_lexer()
             self._check_matcher()

@@ -68,6 +68,14 @@ def reason(constraint: Constraint, message: str, judge: Judge) -> str:
     return _cut(said or _of_limits(message))
 
 
+def of_slowness(name: str, length: int) -> str:
+    """Our sentence for an output that took too long under the constraint of that name; `length` in tokens."""
+    return (
+        f"{name}: takes too much processor time to follow, after {length} tokens of output: write it so that a text "
+        'can be read in one way only, as the rule `x: "a"+` for `x: x x | "a"`'
+    )
+
+
 def of_a_step(message: str) -> str:
     """Our sentence for an output whose grammar failed at a token with this message of llguidance."""
     if _TOO_LARGE.search(message):

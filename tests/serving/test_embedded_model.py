@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.serving.servers import MODEL, Server, running
 
 QUESTION = "What is the capital of Mexico?"
+AMBIGUOUS = "start: x\nx: x x | x x x | C\nC: /./"
+"""Any line, read in so many ways that each token takes more time than the last."""
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +60,47 @@ def test_two_requests_at_once_are_both_answered_from_one_engine(real: Server) ->
     vectors = real.client().embeddings.create(model=MODEL, input=[QUESTION, QUESTION]).data
     assert vectors[0].embedding == vectors[1].embedding
     assert len(real.engine_pids()) == 1
+
+
+def test_several_answers_of_an_ambiguous_grammar_are_those_of_a_plain_one(real: Server) -> None:
+    asked: Any = {"model": MODEL, "prompt": "a", "max_tokens": 40, "temperature": 1, "seed": 1, "n": 3}
+    slow, quick = (
+        real.client().completions.create(**asked, extra_body=constraint | {"ignore_eos": True})
+        for constraint in ({"guided_grammar": AMBIGUOUS}, {"guided_regex": ".+"})
+    )
+    assert len({choice.text for choice in slow.choices}) == 3
+    assert slow.choices == quick.choices
+
+
+def test_an_ambiguous_grammar_ends_as_it_would_though_its_engine_is_killed_meanwhile(real: Server) -> None:
+    params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1, seed=1)
+    slow, quick = (
+        msgspec.structs.replace(params, constraint=constraint)
+        for constraint in (Constraint(grammar=AMBIGUOUS), Constraint(regex=".+"))
+    )
+    with EngineClient.open(ModelConfig(), runtime=real.runtime) as client:
+        alone = client.submit("a", quick, request_id="quick").result(120)
+        others = [client.submit(QUESTION, params, request_id=f"other {each}") for each in range(4)]
+        hostile = client.submit("a", slow, request_id="killed")
+        shorter = msgspec.structs.replace(params, max_tokens=40)
+        before = client.submit(QUESTION, shorter, request_id="before").result(120)
+        assert not hostile.done()
+        os.kill(real.engine_pids()[0], signal.SIGKILL)
+        assert hostile.result(120).token_ids == alone.token_ids
+        assert all(other.result(120).token_ids[:40] == before.token_ids for other in others)
+    assert real.outstanding() == 0
+
+
+def test_answers_beside_an_ambiguous_grammar_do_not_wait_for_its_tokens(real: Server) -> None:
+    """Its tokens become slow one after another until one takes too many states; steps do not wait for them."""
+    grammar = Constraint(grammar=AMBIGUOUS)
+    slow, plain = SamplingParams(constraint=grammar, ignore_eos=True), SamplingParams(max_tokens=7, ignore_eos=True)
+    with EngineClient.open(ModelConfig(), runtime=real.runtime) as client:
+        hostile, answered = client.submit("a", msgspec.structs.replace(slow, max_tokens=400), request_id="slow"), 0
+        while not hostile.done():
+            assert client.submit(QUESTION, plain, request_id=f"plain {answered}").result(120).text
+            answered += 1
+        with pytest.raises(ConstraintNotMet, match="takes too many states") as failed:
+            hostile.result()
+    taken = int(re.findall(r"after (\d+) tokens", str(failed.value))[0])
+    assert 7 * answered > 2 * taken

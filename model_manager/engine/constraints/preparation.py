@@ -18,10 +18,10 @@ from typing import Any
 from ...grammars.compiling import GrammarCompiler
 from ...grammars.ends import Ends
 from ...grammars.grammar import Grammar
-from ...grammars.guide import Guide
+from ...grammars.guide import GrammarSlow, Guide
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, RequestError
-from ..scheduling.sequence import Rank, Sequence
+from ..scheduling.sequence import Rank, Replayed, Sequence
 from ..scheduling.sequence_heap import SequenceHeap
 
 _THREADS = 2
@@ -38,9 +38,12 @@ _MOST_AT_ONCE, _MOST_LOOKED_AT = 16, 256
 class Preparation:
     """Gives sequences their guides."""
 
-    def __init__(self, compiler: GrammarCompiler | None) -> None:
-        """`grammars` is None if the model takes no constraints."""
+    def __init__(
+        self, compiler: GrammarCompiler | None, slowly: Callable[[Callable[[], Any]], Future[Any]] | None = None
+    ) -> None:
+        """`compiler` is None if the model takes no constraints; `slowly` does what uses a slow grammar."""
         self._compiler = compiler
+        self._slowly = slowly or self._replay
         self._threads: ThreadPoolExecutor | None = None
         self._replaying: ThreadPoolExecutor | None = None
         self._compiling: dict[bytes, Future[Grammar]] = {}
@@ -100,12 +103,15 @@ class Preparation:
             try:
                 found = future.result()
                 if isinstance(found, Grammar):
-                    job = functools.partial(sequence.replayed, _guide(sequence, found))
-                    if sequence.given:  # replaying takes a while; the sequence may end meanwhile
-                        self._begun[request_id] = self._replay(job)
+                    job = functools.partial(_begun, sequence, found)
+                    if found.is_slow or sequence.given:  # takes a while; the sequence may end meanwhile
+                        self._begun[request_id] = self._slowly(job) if found.is_slow else self._replay(job)
                         continue
                     found = job()
                 sequence.adopt(found)
+            except GrammarSlow as slow:
+                self._begun[request_id] = self._slowly(slow.args[0])
+                continue
             except RequestError as failure:
                 error = failure
             self.remove(sequence)
@@ -150,7 +156,11 @@ class Preparation:
 def guide_alone(sequence: Sequence, compiler: GrammarCompiler | None) -> None:
     """Give one sequence its guide in this thread, and replay its tokens; raises RequestError."""
     constraint, given = _asked(sequence, compiler)
-    sequence.adopt(sequence.replayed(_guide(sequence, given.compile(constraint))))
+    grammar = given.compile(constraint)
+    try:
+        sequence.adopt(_begun(sequence, grammar))
+    except GrammarSlow:  # which it is known to be now
+        sequence.adopt(_begun(sequence, grammar))
 
 
 def _asked(sequence: Sequence, compiler: GrammarCompiler | None) -> tuple[Constraint, GrammarCompiler]:
@@ -171,6 +181,18 @@ def _guarded(job: Callable[[], Any]) -> Any:
         if not (isinstance(error, ValueError) or type(error).__name__ == "PanicException"):  # which is no Exception
             raise
         raise InvalidRequest(f"constraint: {type(error).__name__}: {error}") from None
+
+
+def _begun(sequence: Sequence, grammar: Grammar) -> Replayed:
+    """The sequence's guide after the tokens that it was given; raises GrammarSlow with what is to be done again."""
+    guide = _guide(sequence, grammar)
+    try:
+        replayed = sequence.replayed(guide)
+    except GrammarSlow:
+        raise GrammarSlow(functools.partial(_begun, sequence, grammar)) from None
+    if guide.is_slow and replayed.ending is None:
+        guide.go_on()
+    return replayed
 
 
 def _guide(sequence: Sequence, grammar: Grammar) -> Guide:

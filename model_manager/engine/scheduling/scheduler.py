@@ -65,7 +65,7 @@ class Scheduler:
 
     def schedule(self) -> list[Scheduled]:
         """The next batch: decoding sequences, then prompts begun or urgent, then new ones. Empty only if there are no
-        sequences, or only sequences that end with a pending token.
+        sequences, or only ones that are held or end with a pending token.
         """
         preemptions = self.num_preemptions
         self._start_urgent()
@@ -74,7 +74,7 @@ class Scheduler:
         budget -= self._prefills(batch, budget)
         if preemptions == self.num_preemptions:  # else a preempted sequence would only take another's place
             self._admit(batch, budget)
-        assert batch or all(sequence.ends_with_pending for sequence in self.running.values())
+        assert batch or all(each.is_held or each.ends_with_pending for each in self.running.values())
         assert batch or self.running or not self.waiting
         return batch
 
@@ -139,7 +139,7 @@ class Scheduler:
         self.waiting.check_integrity()
         for sequence in self.running.values():
             assert sequence.status is SequenceStatus.RUNNING
-            assert sequence.num_remaining_tokens >= 1
+            assert sequence.num_remaining_tokens >= 1 or sequence.is_held
             assert sequence.num_computed_tokens <= len(sequence.block_table) * self._blocks.block_size
         for sequence in self.waiting.values():
             assert sequence.status is SequenceStatus.WAITING
@@ -157,6 +157,10 @@ class Scheduler:
             if self._may_start(sequence):
                 yield sequence
 
+    def _last_free(self) -> Sequence:
+        """The running sequence with the highest rank that is not held; the one that is given tokens is not."""
+        return next(sequence for sequence in reversed(self.running.values()) if not sequence.is_held)
+
     def _last(self) -> Sequence:
         """The running sequence with the highest rank."""
         return next(reversed(self.running.values()))
@@ -171,9 +175,9 @@ class Scheduler:
     def _start_urgent(self) -> None:
         """Start urgent sequences; `_prefills` gives them their tokens first, since they are first in rank."""
         for sequence in self._urgent():
-            if self._needs_way(sequence) and not self._last().num_pending_tokens:
+            if self._needs_way(sequence) and not self._last().num_pending_tokens and not self._last().is_held:
                 sequence.has_preempted = True
-                self._preempt_last()
+                self._preempt(self._last())
             if len(self.running) == self._max_num_seqs:
                 break
             if not self._blocks.allocate(sequence, keep_free=len(self.running)):
@@ -198,7 +202,7 @@ class Scheduler:
         for sequence in list(self.running.values()):
             if sequence.status is SequenceStatus.RUNNING and _decodes(sequence):
                 while self._blocks.needs_block(sequence) and not self._blocks.num_free:
-                    self._preempt_last()
+                    self._preempt(self._last_free())
                 if sequence.status is SequenceStatus.RUNNING:
                     self._give_slot(sequence)
                     batch.append(Scheduled(sequence, 1))
@@ -267,11 +271,11 @@ class Scheduler:
         if not is_last:
             self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
 
-    def _preempt_last(self) -> None:
-        """Preempt the sequence with the highest rank. It keeps its tokens; keys and values that the prefix cache evicts
-        meanwhile are computed again.
+    def _preempt(self, sequence: Sequence) -> None:
+        """Preempt a running sequence. It keeps its tokens; keys and values that the prefix cache evicts meanwhile are
+        computed again.
         """
-        _, sequence = self.running.popitem(last=True)
+        del self.running[sequence.request_id]
         assert not sequence.num_pending_tokens, "preempted before its token was known"
         sequence.num_dropped_tokens = sequence.num_computed_tokens
         self._withdraw(sequence)

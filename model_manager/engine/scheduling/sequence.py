@@ -52,15 +52,16 @@ class Sequence:
 
     `token_ids` holds prompt and output; the first `num_computed_tokens` of them have their keys and values in the
     blocks of `block_table`; `num_draft_computed_tokens` is the same for a draft model's cache, drafts included. A
-    running sequence always has at least one token that is not computed yet. `num_pending_tokens` more tokens follow
-    `token_ids`: the device samples or has sampled them, and the host does not know them yet. The last of them is row
-    `pending_row` of its step's samples.
+    running sequence that is not held has at least one token that is not computed yet. `num_pending_tokens` more tokens
+    follow `token_ids`: the device samples or has sampled them, and the host does not know them yet. The last of them is
+    row `pending_row` of its step's samples.
 
     `rank` is its place in the queue, smaller first. `overtaken` counts the sequences behind it that began to run before
     it. `has_preempted`: True once a running sequence has made way for it. A sequence with a constraint has a `guide`
-    before it runs. `given` are output tokens of the request that were not replayed yet. `adapter_slot` is the slot of
-    its adapter, -1 without an adapter or while it is not loaded. Sequences with the same `cache_key` share blocks; an
-    empty key shares with none.
+    before it runs. `is_held`: True while it runs but sits out steps, until a slow constraint has gone on; all its
+    tokens are computed. `given` are output tokens of the request that were not replayed yet. `adapter_slot` is the slot
+    of its adapter, -1 without an adapter or while it is not loaded. Sequences with the same `cache_key` share blocks;
+    an empty key shares with none.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Sequence:
         self.num_draft_computed_tokens = 0
         self.num_pending_tokens = 0
         self.pending_row = -1
+        self.is_held = False
         self.num_committed_blocks = 0
         self.block_table: list[int] = []
         self.cache_key = cache_key(request, prefix_caching)
@@ -196,8 +198,8 @@ class Sequence:
 
     @property
     def certain_tokens(self) -> list[int]:
-        """The tokens that its constraint forces next, as many as it may have."""
-        if self.guide is None:
+        """The tokens that its constraint forces next, as many as it may have; none if taking them may be slow."""
+        if self.guide is None or self.guide.is_slow:
             return []
         return self.guide.certain[: self.conditions.max_tokens - self.num_output_tokens]
 

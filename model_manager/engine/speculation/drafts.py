@@ -189,6 +189,7 @@ class Speculation:
         goes_on = (
             depth < len(drafts)
             and sequence.status is SequenceStatus.RUNNING
+            and not sequence.is_held
             and sequence.token_ids[-1] == drafts[depth]
         )
         if goes_on:

@@ -16,11 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millrace.model_manager.engine.constraints import masks
 from millrace.model_manager.engine.speculation import drafts as speculation
+from millrace.model_manager.grammars import grammar, guide
 from millrace.model_manager.grammars.compiling import GrammarCompiler
+from millrace.model_manager.grammars.ends import Ends
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.guide import Guide
 from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.letters import grammars, text
@@ -73,9 +77,10 @@ def alone(letters: GrammarCompiler, asked: Request) -> Output | str:
     extra_budget=st.integers(0, 30),
     runs_ahead=st.booleans(),
     speculation=st.sampled_from(["off", "prompt_lookup"]),
+    pace=st.sampled_from(["quick", "slow", "late"]),
 )
 @settings(
-    max_examples=12,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -87,7 +92,28 @@ def test_each_request_ends_once_and_as_it_ends_alone(
     extra_budget: int,
     runs_ahead: bool,
     speculation: Any,
+    pace: str,
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if pace == "slow":
+            patch.setattr(Grammar, "is_slow", property(lambda _: True))
+        elif pace == "late":
+            patch.setattr(masks, "_PATIENCE", -1.0)
+        under_test = arrived(letters, arrivals, num_blocks, max_num_seqs, extra_budget, runs_ahead, speculation)
+    for place, arrival in enumerate(arrivals):
+        check(letters, under_test, str(place), arrival)
+
+
+def arrived(
+    letters: GrammarCompiler,
+    arrivals: list[dict[str, Any]],
+    num_blocks: int,
+    max_num_seqs: int,
+    extra_budget: int,
+    runs_ahead: bool,
+    speculation: Any,
+) -> EngineUnderTest:
+    """An engine that has ended these requests."""
     under_test = EngineUnderTest(
         HistoryRunner(num_blocks, 8, MAX_LEN, runs_ahead=runs_ahead),
         max_num_seqs=max_num_seqs,
@@ -103,8 +129,27 @@ def test_each_request_ends_once_and_as_it_ends_alone(
                 under_test.engine.abort(str(place))
         under_test.step()
     under_test.finish()
-    for place, arrival in enumerate(arrivals):
-        check(letters, under_test, str(place), arrival)
+    return under_test
+
+
+def test_an_output_whose_constraint_takes_too_much_time_fails_alone(
+    letters: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_test = EngineUnderTest(HistoryRunner(64, 8, MAX_LEN), grammars=letters)
+    arrival = {"pattern": None, "prompt": 4, "max_tokens": 20, "temperature": 0.0, "logprobs": None, "penalty": 0.0}
+    under_test.engine.add(request("1", arrival))
+    under_test.engine.add(request("2", arrival | {"pattern": "[a-e]{3,12}"}))
+    constraint = {"grammar": 'start: x\nx: x x | x x x | "a"'}
+    compiled = letters.compile(Constraint.parse(constraint))
+    compiled.note(1.0)
+    monkeypatch.setattr(guide, "_MOST_SECONDS", -10.0)
+    params = {"constraint": constraint, "ignore_eos": True, "max_tokens": 30}
+    under_test.engine.add(Request("slow", [1], SamplingParams.parse(params)))
+    under_test.finish()
+    assert under_test.failures == {"slow": "ConstraintNotMet"}
+    assert under_test.outputs.keys() == {"1", "2"}
+    with pytest.raises(ConstraintNotMet, match=r"^constraint\.grammar: takes too much processor time"):
+        Guide(compiled, Ends(eos=[EOS], stops=[], ignore_eos=True)).go_on()
 
 
 def check(letters: GrammarCompiler, under_test: EngineUnderTest, name: str, arrival: dict[str, Any]) -> None:
@@ -123,7 +168,13 @@ def check(letters: GrammarCompiler, under_test: EngineUnderTest, name: str, arri
 
 
 @pytest.mark.parametrize("pattern", ["[a-e]{3,12}", "(a(b(c(d)?)?)?){2,5}o", "abc(de|fg)h{2}[a-p]{3}"])
-def test_a_resumed_output_is_the_same(letters: GrammarCompiler, pattern: str) -> None:
+@pytest.mark.parametrize("quick", [1.0, -1.0])
+def test_a_resumed_output_is_the_same(
+    letters: GrammarCompiler, pattern: str, quick: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its grammar turns out to be slow while its tokens are replayed."""
+    for module in (grammar, guide):
+        monkeypatch.setattr(module, "QUICK", quick)
     arrival = {"pattern": pattern, "prompt": 4, "max_tokens": 50, "temperature": 1.0, "logprobs": None, "penalty": 1.0}
     for seed in range(3):
         whole = alone(letters, request(str(seed), arrival))

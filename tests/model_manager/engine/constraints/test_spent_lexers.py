@@ -111,14 +111,19 @@ def test_a_mask_of_a_spent_lexer_is_made_again(compiler: GrammarCompiler, constr
     assert (masks.of(rows) == expected).all()
 
 
-def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler) -> None:
+def test_what_takes_too_many_states_alone_says_so(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, limits = compiler.compile(ITEMS), LLParserLimits(max_lexer_states=600)
     source = LLMatcher.grammar_from_regex("(?s:.*)a.{40}b.*c.{30}d")
 
     def build() -> LLMatcher:
         return LLMatcher(plain.tokenizer, source, log_level=0, limits=limits)
 
-    outcomes = [outcome(Grammar(build(), build, plain.tokenizer, plain._closing), seed) for seed in range(4)]
+    def grammar() -> Grammar:
+        return Grammar("constraint.regex", build(), build, plain.tokenizer, plain._closing)
+
+    outcomes = [outcome(grammar(), seed) for seed in range(4)]
     assert any("takes too many states" in each for each in outcomes)
-    shared = Grammar(build(), build, plain.tokenizer, plain._closing)
+    shared = grammar()
     assert [outcome(shared, seed) for seed in range(4)] == outcomes
+    monkeypatch.setattr(Grammar, "is_slow", property(lambda _: True))
+    assert [outcome(grammar(), seed) for seed in range(4)] == outcomes
