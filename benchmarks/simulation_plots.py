@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from benchmarks.fleet.designs import DESIGNS, MILLRACE, POOL, STATIC
 
 _COLOURS = {MILLRACE: "#0072B2", STATIC: "#E69F00", POOL: "#009E73"}
-"""Of Okabe and Ito's palette, as draw.py has them."""
+"""Colours of Okabe and Ito's palette, as draw.py has them."""
 _Run = dict[str, Any]
 
 

@@ -36,7 +36,7 @@ class StepCost:
         return cls(base, per_row, per_prompt_token, fit=1 - unexplained)
 
     def times(self, factor: float) -> StepCost:
-        """Of a machine on which every step takes so many times as long."""
+        """The cost on a machine on which every step takes so many times as long."""
         return StepCost(self.base * factor, self.per_row * factor, self.per_prompt_token * factor, self.fit)
 
     def least(self, prompts: int, outputs: int, max_num_seqs: int) -> float:

@@ -96,5 +96,5 @@ def _outcome(design: str, fleet: Fleet, cost: StepCost, source: Bundles | Broker
 
 @lru_cache
 def hourly_price() -> float:
-    """Of MACHINE, as `millrace plan` reckons it, by the example's prices."""
+    """The price of MACHINE, as `millrace plan` reckons it, by the example's prices."""
     return float(sum(Prices.read(_PRICES).parts(MACHINE, None, disk_needed(0.25)).values()))

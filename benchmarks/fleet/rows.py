@@ -30,7 +30,7 @@ class Rows:
         return len(self.prompts)
 
     def tokens(self, row: int) -> int:
-        """Of its prompt and its output, the system prompt left out."""
+        """Tokens of its prompt and its output, the system prompt left out."""
         return self.prompts[row] + self.outputs[row]
 
     @classmethod

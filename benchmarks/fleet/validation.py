@@ -64,7 +64,7 @@ def scaled(fitted: StepCost, file: str, engine: str, workload: str, shape: str, 
 
 
 def calibrated() -> StepCost:
-    """Of the benchmarks' machine (AMD EPYC, 2 cores) in opt-125m's shape and bfloat16."""
+    """Figures of the benchmarks' machine (AMD EPYC, 2 cores) in opt-125m's shape and bfloat16."""
     return scaled(StepCost.fitted(), "engine", "millrace", "uniform", "opt-125m", "bfloat16")
 
 

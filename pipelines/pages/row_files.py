@@ -31,7 +31,7 @@ from .facts import COLUMNS, ENDINGS, UNREADABLE, Light
 Row = dict[str, Any]
 _EVERY = 256
 _MOST_BYTES = 64 * 2**20
-"""Of a row."""
+"""Most bytes of a row."""
 _MOST_SHOWN = 400
 """Bytes that are shown of a line that is no row."""
 _BATCH = 128

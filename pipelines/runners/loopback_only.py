@@ -30,9 +30,9 @@ _CONTINUE = 1
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _CALLS = {"x86_64": (0xC000003E, 49, 317), "aarch64": (0xC00000B7, 200, 277)}
-"""Of a machine: its name in filters, and the numbers of its calls bind and seccomp."""
+"""By machine: its name in filters, and the numbers of its calls bind and seccomp."""
 _ALL = {socket.AF_INET: (4, bytes(4)), socket.AF_INET6: (8, bytes(16))}
-"""Of a family: where an address begins in its structure, and the one that means all."""
+"""By family: where an address begins in its structure, and the one that means all."""
 _LOOPBACK = {socket.AF_INET: b"\x7f\0\0\1", socket.AF_INET6: bytes(10) + b"\xff\xff\x7f\0\0\1"}
 """127.0.0.1, for IPv6 as sockets of both have it."""
 _PROBE = "import socket, sys; s = socket.socket(); s.bind(('', 0)); sys.exit(s.getsockname()[0] != '127.0.0.1')"
