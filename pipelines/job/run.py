@@ -207,9 +207,10 @@ def _what_goes_on(options: JobOptions, files: OutputFiles | None, result: Any, t
 def _what_is_kept(files: OutputFiles | None) -> str:
     if files is None:
         return "what was answered is sent"
-    if not files.interrupted("completions"):
-        return "nothing was written"
-    return f"--resume goes on from what is in {files.temporary}"
+    if files.interrupted("completions"):
+        return f"--resume goes on from what is in {files.temporary}"
+    written = files.current("completions")
+    return f"what is written is in {written[0]}" if written else "nothing was written"
 
 
 @contextlib.contextmanager

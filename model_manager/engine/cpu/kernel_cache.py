@@ -6,6 +6,7 @@ removed, and compiled and kept again. Where the folder cannot be written, what i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -81,7 +82,7 @@ def _sum_of(file: Path) -> str:
 
 def _is_whole(file: Path) -> bool:
     kept = file.with_name(file.name + _SUM)
-    return kept.is_file() and kept.read_text() == _sum_of(file)
+    return kept.is_file() and kept.read_bytes() == _sum_of(file).encode()
 
 
 def _remove_damaged(folder: Path) -> None:
@@ -95,10 +96,11 @@ def _remove_damaged(folder: Path) -> None:
 
 def _keep_sums(folder: Path) -> None:
     for file in _files(folder):
-        if not _is_whole(file):
-            written = file.with_name(f"{file.name}{_SUM}.{os.getpid()}")
-            written.write_text(_sum_of(file))
-            written.replace(file.with_name(file.name + _SUM))
+        with contextlib.suppress(FileNotFoundError):  # another process, which starts too, has removed it
+            if not _is_whole(file):
+                written = file.with_name(f"{file.name}{_SUM}.{os.getpid()}")
+                written.write_text(_sum_of(file))
+                written.replace(file.with_name(file.name + _SUM))
 
 
 @functools.cache

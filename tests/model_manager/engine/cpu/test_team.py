@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,10 @@ def test_damaged_code_is_told_and_compiled_and_kept_again(cache: Path, caplog: p
         assert counter[0] == 1
         assert caplog.text.count(f"{code}: is damaged") == 1
         assert len(code.read_bytes()) == len(whole)
+    checksum = code.with_name(code.name + ".sha256")
+    checksum.write_bytes(b"\xff\xfe")
+    Kernel(_count, [Path(__file__)])
+    assert checksum.read_text() == hashlib.sha256(code.read_bytes()).hexdigest()
 
 
 def test_a_folder_that_cannot_be_written_is_told_once_and_its_code_is_used(
