@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NoReturn
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -68,6 +70,10 @@ class Connection(HttpToolsProtocol):
     _unread = 0
     """Bytes of a refused body that are still thrown away."""
     _linger_until = 0.0
+    _earlier: Any = None
+    """The cycle of the request before the newest."""
+    _received = b""
+    """What is being parsed."""
 
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
@@ -85,6 +91,7 @@ class Connection(HttpToolsProtocol):
         """Bytes have come."""
         if not self._is_refused:
             was_in_head = self._is_in_head
+            self._received = data
             super().data_received(data)
             if was_in_head and self._is_in_head:
                 self._count_head(len(data))
@@ -132,15 +139,39 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """All headers are there; other limits hold from here on."""
+        if self._offers_another_protocol():
+            return
         self._is_in_head = False
         self._cut.cancel()
         self._check_head()
+        self._earlier = self.cycle
         super().on_headers_complete()
         self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
         if self.scope["http_version"] == "1.0":
             _end_with_connection(self.cycle)
         elif self.expect_100_continue:
             _close_unless_read(self.cycle)
+
+    def on_message_complete(self) -> None:
+        """The body is there."""
+        if not self._offers_another_protocol():
+            super().on_message_complete()
+
+    def _offers_another_protocol(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client may offer another protocol, and is answered in this one (RFC 9110, 7.8). The parser takes no body of
+        such a request, so it gets the request again, without the offer.
+        """
+        stopped = sys.exc_info()[1]
+        if not self._offers_another_protocol() or stopped is None:
+            return
+        rest = self._received[stopped.args[0] :]
+        lines = [b"%b: %b" % header for header in self.headers if header[0] not in (b"upgrade", b"connection")]
+        head = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url), *lines, b"", b""]
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join(head) + rest)
 
     def _check_head(self) -> None:
         """Stop at what no route can answer."""
@@ -194,9 +225,16 @@ class Connection(HttpToolsProtocol):
         connection's last one.
         """
         self._is_refused = True
-        if self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body):
-            self.cycle.keep_alive = False
-            return
+        cycle = self.cycle
+        if cycle is not None and cycle.more_body and self.pipeline:  # its turn has not come
+            self.pipeline.popleft()
+            cycle = self._earlier
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started or not cycle.more_body:
+                cycle.keep_alive = False
+                return
+            cycle.disconnected = True  # its body does not go on, and this is its answer
+            cycle.message_event.set()
         self.transport.write(_last_answer(error))
         if not self.transport.can_write_eof():
             self.transport.close()

@@ -73,10 +73,17 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        settings = self._service.settings
-        reply = self.reply_kind(scope, send, settings.stall_timeout)
+        reply = self.reply_kind(scope, send, self._service.settings.stall_timeout)
         observed = Observed(self._route, headers=scope["headers"])
         self._service.observers.started(observed)
+        try:
+            await self._answer(scope, receive, reply, observed)
+        finally:
+            observed.status = reply.status or _HUNG_UP
+            self._service.observers.finished(observed)
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> None:
+        settings = self._service.settings
         try:
             async with asyncio.timeout(settings.request_timeout):
                 error = await self._error_of(scope, receive, reply, observed)
@@ -88,8 +95,6 @@ class Endpoint:
                 await reply.fail(error)
         except (HungUp, Stalled):
             observed.error = "hung_up"
-        observed.status = reply.status or _HUNG_UP
-        self._service.observers.finished(observed)
 
     async def _error_of(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> HttpError | None:
         """Do the work; returns the error that is still to be told."""

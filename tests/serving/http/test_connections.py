@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.serving.metrics.scrapes import scraped
 from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 
@@ -186,13 +187,36 @@ def test_a_client_of_http_1_0_is_asked_for_nothing(server: Server) -> None:
         assert sock.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("later", [b"{}\r\n\r\n", b"GET / HTTP/1.1\r\nexpect: tea\r\n\r\n"])
+BAD_CHUNK = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nZZZ\r\nhello"
+
+
+@pytest.mark.parametrize("later", [b"{}\r\n\r\n", b"GET / HTTP/1.1\r\nexpect: tea\r\n\r\n", BAD_CHUNK])
 def test_an_answer_is_whole_whatever_comes_after_its_request(slow_server: Server, later: bytes) -> None:
     with connected(slow_server) as sock:
         sock.sendall(request({"prompt": "a", "max_tokens": 2}) + later)
         head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert json.loads(body)["object"] == "text_completion"
+
+
+def test_a_bad_chunk_ends_its_request(server: Server) -> None:
+    with connected(server) as sock:
+        sock.sendall(BAD_CHUNK.replace(b"transfer-", b"content-encoding: gzip\r\ntransfer-"))
+        assert b"HTTP/1.1 4" in sock.makefile("rb").read()
+    eventually(lambda: scraped(f"{server.url}/metrics").total("http_requests_running") == 0)
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_another_protocol_may_be_offered_and_the_body_is_read(server: Server, protocol: bytes) -> None:
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\nhost: localhost\r\n"
+    asked = request({"prompt": "a", "max_tokens": 1}).replace(b"host: localhost\r\n", offer)
+    with connected(server) as sock:
+        for part in (asked, asked[:40], asked[40:-3], asked[-3:]):
+            sock.sendall(part)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 2:
+            answers += (more := sock.recv(65536))
+            assert more, answers
 
 
 def test_a_request_that_is_cut_off_in_its_body_leaves_nothing(server: Server) -> None:
