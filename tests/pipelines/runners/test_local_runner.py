@@ -45,12 +45,13 @@ class _Adding(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def expand(self, pipeline: Any) -> Any:
         pipeline.pipeline.options.view_as(SetupOptions).beam_plugins = ["json"]
-        return pipeline | beam.Create([1]) | beam.Map(_told) | beam.Map(_assert_told)
+        return pipeline | beam.Create([1]) | beam.Map(_told, listening()) | beam.Map(_assert_told)
 
 
-def _told(_: int) -> Any:
+def _told(_: int, before: set[tuple[str, int]]) -> Any:
+    """The plugins, and where this worker's parent listens since there is a pipeline."""
     plugins = json.loads(os.environ["PIPELINE_OPTIONS"])["beam:option:beam_plugins:v1"]
-    return plugins, {host for host, _ in listening(os.getppid())}
+    return plugins, {host for host, _ in listening(os.getppid()) - before}
 
 
 def _assert_told(told: Any) -> None:
