@@ -264,6 +264,7 @@ def test_metrics_count_requests_failures_and_tokens() -> None:
         "prompt_tokens": 4,
         "cached_tokens": 0,
         "generated_tokens": 3,
+        "recomputed_tokens": 0,
     }
     distributions = {each.key.metric.name: each.committed for each in p.result.metrics().query()["distributions"]}
     assert (
