@@ -57,7 +57,7 @@ class _Counted(NamedTuple):
     spent: int = 0
     """Bytes of the budget."""
     bytes_read: int = 0
-    """Of the file as it is stored."""
+    """Bytes of the file as it is stored."""
     bytes_left: int = 0
     exact: bool = True
 

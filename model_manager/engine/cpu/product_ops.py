@@ -64,7 +64,7 @@ class _Narrow(Tile):
         self._pairs = ir.VectorType(I16, 2 * self.lanes)
 
     def passes(self, rows: int) -> Iterator[tuple[range, range]]:
-        """As above."""
+        """As those of AVX-512."""
         vectors = PANEL // self.lanes
         at_once = vectors if rows <= _FEW_ROWS else _GROUP_VECTORS
         for row in range(0, rows, _GROUP_ROWS):
@@ -72,7 +72,7 @@ class _Narrow(Tile):
                 yield range(row, min(row + _GROUP_ROWS, rows)), range(vector, vector + at_once)
 
     def left(self, address: Any, half: int) -> Any:
-        """Likewise."""
+        """As AVX-512's."""
         b = self.builder
         if self.fmt == Format.INT8:
             return b.bitcast(b.xor(self.spread_word(address), self.ints(_ZERO_POINTS)), self._bytes)
@@ -82,7 +82,7 @@ class _Narrow(Tile):
         return b.bitcast(self.spread_int(b.shl(b.zext(b.load(place, align=2), I32), ir.Constant(I32, 16))), self.type)
 
     def right(self, address: Any, half: int) -> Any:
-        """Likewise; for int8 the factors and their sizes."""
+        """As AVX-512's; for int8 the factors and their sizes."""
         b, words = self.builder, self.load_words(address)
         if self.fmt == Format.BFLOAT16:
             words = b.and_(words, self.ints(_UPPER_HALF)) if half else b.shl(words, self.ints(16))
