@@ -21,6 +21,9 @@
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
+# The tests start hundreds of processes: without stored bytecode each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 READY := $(VENV)/ready
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 import millrace
+from millrace.model_manager.wire.imports import importing
 
 from .edge import at_the_edge, ended_by_interrupt, leave
 
@@ -57,7 +58,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     module, _, name = COMMANDS[arguments[0]].partition(":")
     if len(arguments) == 1 and module == _TASKS:
         return _without_input()
-    with ended_by_interrupt():
+    with ended_by_interrupt(), importing():
         command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
     return command(arguments[1:])
 

@@ -24,6 +24,7 @@ from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from ..cpu.parameters import Shape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
+from .config_classes import import_config_checks
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _QUANTIZED = {
@@ -100,6 +101,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def _read_config(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
+    import_config_checks()
     try:
         return _plain(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # transformers raises whatever an odd value happens to break

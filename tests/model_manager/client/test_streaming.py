@@ -42,9 +42,8 @@ class Stream:
     ) -> None:
         self.deltas: dict[int, list[Delta]] = defaultdict(list)
         self.late = False
-        self.future: Future[Output] = client.submit(
-            prompt, params, request_id=name, on_delta=self._take, may_be_cut=may_be_cut
-        )
+        self.future: Future[Output] = Future()  # until it is submitted: the first deltas may be quicker
+        self.future = client.submit(prompt, params, request_id=name, on_delta=self._take, may_be_cut=may_be_cut)
 
     def _take(self, delta: Delta) -> None:
         self.deltas[delta.index].append(delta)
