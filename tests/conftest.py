@@ -7,6 +7,8 @@ HYPOTHESIS_SEARCH is set. Each test process (`-n`) has its own model manager and
 import os
 import re
 import signal
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,26 @@ def group(test: str) -> str:
     return found[1] if found else test.partition("::")[0]
 
 
+_MARKED = re.compile(r"mark\.(slow|runners|engines)\b|\bCLOUD_STORAGE\b")
+"""What a module with long tests has in its text."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where long tests alone are asked for (`-m runners`), modules without any are not imported: that takes longer."""
+    marks = config.option.markexpr
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_module and marks and "not " not in marks and not _is_marked(collection_path) else None
+
+
+@cache
+def _is_marked(module: Path) -> bool:
+    return bool(_MARKED.search(module.read_text()))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest group begins first."""
+    """The longest group begins first. Fails for a long test that `pytest_ignore_collect` would not find."""
+    for item in items:
+        is_long = any(item.get_closest_marker(mark) for mark in ("slow", "runners", "engines"))
+        if is_long and not _is_marked(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: its mark is not in its module's text: see {__file__}")
     items.sort(key=lambda item: group(item.nodeid) != "flink")
