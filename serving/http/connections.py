@@ -307,20 +307,12 @@ def _last_answer(error: HttpError | None) -> bytes:
     return f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-_FULL = HttpError(
-    503,
-    "the server has as many connections as it can: try again",
-    SERVER,
-    code="too_many_connections",
-    headers={"retry-after": str(RETRY_AFTER)},
-)
-_ENDING = HttpError(
-    503,
-    "the server ends, and takes no request",
-    SERVER,
-    code="server_ends",
-    headers={"retry-after": str(RETRY_AFTER)},
-)
+def _not_now(message: str, code: str) -> HttpError:
+    return HttpError(503, message, SERVER, code=code, headers={"retry-after": str(RETRY_AFTER)})
+
+
+_FULL = _not_now("the server has as many connections as it can: try again", "too_many_connections")
+_ENDING = _not_now("the server ends, and takes no request", "server_ends")
 _LONG_URL = HttpError(414, f"the path and its query are longer than {MOST_OF_URL} bytes", code="url_too_long")
 _LONG_HEADERS = HttpError(431, f"the headers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
 
