@@ -46,10 +46,10 @@ def made_beside(body: dict[str, Any]) -> bool:
     [
         ("a", False),
         (["a"] * 16, False),
-        ([5] * 1000, False),
-        (["a"] * 800, True),
-        ([[5]] * 800, True),
-        ("a" * 5000, True),
+        ([5] * 400, False),
+        (["a"] * 200, True),
+        ([[5]] * 200, True),
+        ("a" * 2000, True),
     ],
     ids=["text", "few texts", "token ids", "many short texts", "many lists of ids", "long text"],
 )
