@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -76,7 +77,7 @@ class _Serving:
         if self._error is not None:
             raise self._error
 
-    def _watch(self, server: uvicorn.Server, service: Service) -> None:
+    def _watch(self, server: Uvicorn, service: Service) -> None:
         """Notice signals, and what becomes of the model."""
         loop = asyncio.get_running_loop()
         for number in _ENDING:
@@ -104,15 +105,16 @@ class _Serving:
     def _url(self, sock: socket.socket) -> str:
         return url(sock, "http" if self._settings.ssl_certfile is None else "https")
 
-    def _opened(self, opened: Future[EngineClient], server: uvicorn.Server, service: Service) -> None:
+    def _opened(self, opened: Future[EngineClient], server: Uvicorn, service: Service) -> None:
         error = opened.exception()
         if error is None:
+            gc.freeze()  # to look at all that was loaded by now would hold the loop for a tenth of a second each time
             self._tell(f"{service.served.model} is ready")
         elif not self._is_ending:
             self._error = error
             self._end(server, service)
 
-    def _on_signal(self, server: uvicorn.Server, service: Service) -> None:
+    def _on_signal(self, server: Uvicorn, service: Service) -> None:
         """The first signal lets requests end; the second ends the process."""
         if self._is_ending:
             os._exit(_KILLED)
@@ -122,7 +124,7 @@ class _Serving:
         asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, service.abort)
 
     @staticmethod
-    def _end(server: uvicorn.Server, service: Service) -> None:
+    def _end(server: Uvicorn, service: Service) -> None:
         """Take no new requests; viewers of the page would stay for ever."""
         service.watching.end()
-        server.should_exit = True
+        server.end()

@@ -17,6 +17,10 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]
 
 
+class TokenIds(list[int]):
+    """A prompt whose ids were checked against the loaded model; they are not looked at again."""
+
+
 class PromptFields(TypedDict, total=False):
     """The fields of a Request that hold its prompt."""
 
@@ -70,7 +74,7 @@ class Encoding:
 
         Raises InvalidRequest or PromptTooLong.
         """
-        ids = self._encoded(self._text(prompt), prompt, info)
+        ids = prompt if isinstance(prompt, TokenIds) else TokenIds(self._encoded(self._text(prompt), prompt, info))
         _check_length(ids, info, room, self._setting)
         return ids
 
@@ -91,6 +95,8 @@ class Encoding:
 
     def _check_size(self, text: str, info: ModelInfo) -> None:
         """Refuse a text that is too long whatever its tokens are: to tokenize megabytes takes seconds and gigabytes."""
+        if len(text) <= info.max_model_len:
+            return
         most = self._tokenizer.most_characters(text, info.max_model_len)
         if len(text) > most * info.max_model_len:
             has = f"the prompt has {counted(len(text), 'character')}, {info.name} has {info.max_model_len} positions"

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -34,7 +34,7 @@ from .election import MANAGER_COMMAND, Election
 from .encoding import Encoding, Prompt, TextPrompts
 from .joined import submit_joined
 from .request_ids import callers_id, sibling_id
-from .session import Session
+from .session import Session, WouldWait
 from .tokenizing import Tokenizer
 
 _NO_SAMPLING = SamplingParams()
@@ -110,6 +110,7 @@ class EngineClient:
         self._session = session
         self._traces = traces
         self._send: SendStreamed = session.send if traces is None else _traced(session.send, traces, model)
+        self._send_at_once: SendStreamed = session.send_at_once if traces is None else _would_wait
         self._backend = backend
         self._encoding = encoding
         self._adapters = adapters
@@ -163,6 +164,7 @@ class EngineClient:
         job: str | None = None,
         on_delta: OnDelta | None = None,
         may_be_cut: bool = False,
+        may_wait: bool = True,
     ) -> Future[Output]:
         """A future of the prompt's answer; waits for a credit, and returns once the request is on its way.
 
@@ -176,7 +178,12 @@ class EngineClient:
         their token ids its token ids (deltas.py says what is held back). An engine that takes text gives one delta.
 
         `may_be_cut`: an output that `max_tokens` cuts before it meets its constraint is an answer, with `is_cut`.
+
+        `may_wait=False`: raises WouldWait where no credit is free, where n > 1, and where requests are traced. The
+        request is on its way once `flush_at_once` is called, by which many leave in one message.
         """
+        if params.n > 1 and not may_wait:
+            raise WouldWait
         self._backend.check_params(params)
         fields = self._encoding.fields(prompt, self.info, room=1)
         request = Request(
@@ -188,7 +195,7 @@ class EngineClient:
             may_be_cut=may_be_cut,
             **fields,
         )
-        send = self._send
+        send = self._send if may_wait else self._send_at_once
         return send(request, on_delta) if params.n == 1 else submit_choices(send, request, on_delta)
 
     def score(
@@ -235,12 +242,14 @@ class EngineClient:
         request_id: str,
         pooling: Pooling = "last",
         normalize: bool = True,
+        may_wait: bool = True,
     ) -> Future[Output]:
-        """A future of the prompt's vector; otherwise as `score`."""
+        """A future of the prompt's vector; otherwise as `score`, and `may_wait` as for `submit`."""
         params = params.unsampled()
         self._backend.check_params(params)
         fields = self._encoding.fields(prompt, self.info)
-        return self._send(
+        send = self._send if may_wait else self._send_at_once
+        return send(
             Request(
                 callers_id(request_id),
                 params=params,
@@ -253,6 +262,10 @@ class EngineClient:
             ),
             None,
         )
+
+    def flush_at_once(self) -> None:
+        """Send what was submitted with `may_wait=False`; another thread sends what the manager does not take now."""
+        self._session.flush_at_once()
 
     def cancel(self, request_id: str) -> None:
         """End a request: its futures fail with RequestAborted at once, and so does a call that waits for a credit for
@@ -282,6 +295,10 @@ def _traced(send: SendStreamed, traces: Traces, model: str) -> SendStreamed:
     from .trace_export import tracer
 
     return partial(RequestSpans(tracer(traces), model).send, send)
+
+
+def _would_wait(_request: Request, _on_delta: OnDelta | None) -> Future[Any]:
+    raise WouldWait
 
 
 def _check_chat(model: str, tokenizer: Tokenizer, chat: bool | None) -> None:

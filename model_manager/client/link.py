@@ -36,6 +36,8 @@ class Link:
         self._hang_timeout = hang_timeout
         self._connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
         self._unsent: deque[Message] = deque()
+        self._is_behind = False
+        """A part of a message is left, and a thread is on its way to send it."""
         self._sending = threading.Lock()
         self._heard = self._checked = time.monotonic()
         try:
@@ -70,12 +72,31 @@ class Link:
     def flush(self) -> None:
         """Send the queued messages, in order. If the connection is lost, the receiving thread gets the error."""
         try:
-            with self._sending:
-                while self._unsent:
-                    for message in self._next():
-                        self._connection.send(message)
+            while self._unsent or self._is_behind:  # also what came while another thread found the lock taken
+                with self._sending:
+                    if self._is_behind:
+                        self._connection.send_rest()
+                        self._is_behind = False
+                    while self._unsent:
+                        for message in self._next():
+                            self._connection.send(message)
         except ConnectionLost:
             self.close()
+
+    def flush_at_once(self) -> None:
+        """The same without waiting: another thread sends what the manager does not take now."""
+        if not self._sending.acquire(blocking=False):
+            return  # whoever has it looks again
+        try:
+            while self._unsent and not self._is_behind:
+                sent = [self._connection.send_at_once(message) for message in self._next()]
+                if not sent[-1]:
+                    self._is_behind = True
+                    threading.Thread(target=self.flush, name="millrace-flush", daemon=True).start()
+        except ConnectionLost:
+            self.close()
+        finally:
+            self._sending.release()
 
     def _next(self) -> list[Message]:
         """The next message. Consecutive Submits are merged into as few as possible."""

@@ -63,6 +63,10 @@ _FORKED = "this client is process {}'s: a forked process opens its own"
 _log = logging.getLogger(__name__)
 
 
+class WouldWait(Exception):
+    """A request that may not wait would have to."""
+
+
 class Session:
     """The connection of one process to one model; thread-safe. Futures are completed on its receiving thread."""
 
@@ -128,15 +132,22 @@ class Session:
         the waiting: ModelError, EngineLost, ManagerUnavailable, ModelReplaced once it is retired, or RequestAborted if
         the session is closed or the request is cancelled.
         """
-        self._check_caller()
-        _check_message(Submit(self.key, [request]))
-        deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
-        waiter = Waiter(time.monotonic(), deltas)
-        link = self._register(request, waiter)
+        future, link = self._submitted(request, on_delta, may_wait=True)
         if link is not None:
             link.flush()
-        waiter.future.add_done_callback(partial(self._on_done, request.request_id))
-        return waiter.future
+        return future
+
+    def send_at_once(self, request: Request, on_delta: OnDelta | None = None) -> Future[Any]:
+        """As `send`, but raises WouldWait in the place of waiting. The request is on its way once `flush_at_once` is
+        called.
+        """
+        return self._submitted(request, on_delta, may_wait=False)[0]
+
+    def flush_at_once(self) -> None:
+        """Send what is queued, without waiting for a manager that is behind."""
+        link = self._link
+        if link is not None:
+            link.flush_at_once()
 
     def cancel(self, request_id: str) -> None:
         """End a request: its futures fail with RequestAborted at once, and so does a call of `send` that waits for a
@@ -182,7 +193,19 @@ class Session:
         if threading.current_thread() is self._threads[0]:
             raise RuntimeError("a future's callback may not submit: it runs on the thread that gives the credits")
 
-    def _register(self, request: Request, waiter: Waiter) -> Link | None:
+    def _submitted(
+        self, request: Request, on_delta: OnDelta | None, *, may_wait: bool
+    ) -> tuple[Future[Any], Link | None]:
+        """The future of a request that is queued, and the link to flush."""
+        self._check_caller()
+        _check_message(Submit(self.key, [request]))
+        deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
+        waiter = Waiter(time.monotonic(), deltas)
+        link = self._register(request, waiter, may_wait=may_wait)
+        waiter.future.add_done_callback(partial(self._on_done, request.request_id))
+        return waiter.future, link
+
+    def _register(self, request: Request, waiter: Waiter, *, may_wait: bool) -> Link | None:
         """Wait for a credit and queue the request on the link. Returns the link to flush; None if the same request is
         outstanding already.
         """
@@ -200,6 +223,8 @@ class Session:
                     self._ledger.add(request, waiter)
                     self._link.enqueue(Submit(self.key, [request]))
                     return self._link
+                if not may_wait:
+                    raise WouldWait
                 self._want()
                 self._changed.wait()
 

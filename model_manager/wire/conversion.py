@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -140,6 +141,18 @@ def _described(kind: types.Type) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as errors give it, however large it is."""
-    text = repr(value)
+    """A value as errors give it, however large or deep it is."""
+    text = repr(_beginning(value, _SHOWN))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _beginning(value: Any, most: int) -> Any:
+    """A value whose repr begins as that of the whole one does: each part and each level of it takes a character."""
+    if isinstance(value, str | bytes):
+        return value[:_SHOWN]
+    if isinstance(value, Mapping):
+        return {name: _beginning(value[name], most - 1) for name in islice(value, most)} if most > 0 else {}
+    if isinstance(value, list | tuple):
+        parts = [_beginning(each, most - 1) for each in value[: max(most, 0)]]
+        return parts if isinstance(value, list) else (*parts,)
+    return value

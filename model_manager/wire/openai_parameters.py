@@ -64,6 +64,8 @@ class BesideSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 PARAMETERS = frozenset((*_PLAIN, *BesideSampling.__struct_fields__))
 """What `sampling_fields` reads of a body."""
+CONSTRAINTS = frozenset((_FORMAT, _STRUCTURED, *_GUIDED))
+"""The parameters by which a body says what the answer must be, in OpenAI's words or vLLM's."""
 RIDE_ALONG = frozenset(
     ("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
 )
@@ -98,6 +100,8 @@ def check_unsupported(name: str, value: Any) -> None:
 
 def constraint_name(body: Mapping[str, Any]) -> str | None:
     """The parameter by which a body says what the answer must be; None where none of OpenAI's or vLLM's does."""
+    if CONSTRAINTS.isdisjoint(body):
+        return None
     names = (name for name in (_FORMAT, _STRUCTURED, *_GUIDED) if body.get(name) not in (None, _ANY_TEXT))
     return next(names, None)
 
@@ -119,6 +123,8 @@ def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _constraint(body: Mapping[str, Any]) -> dict[str, Any]:
     """What the answer must be, by whichever parameter says so."""
+    if "constraint" not in body and CONSTRAINTS.isdisjoint(body):
+        return {}
     found = dict(filter(None, (_of_format(body), _of_structured(body), *_of_guided(body))))
     if body.get("constraint") is not None:
         found["constraint"] = body["constraint"]

@@ -57,13 +57,35 @@ class Connection(Generic[T]):
         self._sock = sock
         self._decoder = msgspec.msgpack.Decoder(accepts)
         self._send_lock = threading.Lock()
+        self._unsent = b""
+        """The end of what `send_at_once` was given."""
         self._reader = sock.makefile("rb")
 
     def send(self, message: msgspec.Struct) -> None:
         """Send all of it, waiting while the other side is behind; raises ConnectionLost."""
+        self._send_all(encode(message))
+
+    def send_rest(self) -> None:
+        """Send what `send_at_once` has left, as `send` does."""
+        self._send_all(b"")
+
+    def send_at_once(self, message: msgspec.Struct) -> bool:
+        """Send as much of it as the other side takes without waiting; raises ConnectionLost. Returns False if some of
+        it is left: whatever is sent next begins with that.
+        """
         frame = encode(message)
         try:
+            with self._send_lock, contextlib.suppress(BlockingIOError):
+                self._unsent += frame
+                self._unsent = self._unsent[self._sock.send(self._unsent, socket.MSG_DONTWAIT) :]
+        except OSError as error:
+            raise ConnectionLost(str(error)) from None
+        return not self._unsent
+
+    def _send_all(self, frame: bytes) -> None:
+        try:
             with self._send_lock:
+                frame, self._unsent = self._unsent + frame, b""
                 self._sock.sendall(frame)
         except OSError as error:
             raise ConnectionLost(str(error)) from None

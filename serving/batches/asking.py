@@ -119,4 +119,4 @@ class Desk:
 
     def written(self, question: Question) -> Written:
         """What a question would submit."""
-        return cast(Written, question.ask(self._client, "", None))
+        return cast(Written, question.ask(self._client, "", None, True))

@@ -14,6 +14,7 @@ import asyncio
 import resource
 import sys
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
 
@@ -21,8 +22,9 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .cycles import answer_at_once, close_unless_read, end_with_connection
 from .errors import RETRY_AFTER, SERVER, HttpError
-from .replies import ABORT, WATCH
+from .replies import ABORT, ANSWER, WATCH
 
 MOST_OF_URL = 2**14
 MOST_OF_HEADERS = 2**16
@@ -58,9 +60,11 @@ class Connection(HttpToolsProtocol):
 
     scope: Any
     transport: Any
-    _cut: asyncio.TimerHandle
+    _cut: asyncio.TimerHandle | None = None
     _watchers: set[Callable[[], None]] | None
     """Who is told that the client is gone; None once it is."""
+    is_ending = False
+    """The server ends: no further request is taken."""
     _is_refused = False
     _is_in_head = False
     _headers_size = 0
@@ -80,7 +84,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._watchers = set()
         self._watch = (self._add_watcher, self._watchers.discard)
-        self._cut = self.loop.call_later(HEADERS_WITHIN, transport.abort)
+        self._cut_after(HEADERS_WITHIN)
         above = len(self.connections) - _most_connections()
         if above > _AT_REFUSAL:
             transport.abort()
@@ -93,14 +97,21 @@ class Connection(HttpToolsProtocol):
             was_in_head = self._is_in_head
             self._received = data
             super().data_received(data)
+            if self._is_in_head and self._cut is None:
+                self._cut_after(HEADERS_WITHIN)
             if was_in_head and self._is_in_head:
                 self._count_head(len(data))
         elif self._unread:
             self._throw_away(len(data))
 
+    def shutdown(self) -> None:
+        """Take no further request, and close after the answer of the one that is there."""
+        self.is_ending = True
+        super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
-        self._cut.cancel()
+        self._keep()
         super().connection_lost(exc)
         watchers, self._watchers = self._watchers, None
         for tell in [*(watchers or ())]:
@@ -120,8 +131,17 @@ class Connection(HttpToolsProtocol):
         self._is_in_head, self._headers_size, self._head_seen = True, 0, 0
         self.scope[ABORT] = self.transport.abort
         self.scope[WATCH] = self._watch
-        self._cut.cancel()
-        self._cut = self.loop.call_later(HEADERS_WITHIN, self.transport.abort)
+        self._keep()  # most heads are whole with the bytes that begin them, and need no limit
+
+    def _cut_after(self, seconds: float) -> None:
+        """End the connection, unless something comes before."""
+        self._keep()
+        self._cut = self.loop.call_later(seconds, self.transport.abort)
+
+    def _keep(self) -> None:
+        if self._cut is not None:
+            self._cut.cancel()
+            self._cut = None
 
     def on_url(self, url: bytes) -> None:
         """A part of the path and what follows it."""
@@ -142,15 +162,16 @@ class Connection(HttpToolsProtocol):
         if self._offers_another_protocol():
             return
         self._is_in_head = False
-        self._cut.cancel()
+        self._keep()
         self._check_head()
         self._earlier = self.cycle
         super().on_headers_complete()
         self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
+        self.scope[ANSWER] = partial(answer_at_once, self.cycle)
         if self.scope["http_version"] == "1.0":
-            _end_with_connection(self.cycle)
+            end_with_connection(self.cycle)
         elif self.expect_100_continue:
-            _close_unless_read(self.cycle)
+            close_unless_read(self.cycle, lambda: self.is_ending)
 
     def on_message_complete(self) -> None:
         """The body is there."""
@@ -182,6 +203,8 @@ class Connection(HttpToolsProtocol):
                 self.expect_100_continue = value.strip().lower() == b"100-continue"
                 if not self.expect_100_continue:
                     self._stop(_unexpected(value))
+        if self.is_ending:
+            self._stop(_ENDING)
         if self.url == b"*" and self.parser.get_method() == b"OPTIONS":  # about the server, whatever the route
             self._stop(None)
 
@@ -203,12 +226,11 @@ class Connection(HttpToolsProtocol):
 
     def _throw_away(self, count: int) -> None:
         self._unread = max(0, self._unread - count)
-        self._cut.cancel()
+        self._keep()
         if not self._unread:
             self.transport.abort()
             return
-        until = min(self.loop.time() + _LINGER_IDLE, self._linger_until)
-        self._cut = self.loop.call_at(until, self.transport.abort)
+        self._cut_after(min(_LINGER_IDLE, self._linger_until - self.loop.time()))
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP."""
@@ -240,8 +262,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
             return
         self.transport.write_eof()
-        self._cut.cancel()
-        self._cut = self.loop.call_later(_REFUSED_FOR, self.transport.abort)
+        self._cut_after(_REFUSED_FOR)
 
 
 class _Refused(Exception):
@@ -286,15 +307,12 @@ def _last_answer(error: HttpError | None) -> bytes:
     return f"{head}{more}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-_FULL = HttpError(
-    503,
-    "the server has as many connections as it can: try again",
-    SERVER,
-    code="too_many_connections",
-    headers={"retry-after": str(RETRY_AFTER)},
-)
+def _not_now(message: str, code: str) -> HttpError:
+    return HttpError(503, message, SERVER, code=code, headers={"retry-after": str(RETRY_AFTER)})
 
 
+_FULL = _not_now("the server has as many connections as it can: try again", "too_many_connections")
+_ENDING = _not_now("the server ends, and takes no request", "server_ends")
 _LONG_URL = HttpError(414, f"the path and its query are longer than {MOST_OF_URL} bytes", code="url_too_long")
 _LONG_HEADERS = HttpError(431, f"the headers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
 
@@ -307,34 +325,3 @@ def _encoded(value: bytes) -> HttpError:
 def _unexpected(value: bytes) -> HttpError:
     said = f"expect {value[:40].decode('latin-1')!r}: takes 100-continue"
     return HttpError(417, said, code="unknown_expectation")
-
-
-def _close_unless_read(cycle: Any) -> None:
-    """Close after an answer that was given without the body, which its client may send or leave out (RFC 9110, 10.1.1).
-    Reading the body is what asks the client for it.
-    """
-    keep_alive, receive = cycle.keep_alive, cycle.receive
-    cycle.keep_alive = False
-
-    async def receive_all() -> Any:
-        cycle.keep_alive, cycle.receive = keep_alive, receive
-        return await receive()
-
-    cycle.receive = receive_all
-
-
-def _end_with_connection(cycle: Any) -> None:
-    """Send an answer of unknown length as it is; HTTP/1.0 has no chunks, and the end of the connection ends it."""
-    send = cycle.send
-    is_delimited = True
-
-    async def send_plain(message: dict[str, Any]) -> None:
-        nonlocal is_delimited
-        if message["type"] == "http.response.start":
-            is_delimited = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
-            cycle.chunked_encoding = cycle.chunked_encoding if is_delimited else False
-        elif not is_delimited:  # uvicorn counts down to 0
-            cycle.expected_content_length = len(message.get("body", b"")) + bool(message.get("more_body"))
-        await send(message)
-
-    cycle.send = send_plain

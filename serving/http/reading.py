@@ -65,7 +65,7 @@ class Incoming:
         one that is compressed, 429 where bodies have no room, 408 for one that takes too long.
         """
         headers = dict(scope["headers"])
-        check_encoding(scope)
+        _check_encoding(headers)
         if int(headers.get(b"content-length", b"0")) > most:
             raise _too_large(most)
         try:
@@ -96,9 +96,9 @@ class Incoming:
         """Bytes that have come."""
         return len(self._data)
 
-    def data(self) -> bytes:
-        """The whole body, once."""
-        data, self._data = bytes(self._data), bytearray()
+    def data(self) -> bytearray:
+        """The whole body, once; not copied."""
+        data, self._data = self._data, bytearray()
         return data
 
     def close(self) -> None:
@@ -126,7 +126,11 @@ def _no_room() -> HttpError:
 
 def check_encoding(scope: Scope) -> None:
     """Raises HttpError (415) for a body that is compressed."""
-    encoding = dict(scope["headers"]).get(b"content-encoding", b"").strip().lower()
+    _check_encoding(dict(scope["headers"]))
+
+
+def _check_encoding(headers: Mapping[bytes, bytes]) -> None:
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
     if encoding not in _TAKEN:
         said = f"content-encoding {encoding[:40].decode('latin-1')!r}: takes a body that is not compressed"
         raise HttpError(415, said, code="unsupported_encoding", headers=_CLOSE)

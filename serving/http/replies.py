@@ -19,7 +19,11 @@ ABORT = "millrace.abort"
 """Under this name a scope has the function that cuts its connection (connections.py)."""
 WATCH = "millrace.watch"
 """Under this name two functions: one has a third called once the client is gone, the other takes that back."""
+ANSWER = "millrace.answer"
+"""Under this name a function that sends status, headers and body of a whole answer in the place of `send`; False where
+it cannot."""
 _DONE = b"data: [DONE]\n\n"
+_JSON = "application/json"
 
 
 class HungUp(Exception):
@@ -39,6 +43,7 @@ class Reply:
     def __init__(self, scope: Scope, send: Send, stall_timeout: float) -> None:
         self._abort = scope.get(ABORT)
         self._send = send
+        self._answer = scope.get(ANSWER)
         self._stall_timeout = stall_timeout
         self._is_stream = False
         self.status = 0
@@ -51,14 +56,18 @@ class Reply:
     async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """A whole answer."""
         body = msgspec.json.encode(value)
-        await self._begin(status, {**self.headers, **(headers or {}), "content-length": str(len(body))})
+        headers = {**self.headers, **(headers or {})}
+        if self._answer is not None and self._answer(self._send, status, {"content-type": _JSON, **headers}, body):
+            self.status = status
+            return
+        await self._begin(status, {**headers, "content-length": str(len(body))})
         await self._write({"type": "http.response.body", "body": body})
 
     async def events(self, values: Iterable[Any]) -> None:
         """Events of a stream, which the first ones begin; sent together."""
         if not self._is_stream:
             self._is_stream = True
-            await self._begin(200, {**self.headers, "cache-control": "no-cache"}, b"text/event-stream; charset=utf-8")
+            await self._begin(200, {**self.headers, "cache-control": "no-cache"}, "text/event-stream; charset=utf-8")
         encoded = [self.encoded(value) for value in values]
         self.num_events += len(encoded)
         if data := b"".join(encoded):
@@ -88,12 +97,11 @@ class Reply:
         """An error as the last event of a stream."""
         return self.error_body(error)
 
-    async def _begin(self, status: int, headers: Mapping[str, str], kind: bytes = b"application/json") -> None:
+    async def _begin(self, status: int, headers: Mapping[str, str], kind: str = _JSON) -> None:
         self.status = status
-        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await self._write(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *pairs]}
-        )
+        given = {"content-type": kind, **headers}
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items()]
+        await self._write({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def _write(self, message: dict[str, Any]) -> None:
         """Raises Stalled, the connection cut, if the client takes nothing for too long; HungUp if it is gone."""

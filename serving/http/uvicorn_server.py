@@ -24,6 +24,14 @@ class Uvicorn(uvicorn.Server):
         """See uvicorn."""
         yield
 
+    def end(self) -> None:
+        """Take no connection and no request from now on, and end once those that run are answered."""
+        self.should_exit = True
+        for server in self.servers if self.started else ():
+            server.close()
+        for connection in self.server_state.connections:
+            connection.shutdown()
+
 
 def uvicorn_config(app: ASGIApp, **more: Any) -> uvicorn.Config:
     """Settings of every server of ours; `more` by uvicorn's names."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from functools import partial
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
 
 _Result = TypeVar("_Result")
 
@@ -20,6 +21,70 @@ async def at_once_or_within(seconds: float, work: Coroutine[Any, Any, _Result]) 
         return cast(_Result, end.value)
     async with asyncio.timeout(seconds):
         return cast(_Result, await _Rest(work, waits_for))
+
+
+class Limits:
+    """Limits on pieces of work that may all take as long: one timer serves all that run in an event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._running: dict[Limit, None] = {}
+        """In the order of their ends."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit(self) -> Limit:
+        """A limit on the block of a `with`, in a task."""
+        return Limit(self)
+
+    def begun(self, limit: Limit) -> None:
+        """A block began."""
+        limit.until = limit.loop.time() + self._seconds
+        self._running[limit] = None
+        if self._timer is None:
+            self._timer = limit.loop.call_at(limit.until, self._check)
+
+    def ended(self, limit: Limit) -> None:
+        """A block ended."""
+        self._running.pop(limit, None)
+
+    def _check(self) -> None:
+        """End what is over; then wait for the next."""
+        self._timer = None
+        while self._running and (first := next(iter(self._running))).until <= first.loop.time():
+            del self._running[first]
+            first.end()
+        if self._running:
+            self._timer = first.loop.call_at(first.until, self._check)
+
+
+class Limit:
+    """Raises TimeoutError at the end of a block that took too long, its task cancelled, as asyncio.timeout does."""
+
+    until: float
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        self.loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "limits are of tasks"
+        self._task = task
+        self._limits.begun(self)
+        return self
+
+    def end(self) -> None:
+        """Its time is up."""
+        self._is_over = True
+        self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limits.ended(self)
+        if self._is_over and not self._task.uncancel() and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
 
 class _Rest:

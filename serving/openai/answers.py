@@ -22,8 +22,9 @@ from .bodies import GenerationBody, StreamOptions
 def question(prompt: Prompt, params: SamplingParams) -> Question:
     """A prompt to be completed. What `max_tokens` cuts is an answer, with the text so far, as OpenAI has it."""
 
-    def ask(client: EngineClient, request_id: str, on_delta: Any) -> Any:
-        return client.submit(prompt, params, request_id=request_id, on_delta=on_delta, may_be_cut=True)
+    def ask(client: EngineClient, request_id: str, on_delta: Any, may_wait: bool) -> Any:
+        more = {"on_delta": on_delta, "may_be_cut": True, "may_wait": may_wait}
+        return client.submit(prompt, params, request_id=request_id, **more)
 
     is_counted = isinstance(prompt, list) and isinstance(prompt[0], int)
     return Question(ask, params.priority, params.n, params.constraint, len(prompt) if is_counted else 0)

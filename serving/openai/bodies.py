@@ -16,6 +16,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.openai_parameters import NO_EFFECT, PARAMETERS, RIDE_ALONG, check_unsupported
 
 from ..http.errors import HttpError
+from .body_size import check_values
 
 _Body = TypeVar("_Body", bound="Body")
 _MOST_NAMED = 20
@@ -112,8 +113,9 @@ class DetokenizeBody(Body, frozen=True, kw_only=True):
     """Token ids."""
 
 
-def decoded(body: bytes) -> dict[str, Any]:
-    """The object in a body, without nulls; raises HttpError (400)."""
+def decoded(body: bytes | bytearray) -> dict[str, Any]:
+    """The object in a body, without nulls; raises HttpError (400, or 413 for too many values)."""
+    check_values(body)
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -123,7 +125,7 @@ def decoded(body: bytes) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _why(error: Exception, body: bytes) -> str:
+def _why(error: Exception, body: bytes | bytearray) -> str:
     """What is wrong, where the decoder's own words do not say it."""
     if isinstance(error, RecursionError):
         return "arrays and objects are nested too deep"

@@ -39,8 +39,8 @@ def embedding(fields: Mapping[str, Any], service: Service) -> EmbeddingAnswer:
 
 
 def _question(prompt: Prompt, params: SamplingParams) -> Question:
-    def ask(client: EngineClient, request_id: str, _on_delta: Any) -> Any:
-        return client.embed(prompt, params, request_id=request_id)
+    def ask(client: EngineClient, request_id: str, _on_delta: Any, may_wait: bool) -> Any:
+        return client.embed(prompt, params, request_id=request_id, may_wait=may_wait)
 
     return Question(ask, params.priority)
 

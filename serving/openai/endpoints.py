@@ -5,7 +5,6 @@ body ─► prepare (on another thread) ─► Exchange.ask ─► whole answer,
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -19,6 +18,7 @@ from ..http.errors import HttpError, http_error, internal, not_in_time
 from ..http.observers import Observed
 from ..http.reading import Incoming
 from ..http.replies import HungUp, Reply, Stalled, unless_hung_up
+from ..http.waiting import Limits
 from ..requests.exchanges import End, Exchange, Piece, Question
 from ..requests.service import Service
 from .bodies import Body, decoded, ignored
@@ -26,8 +26,10 @@ from .naming import names_of, renamed
 
 _Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
-_SHORT = 4096
+_SHORT = 1024
 """Bytes of a body that is read in the event loop, mostly in a tenth of a millisecond."""
+_FEW = 16
+"""Most prompts, messages, tools or stop strings of such a body: each is work of its own."""
 _HUNG_UP = 499
 """What the log says where a client did not wait for a status."""
 
@@ -70,6 +72,7 @@ class Endpoint:
     def __init__(self, service: Service, route: str) -> None:
         self._service = service
         self._route = route
+        self._limits = Limits(service.settings.request_timeout)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -83,12 +86,11 @@ class Endpoint:
             self._service.observers.finished(observed)
 
     async def _answer(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> None:
-        settings = self._service.settings
         try:
-            async with asyncio.timeout(settings.request_timeout):
+            with self._limits.limit():
                 error = await self._error_of(scope, receive, reply, observed)
         except TimeoutError:
-            error = not_in_time(settings.request_timeout)
+            error = not_in_time(self._service.settings.request_timeout)
         observed.error = error.code or "" if error is not None else observed.error
         try:
             if error is not None:
@@ -137,15 +139,19 @@ class Endpoint:
         long; for what is short, handing it over takes longer.
         """
 
-        def decode_and_make() -> _Made:
-            fields = decoded(body.data())
-            body.names = self.names(fields)
-            return make(fields, self._service)
+        def fields() -> dict[str, Any]:
+            found = decoded(body.data())
+            body.names = self.names(found)
+            return found
 
-        is_short = body.size <= _SHORT
-        found = decode_and_make() if is_short else await self._service.beside(decode_and_make, body.client)
+        if body.size > _SHORT:
+            made = await self._service.beside(lambda: make(fields(), self._service), body.client)
+        elif _has_few(given := fields()):
+            made = make(given, self._service)
+        else:
+            made = await self._service.beside(lambda: make(given, self._service), body.client)
         body.close()
-        return found
+        return made
 
 
 class Computed(Endpoint):
@@ -213,6 +219,12 @@ class Asked(Endpoint):
         await reply.events(answer.last_parts(ends))
         await reply.end()
         return ends
+
+
+def _has_few(fields: Mapping[str, Any]) -> bool:
+    """Whether no field is a list of many, except of numbers."""
+    lists = (each for each in fields.values() if isinstance(each, list))
+    return all(len(each) <= _FEW or isinstance(each[0], int) for each in lists)
 
 
 async def _ends(exchange: Exchange, tell: Any) -> list[End]:

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.openai_parameters import sampling_fields
+from millrace.model_manager.wire.openai_parameters import PARAMETERS, sampling_fields
 from millrace.model_manager.wire.sampling import SamplingParams
 
 INTERACTIVE = -1000
 """Priority of a request; rows of jobs have 0 unless they say otherwise, and wait."""
 _MOST = 999
 """How far a request's own priority moves it: never behind a row of priority 0."""
+_READ = PARAMETERS | {"prompt_logprobs"}
+_KEPT = 256
+"""Sets of parameters that are not checked again."""
 TEMPERATURE = 1.0
 """OpenAI's default."""
 
 
 def sampling(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
     """The parameters; `max_tokens` where the body names none. Raises InvalidRequest, which names the parameter."""
+    given = {name: value for name, value in fields.items() if name in _READ}
+    try:
+        hash(values := (*given.values(),))
+    except TypeError:  # a list or an object
+        return _checked(given, max_tokens)
+    return _seen_before(max_tokens, *given, *values)
+
+
+@lru_cache(_KEPT, typed=True)  # true is not 1
+def _seen_before(max_tokens: int, *given: Any) -> SamplingParams:
+    """Of names, then their values. Clients ask with the same parameters again and again, and checking takes longer."""
+    half = len(given) // 2
+    return _checked(dict(zip(given[:half], given[half:], strict=True)), max_tokens)
+
+
+def _checked(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
     if "adapter" in fields:
         raise InvalidRequest("adapter: is not taken here: an adapter's name is a place that the server reads")
     own = {"prompt_logprobs": fields["prompt_logprobs"]} if "prompt_logprobs" in fields else {}

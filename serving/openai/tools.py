@@ -120,8 +120,11 @@ def _call_schema(functions: Sequence[Function]) -> dict[str, Any]:
         }
         for index, each in enumerate(functions)
     ]
-    definitions = {f"f{index}": _moved(_parameters(each), f"#/$defs/f{index}") for index, each in enumerate(functions)}
-    return {"anyOf": calls, "$defs": definitions}
+    try:
+        moved = {f"f{index}": _moved(_parameters(each), f"#/$defs/f{index}") for index, each in enumerate(functions)}
+    except RecursionError:
+        raise InvalidRequest("tools: a function's parameters are nested too deep") from None
+    return {"anyOf": calls, "$defs": moved}
 
 
 def _moved(schema: Any, to: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -25,8 +24,11 @@ MOST_UNREAD = 4 * 2**20
 """Characters, with log-probabilities reckoned in, that a stream may hold while its client does not read."""
 _PER_LOGPROB = 64
 
-Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None], "Future[Output]"]
-"""Submits a question under an id; the callback, if there is one, gets its deltas."""
+_AT_ONCE = 16
+"""Most questions of a request that are sent from the event loop, each in less than a tenth of a millisecond."""
+
+Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None, bool], "Future[Output]"]
+"""Submits a question under an id; the callback, if there is one, gets its deltas. The last says whether it may wait."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,16 @@ class Exchange:
             on_delta = partial(self._service.crossing.call, partial(self._piece, index)) if stream else None
             submission = self._service.submitter.put(
                 question.priority,
-                partial(contextvars.copy_context().run, question.ask, client, request_id, on_delta),
+                partial(question.ask, client, request_id, on_delta),
                 partial(self._sent, index),
                 client=self._client,
                 count=question.count,
+                at_once=len(questions) <= _AT_ONCE and question.count == 1,
             )
             self._asked.append((submission, request_id))
             self._open += 1
             index += question.count
+        self._service.flush_soon()
 
     async def take(self) -> list[Piece | End]:
         """What has come, one or more, in order. Raises the error of the first question that failed."""
@@ -130,7 +134,7 @@ class Exchange:
         self._news.set()
 
     def _sent(self, index: int, future: Future[Any]) -> None:
-        """On the submitting thread."""
+        """On the thread that sends."""
         future.add_done_callback(partial(self._service.crossing.call, partial(self._ended, index)))
 
     def _piece(self, index: int, delta: Delta) -> None:

@@ -78,7 +78,9 @@ class Service:
         """Metrics of this server's requests and of the machine. Another thread collects them: a manager may be slow."""
         for collector in (requests, MachineMetrics()):
             self.metrics.register(collector)
-        self.crossing = Crossing(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._flushes = False
+        self.crossing = Crossing(self._loop)
         self.submitter = Submitter(engine.cancel)
         self.room = Room(settings.most_bytes_of_all)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
@@ -139,6 +141,16 @@ class Service:
             yield
         finally:
             self._exchanges.discard(exchange)
+
+    def flush_soon(self) -> None:
+        """Have the requests that were submitted at once leave, all of one turn of the event loop together."""
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushes = False
+        self.engine.client.flush_at_once()
 
     def abort(self) -> None:
         """End all that runs; the clients are told."""

@@ -1,5 +1,5 @@
-"""Gives requests to the engine's client: one thread, which may wait for a credit, and the most urgent request first.
-Clients whose requests are as urgent take turns.
+"""Gives requests to the engine's client: at once where nobody waits and nothing has to be waited for. Else by a thread,
+which may wait for a credit: the most urgent request first. Clients whose requests are as urgent take turns.
 
 Knows neither prompts nor HTTP: a submission is a function that sends.
 """
@@ -12,8 +12,11 @@ import queue
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
+
+from millrace.model_manager.client.session import WouldWait
 
 from .turns import Turns
 
@@ -22,16 +25,20 @@ _LAST = 2**62
 """Comes after every request's priority."""
 
 
+Send = Callable[[bool], "Future[Any]"]
+"""Sends a request, which may wait or may not; raises (WouldWait, if it may not), or returns a future of the answer."""
+
+
 @dataclass(order=True)
 class Submission:
-    """A request that waits for its turn. `send` may block; it raises, or returns a future of the answer."""
+    """A request that waits for its turn."""
 
     priority: int
     turn: int
     number: int
-    send: Callable[[], Future[Any]] | None = field(compare=False)
+    send: Send | None = field(compare=False)
     sent: Callable[[Future[Any]], None] = field(compare=False)
-    """Called with the future, on the submitting thread; with a failed one where `send` raised."""
+    """Called with the future, on the thread that sends; with a failed one where `send` raised."""
     cancelled: bool = field(default=False, compare=False)
     future: Future[Any] | None = field(default=None, compare=False)
 
@@ -45,6 +52,8 @@ class Submitter:
         """`cancel` ends the request of an id, also while `send` waits for a credit."""
         self._cancel = cancel
         self._queue: queue.PriorityQueue[Submission] = queue.PriorityQueue()
+        self._num_waiting = 0
+        """In the queue, or being sent by the thread."""
         self._numbers = itertools.count()
         self._turns = Turns()
         self._lock = threading.Lock()
@@ -55,17 +64,25 @@ class Submitter:
     def put(
         self,
         priority: int,
-        send: Callable[[], Future[Any]],
+        send: Send,
         sent: Callable[[Future[Any]], None],
         *,
         client: Hashable = None,
         count: int = 1,
+        at_once: bool = False,
     ) -> Submission:
-        """Queue a client's request for `count` answers; returns at once."""
+        """Queue a client's request for `count` answers; returns at once. `at_once`: send it here if that needs no
+        waiting.
+        """
         with self._lock:
-            turn = self._turns.next(client, count)
-        submission = Submission(priority, turn, next(self._numbers), send, sent)
-        self._queue.put(submission)
+            submission = Submission(priority, self._turns.next(client, count), next(self._numbers), send, sent)
+            if at_once := at_once and not self._num_waiting:
+                self._turns.serve(submission.turn)
+            self._num_waiting += 1
+        if not (at_once and self._submit(submission, send, may_wait=False)):
+            context = copy_context()
+            submission.send = lambda may_wait: context.run(send, may_wait)
+            self._queue.put(submission)
         return submission
 
     def cancel(self, submission: Submission, request_id: str) -> None:
@@ -91,16 +108,27 @@ class Submitter:
         while (submission := self._queue.get()).send is not None:
             with self._lock:
                 self._turns.serve(submission.turn)
-            if not submission.cancelled:
-                self._submit(submission, submission.send)
+            if submission.cancelled:
+                self._left()
+            else:
+                self._submit(submission, submission.send, may_wait=True)
 
-    def _submit(self, submission: Submission, send: Callable[[], Future[Any]]) -> None:
+    def _submit(self, submission: Submission, send: Send, *, may_wait: bool) -> bool:
+        """False if it may not wait and would have to."""
         try:
-            future = send()
+            future = send(may_wait)
+        except WouldWait:
+            return False
         except Exception as error:  # whatever it is, it is this request's
             future = Future()
             future.set_exception(error)
+        self._left()
         submission.future = future
         if submission.cancelled:
             future.cancel()
         submission.sent(future)
+        return True
+
+    def _left(self) -> None:
+        with self._lock:
+            self._num_waiting -= 1

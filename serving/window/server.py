@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Callable
 
-import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -42,9 +41,9 @@ async def _serve(sock: socket.socket, tell: Callable[[str], None]) -> None:
     await server.serve(sockets=[sock])
 
 
-def _end(server: uvicorn.Server, watching: Watching) -> None:
+def _end(server: Uvicorn, watching: Watching) -> None:
     watching.end()
-    server.should_exit = True
+    server.end()
 
 
 def _app(watching: Watching) -> Starlette:

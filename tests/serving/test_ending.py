@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from tests.serving.servers import Server, fake_server
+from tests.waiting import eventually
 
 STREAM: dict[str, Any] = {"prompt": "a", "max_tokens": 40, "temperature": 0, "stream": True}
 
@@ -43,6 +45,29 @@ def test_what_runs_beyond_the_limit_is_cancelled_and_told(tmp_path: Path) -> Non
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["error"]["code"] == "cancelled"
         assert server.ended() == 0
+
+
+def test_a_request_behind_one_that_runs_is_taken_no_more(tmp_path: Path) -> None:
+    with (
+        fake_server(tmp_path / "rt", step=0.02) as server,
+        socket.create_connection(("127.0.0.1", server.port), 60) as sock,
+    ):
+        sock.sendall(request(STREAM))
+        received = sock.recv(2**16)
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: any(line.startswith("ending") for line in server.lines), "the server has the signal")
+        sock.sendall(request(STREAM | {"stream": False}))
+        while data := sock.recv(2**16):
+            received += data
+        assert received.count(b"HTTP/1.1 ") == 1
+        assert received.count(b"[DONE]") == 1
+        assert server.ended() == 0
+
+
+def request(body: dict[str, Any]) -> bytes:
+    """As it stands on a connection that is kept."""
+    data = json.dumps(body).encode()
+    return b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from millrace.model_manager.client.link import Link
 from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import PROTOCOL, ClientMessage, Hello, Ping, Refused, Welcome
+from millrace.model_manager.wire.messages import PROTOCOL, Cancel, ClientMessage, Hello, Ping, Refused, Welcome
 from millrace.model_manager.wire.transport import Connection, ConnectionLost
 
 Pair = tuple[socket.socket, Connection[ClientMessage]]
@@ -37,6 +37,19 @@ def test_hello_comes_before_the_first_sign_of_life_even_if_that_is_due_before_th
     assert manager.receive() == Ping()
     manager.send(Welcome(protocol=PROTOCOL, pid=1, settings=ManagerConfig(load_timeout=4.0)))
     assert link.await_welcome().load_timeout == 4.0, "before a model is loaded"
+    link.close()
+
+
+def test_a_manager_that_is_behind_holds_up_nobody_and_gets_all_in_order(pair: Pair) -> None:
+    sock, manager = pair
+    link = Link(sock, hang_timeout=1000.0)
+    assert isinstance(manager.receive(), Hello)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    sent = [Cancel("model", [f"{index}" * 5000]) for index in range(100)]
+    for message in sent:
+        link.enqueue(message)
+        link.flush_at_once()
+    assert [manager.receive() for _ in sent] == sent
     link.close()
 
 

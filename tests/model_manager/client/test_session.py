@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from millrace.model_manager.client import EngineClient
+from millrace.model_manager.client.session import WouldWait
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelReplaced, RequestAborted
 from millrace.model_manager.wire.messages import Output
@@ -46,9 +48,9 @@ def opened(machine: Machine, model: Path, abandoned: threading.Event | None = No
     )
 
 
-def submit(client: EngineClient, count: int, prefix: str = "") -> list[Future[Output]]:
+def submit(client: EngineClient, number: int, prefix: str = "") -> list[Future[Output]]:
     """More than run at once, and no more than there are credits for."""
-    return [client.submit([ANSWER, TOKENS, n], PARAMS, request_id=f"{prefix}{n}") for n in range(count)]
+    return [client.submit([ANSWER, TOKENS, n], PARAMS, request_id=f"{prefix}{n}") for n in range(number)]
 
 
 def expect_whole(futures: list[Future[Output]]) -> None:
@@ -88,6 +90,25 @@ def test_a_retired_client_takes_no_requests_nor_does_one_wait_for_a_credit(machi
         submit(old, 1, "later")
     assert not any(future.done() for future in futures)
     old.close()
+
+
+def test_a_request_that_may_not_wait_is_sent_with_others_or_refused(machine: Machine) -> None:
+    client = opened(machine, machine.model)
+    ids = [ANSWER, TOKENS, 0]
+    expect_whole(submit(client, 1))  # the credits have come
+    futures = [client.submit(ids, PARAMS, request_id=name, may_wait=False) for name in "ab"]
+    client.flush_at_once()
+    for future in futures:
+        assert future.result(PATIENCE).token_ids == answer(ids, TOKENS)
+    for index in count():
+        try:
+            client.submit([ANSWER, 4000, 1], SamplingParams(max_tokens=4000), request_id=f"{index}", may_wait=False)
+        except WouldWait:
+            break
+    assert 4 <= index <= 64, "credits of a model that runs four at a time"
+    with pytest.raises(WouldWait):
+        client.submit(ids, SamplingParams(max_tokens=1, n=2), request_id="two answers", may_wait=False)
+    client.close()
 
 
 def test_a_model_that_does_not_fit_leaves_the_old_one_as_it_was(machine: Machine, other: Path) -> None:

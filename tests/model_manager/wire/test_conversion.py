@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.conversion import converted
+from millrace.model_manager.wire.conversion import converted, shown
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams, nearest_parameter
 
@@ -96,3 +96,29 @@ def test_a_name_near_a_parameter_is_taken_for_it(name: str, meant: str) -> None:
 @pytest.mark.parametrize("name", ["customer", "label", "model", "metadata", "store", "step", "text", "source", "url"])
 def test_usual_columns_are_near_none(name: str) -> None:
     assert nearest_parameter(name) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 200,
+        "it's " * 50,
+        ["ab", 1, None] * 50,
+        {"a": [1, 2], "b": {"c": "d" * 100}},
+        [[[]]],
+        (1, "a"),
+        {},
+        5,
+        b"a",
+    ],
+)
+def test_a_value_is_shown_as_its_repr_begins(value: Any) -> None:
+    whole = repr(value)
+    assert shown(value) == (whole if len(whole) <= 80 else whole[:79] + "…")
+
+
+def test_a_value_of_any_depth_is_shown() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shown(deep) == "[" * 79 + "…"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.serving.http.waiting import at_once_or_within
+from millrace.serving.http.waiting import Limits, at_once_or_within
 
 
 def test_work_that_waits_for_nothing_needs_no_loop() -> None:
@@ -71,3 +71,37 @@ def test_a_task_that_is_cancelled_cancels_its_work() -> None:
         return never.cancelled()
 
     assert asyncio.run(cancelled())
+
+
+def test_each_piece_of_work_that_takes_too_long_is_ended_and_those_in_time_are_not() -> None:
+    async def run() -> list[str]:
+        limits, found = Limits(0.01), []
+
+        async def work(name: str, *, hangs: bool) -> None:
+            try:
+                with limits.limit():
+                    await (asyncio.get_running_loop().create_future() if hangs else asyncio.sleep(0))
+                found.append(f"{name} ended")
+            except TimeoutError:
+                found.append(f"{name} took too long")
+
+        await asyncio.gather(work("one", hangs=True), work("two", hangs=False), work("three", hangs=True))
+        await work("four", hangs=True)
+        return found
+
+    assert asyncio.run(run()) == ["two ended", "one took too long", "three took too long", "four took too long"]
+
+
+def test_a_task_that_is_cancelled_for_another_reason_is_not_told_that_it_took_too_long() -> None:
+    async def run() -> None:
+        async def work() -> None:
+            with Limits(60).limit():
+                await asyncio.get_running_loop().create_future()
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.serving.openai.parameters import INTERACTIVE, sampling
 
@@ -21,3 +22,12 @@ def test_defaults_are_those_of_openai() -> None:
     found = sampling({}, max_tokens=16)
     assert (found.temperature, found.max_tokens, found.top_p) == (1.0, 16, 1.0)
     assert sampling({"max_tokens": 3, "max_completion_tokens": 4, "temperature": 0}, max_tokens=16).max_tokens == 4
+
+
+def test_what_was_taken_before_does_not_let_another_type_pass() -> None:
+    assert sampling({"n": 1, "top_k": 1}, max_tokens=5) is sampling({"n": 1, "top_k": 1}, max_tokens=5)
+    for wrong in (True, 1.0, "1"):
+        with pytest.raises(InvalidRequest, match="n="):
+            sampling({"n": wrong, "top_k": 1}, max_tokens=5)
+    assert sampling({"n": 1, "top_k": 2}, max_tokens=5).top_k == 2
+    assert sampling({"stop": ["a"]}, max_tokens=5).stop == ("a",)

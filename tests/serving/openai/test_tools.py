@@ -67,3 +67,11 @@ def test_a_choice_says_what_may_be_called(tools: list[object], choice: object, w
 def test_a_choice_that_cannot_be_is_refused(tools: list[object], choice: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^tool"):
         calling_of(tools, choice)
+
+
+def test_parameters_of_any_depth_are_told_to_be_too_deep() -> None:
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"not": deep}
+    with pytest.raises(InvalidRequest, match="nested too deep"):
+        Calling([Function("f", parameters=deep)], "required").constraint()

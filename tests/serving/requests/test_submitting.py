@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millrace.model_manager.client.session import WouldWait
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.serving.requests.submitting import Submitter
 
@@ -22,8 +23,10 @@ class Credits:
         self.waits = threading.Event()
         self.may_go_on = threading.Event()
 
-    def sender(self, name: str) -> Callable[[], Future[Any]]:
-        def send() -> Future[Any]:
+    def sender(self, name: str) -> Callable[[bool], Future[Any]]:
+        def send(may_wait: bool) -> Future[Any]:
+            if not may_wait and not self.may_go_on.is_set():
+                raise WouldWait
             self.waits.set()
             assert self.may_go_on.wait(60)
             self.order.append(name)
@@ -62,6 +65,24 @@ def test_the_most_urgent_request_goes_first_and_equals_in_order(submitter: Submi
     assert len(sent) == 5
 
 
+def test_what_need_not_wait_is_sent_by_who_asks(submitter: Submitter, client: Credits) -> None:
+    client.may_go_on.set()
+    senders: list[threading.Thread] = []
+    submitter.put(0, client.sender("one"), lambda _: senders.append(threading.current_thread()), at_once=True)
+    assert (client.order, senders) == (["one"], [threading.current_thread()])
+
+
+def test_what_would_have_to_wait_takes_its_turn_and_nobody_overtakes_it(submitter: Submitter, client: Credits) -> None:
+    done = threading.Event()
+    submitter.put(0, client.sender("waits for a credit"), lambda _: None, at_once=True)
+    assert client.waits.wait(60)
+    submitter.put(0, client.sender("behind it"), lambda _: done.set(), at_once=True)
+    assert client.order == []
+    client.may_go_on.set()
+    assert done.wait(60)
+    assert client.order == ["waits for a credit", "behind it"]
+
+
 def test_what_is_cancelled_while_it_waits_in_the_queue_is_never_sent(submitter: Submitter, client: Credits) -> None:
     submitter.put(0, client.sender("first"), lambda _: None)
     waiting = submitter.put(0, client.sender("cancelled"), lambda _: None)
@@ -86,7 +107,7 @@ def test_what_is_cancelled_while_it_is_sent_has_its_future_cancelled(submitter: 
 
 
 def test_what_sending_raises_is_the_requests_own(submitter: Submitter, client: Credits) -> None:
-    def refuse() -> Future[Any]:
+    def refuse(_may_wait: bool) -> Future[Any]:
         raise InvalidRequest("no")
 
     found: list[Future[Any]] = []
