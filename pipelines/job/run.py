@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import signal
 import threading
 import time
 from collections import Counter
@@ -41,7 +40,7 @@ from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
 
 from ..dataflow.submission import run_on_dataflow
-from ..edge import interruptible
+from ..edge import STOPPED, TERMINATED, interruptible
 from ..flags.options import JobOptions
 from ..places.claims import claimed
 from ..places.endpoints import (
@@ -139,7 +138,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, consol
 def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, recorder: Recorder | None) -> Outcome:
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
-    ends = interruptible(lambda: _what_is_kept(files))
+    ends = interruptible(lambda: _what_is_kept(files), also=TERMINATED)
     with ends, _progress(options, _total, console, recorder), _told_what_is_kept(files):
         result = pipeline.run()
         result.wait_until_finish()
@@ -148,7 +147,7 @@ def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, rec
 
 def _run_elsewhere(options: JobOptions, build: Build, console: Console) -> int:
     """Run the job on another runner; print its id, its states, how it ended, and the counts of its job server."""
-    with interruptible(lambda: "nothing was submitted", also=(signal.SIGTERM,)), named_runner(options.beam) as runner:
+    with interruptible(lambda: "nothing was submitted", also=STOPPED), named_runner(options.beam) as runner:
         return _await_elsewhere(built(runner, options, build), options, console)
 
 
@@ -157,7 +156,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
     result = None
     to_cancel = _how_to_cancel(options)
-    ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=(signal.SIGTERM,))
+    ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=STOPPED)
     report = JobReport(options, _read_status)
     with ends, hint_at_workers(options.beam), _looked_at(report.recorder), _told_what_is_kept(files):
         result = pipeline.run()
@@ -242,9 +241,9 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
             options.source,
         )
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
-        pipeline = built(prism, options, build)  # from here on what is beside the files is of this job
+        pipeline = built(prism, options, build)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)
-        ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
+        ends = interruptible(lambda: _what_comes_again(options), also=STOPPED)
         lines: list[str] = []
         with ends, _printed(lines, console), _progress(options, lambda _: None, console), tallied() as counts:
             result = pipeline.run()
