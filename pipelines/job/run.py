@@ -61,7 +61,7 @@ from ..temporary_folders import temporary_folder
 from .building import Build, building_in, built
 from .logs import logs_at, tell
 from .outliving import outliving_workers
-from .progress import Speed, shown_progress
+from .progress import Speed, counted_since, job_status, shown_progress
 from .published import published
 from .remote_job import followed, job_id
 from .report.job_report import JobReport, check_report, reported
@@ -329,7 +329,8 @@ def _progress(
 ) -> Iterator[None]:
     """`recorder`: looks at the manager too, for the report."""
     rows = total(options)
-    with published(options, rows, _read_status):
+    before = job_status(_read_status(), options.job)
+    with published(options, rows, counted_since(_read_status, before)):
         if options.quiet:
             with _looked_at(recorder):
                 yield
@@ -339,7 +340,8 @@ def _progress(
             speed = Speed(
                 rows, lambda: str(options.source) if is_read.is_set() else "", lambda: failures_in(counts.copy())
             )
-            with shown_progress(recorder.read if recorder else _read_status, options.job, speed, console):
+            read = counted_since(recorder.read if recorder else _read_status, before)
+            with shown_progress(read, options.job, speed, console):
                 yield
 
 
