@@ -27,6 +27,7 @@ from types import FrameType
 from typing import NoReturn
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
+from millrace.model_manager.wire.free_memory import is_shortage, shortage
 
 from .words import plain
 
@@ -217,6 +218,8 @@ def _sentence_and_status(error: Exception) -> tuple[str, int]:
     notes = getattr(error, "__notes__", [])
     if ours is not None:
         return "; ".join([f"the job failed: {ours}", *notes]), 1
+    if is_shortage(error):
+        return f"memory ran out: {shortage()}", 1
     kind, message = _last_of_trace(error)
     return "; ".join([f"the job failed: {kind}: {message}", *notes, "--verbose shows where"]), 1
 

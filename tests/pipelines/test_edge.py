@@ -29,6 +29,7 @@ def failing(error: BaseException) -> int:
         (RuntimeError(TRACE), 2, "--model x: no such folder"),
         (EngineLost("died 4 times"), 1, "the job failed: died 4 times"),
         (InvalidRequest("file:3: no prompt"), 1, "the job failed: file:3: no prompt"),
+        (ImportError("libtorch.so: failed to map segment from shared object"), 1, "memory ran out: "),
         (OSError("disk\nfull"), 1, "the job failed: OSError: disk full; --verbose shows where"),
         (RuntimeError("Traceback …\nbuiltins.KeyError: 'x' [while running 'a']"), 1, "the job failed: KeyError: 'x'"),
         (Interrupted("interrupted; rows are kept"), 130, "interrupted; rows are kept"),
