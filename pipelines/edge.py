@@ -8,6 +8,7 @@
 2    what was asked for cannot be: a flag, the input, the output, the model
 130  interrupted, by Ctrl-C; a stream also by SIGTERM
 141  whoever read the output, such as `head`, has had enough; nothing is said
+143  interrupted by SIGTERM, a job on files; all else is as at Ctrl-C
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
+from millrace.model_manager.wire.free_memory import is_shortage, shortage
 
 from .words import plain
 
@@ -39,29 +41,73 @@ _WHERE = re.compile(r" \[while running '[^']*'\]")
 _log = logging.getLogger(__name__)
 
 
+TERMINATED: Mapping[int, int] = {signal.SIGTERM: 143}
+"""SIGTERM interrupts a job on files."""
+STOPPED: Mapping[int, int] = {signal.SIGTERM: 130}
+"""SIGTERM ends a stream, or what waits for a job elsewhere, just as Ctrl-C does."""
+_CTRL_C = {int(signal.SIGINT): 130}
+_NO_OTHERS: Mapping[int, int] = {}
+
+
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with one sentence on what is kept."""
+    """Ctrl-C or the like, with one sentence on what is kept."""
+
+    def __init__(self, sentence: str, status: int = 130) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 @contextlib.contextmanager
-def interruptible(what_is_kept: Callable[[], str], *, also: tuple[signal.Signals, ...] = ()) -> Iterator[None]:
+def interruptible(what_is_kept: Callable[[], str], *, also: Mapping[int, int] = _NO_OTHERS) -> Iterator[None]:
     """Raise Interrupted at Ctrl-C, whatever Beam, in whose code it arrives, makes of that. In the main thread only.
 
-    `also`: further signals that mean the same.
+    `also`: further signals that mean the same, and their exit statuses.
     """
-    seen = threading.Event()
+    with _noticed({**_CTRL_C, **also}) as seen:
+        try:
+            yield
+        except BaseException:
+            if seen:
+                raise Interrupted(f"{_how(seen[0])}; {what_is_kept()}", seen[0]) from None
+            raise
+
+
+@contextlib.contextmanager
+def _noticed(statuses: Mapping[int, int]) -> Iterator[list[int]]:
+    """These signals raise KeyboardInterrupt; the list has the exit status of each that came."""
+    seen: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        seen.set()
+        seen.append(statuses[number])
         signal.default_int_handler(number, frame)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, *also)}
+    before = {number: signal.signal(number, on_signal) for number in statuses}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _how(status: int) -> str:
+    return "interrupted by SIGTERM" if status in TERMINATED.values() else "interrupted"
+
+
+@contextlib.contextmanager
+def asked_twice(said: str) -> Iterator[None]:
+    """Within, the first Ctrl-C or SIGTERM is answered by this sentence alone; the next raises KeyboardInterrupt. In the
+    main thread only.
+    """
+
+    def on_signal(*_: object) -> None:
+        for each in before:
+            signal.signal(each, signal.default_int_handler)
+        _log.warning(said)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
-    except BaseException:
-        if seen.is_set():
-            raise Interrupted(f"interrupted; {what_is_kept()}") from None
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -88,16 +134,21 @@ def ended_by_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
-    """The command's exit status; what it raises is told on stderr in one sentence (with the stack, if verbose)."""
-    with _noticing_interrupts() as interrupted:
+def at_the_edge(command: Callable[[], int], *, verbose: bool = False, also: Mapping[int, int] = _NO_OTHERS) -> int:
+    """The command's exit status; what it raises is told on stderr in one sentence (with the stack, if verbose).
+
+    `also`: signals that interrupt it as Ctrl-C does, and their exit statuses.
+    """
+    with _noticing_interrupts({**_CTRL_C, **also}) as seen:
         try:
             return _flushed(command())
-        except KeyboardInterrupt as error:
-            return _tell(str(error) or "interrupted", 130)
+        except Interrupted as error:
+            return _tell(str(error), error.status)
+        except KeyboardInterrupt:
+            return _tell_interrupted(seen)
         except Exception as error:
-            if interrupted.is_set():  # in C code, which made another error of it
-                return _tell("interrupted", 130)
+            if seen:  # in C code, which made another error of it
+                return _tell_interrupted(seen)
             if isinstance(error, OSError) and _is_of_stdout(error):
                 _forget_stdout()
                 return 141 if isinstance(error, BrokenPipeError) else _tell(_lost(error), 1)
@@ -106,23 +157,15 @@ def at_the_edge(command: Callable[[], int], *, verbose: bool = False) -> int:
             return _tell(*_sentence_and_status(error))
 
 
-@contextlib.contextmanager
-def _noticing_interrupts() -> Iterator[threading.Event]:
-    """The event is set by Ctrl-C, which raises KeyboardInterrupt as ever. In the main thread only."""
-    seen = threading.Event()
+def _noticing_interrupts(statuses: Mapping[int, int]) -> contextlib.AbstractContextManager[list[int]]:
+    """As `_noticed`, in the main thread; in others nothing is noticed."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return _noticed(statuses) if is_main else contextlib.nullcontext([])
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        seen.set()
-        signal.default_int_handler(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _tell_interrupted(seen: Sequence[int]) -> int:
+    status = seen[0] if seen else 130
+    return _tell(_how(status), status)
 
 
 def _flushed(status: int) -> int:
@@ -175,6 +218,8 @@ def _sentence_and_status(error: Exception) -> tuple[str, int]:
     notes = getattr(error, "__notes__", [])
     if ours is not None:
         return "; ".join([f"the job failed: {ours}", *notes]), 1
+    if is_shortage(error):
+        return f"memory ran out: {shortage()}", 1
     kind, message = _last_of_trace(error)
     return "; ".join([f"the job failed: {kind}: {message}", *notes, "--verbose shows where"]), 1
 

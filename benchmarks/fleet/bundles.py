@@ -43,7 +43,7 @@ class Bundle:
 class _Work:
     open: list[Bundle] = field(default_factory=list)
     claiming: deque[Bundle] = field(default_factory=deque)
-    """Those of them with rows to claim, each in turn."""
+    """The open bundles that have unclaimed rows; each gets its turn."""
     asking: bool = False
     """It has asked for work, or knows that there is none."""
 

@@ -2,7 +2,8 @@
 
 Renders as transformers' `apply_chat_template` does
 (https://huggingface.co/docs/transformers/en/chat_templating). Knows text, not tokens. Templates come with the model, so
-they are not trusted: they run in Jinja's immutable sandbox and see plain values only.
+they are not trusted: they run in Jinja's immutable sandbox, within limits (template_limits.py), and see plain values
+only.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ..wire.chat_messages import parse_messages
 from ..wire.errors import InvalidRequest, ModelUnsupported
+from .template_limits import LimitedEnvironment, LimitExceeded
 
 _DEFAULT = "default"
 _SHOWN = 200
@@ -32,11 +32,21 @@ _SHOWN = 200
 class ChatTemplate:
     """A compiled template; raises ModelUnsupported if it is no Jinja template."""
 
-    def __init__(self, source: str, variables: Mapping[str, str], now: Callable[[], datetime] = datetime.now) -> None:
-        """`variables` are seen by the template (bos_token and the like); `now` is the clock behind `strftime_now`."""
+    def __init__(
+        self,
+        source: str,
+        variables: Mapping[str, str],
+        now: Callable[[], datetime] = datetime.now,
+        name: str = "the model's chat template",
+    ) -> None:
+        """`variables` are seen by the template (bos_token and the like); `now` is the clock behind `strftime_now`;
+        errors call it by its `name`.
+        """
         self._variables = dict(variables)
+        self._name = name
+        self._environment = _environment(now)
         try:
-            self._template = _environment(now).from_string(source)
+            self._template = self._environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ModelUnsupported(f"the model's chat template does not compile: {error}") from None
 
@@ -47,7 +57,10 @@ class ChatTemplate:
         """
         conversation = parse_messages(messages)
         try:
-            return self._template.render(messages=conversation, add_generation_prompt=True, **self._variables)
+            with self._environment.limited():
+                return self._template.render(messages=conversation, add_generation_prompt=True, **self._variables)
+        except LimitExceeded as limit:
+            raise InvalidRequest(f"messages: {self._name} exceeds a limit with them: {limit}") from None
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
             raise InvalidRequest(f"messages: the chat template rejects them: {str(error)[:_SHOWN]}") from None
 
@@ -69,11 +82,9 @@ def find_template(folder: Path, declared: object) -> str | None:
 # ── what templates may use ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
+def _environment(now: Callable[[], datetime]) -> LimitedEnvironment:
+    environment = LimitedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.add_filter("tojson", _to_json)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
     environment.globals["namespace"] = _PublicNamespace

@@ -7,6 +7,7 @@ record of the manager, so none can be stale.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ..wire.config import ManagerConfig
-from ..wire.errors import ManagerUnavailable
+from ..wire.errors import ManagerUnavailable, signal_name
 from ..wire.runtime import RuntimeDir
 
 MANAGER_COMMAND = ("-P", "-m", "millrace.model_manager.manager.process")
@@ -29,6 +30,10 @@ _STARTS = 5
 """Managers that one client starts, at most, where each is killed while it starts."""
 _POLL = 0.02
 _LOG_TAIL = 2000
+_SIGKILL_MEANS = (
+    ", which mostly means that the machine or its container ran out of memory (`dmesg` shows it): give it more, or run"
+    " less beside"
+)
 
 
 class Election:
@@ -82,7 +87,12 @@ class Election:
         """Raises ManagerUnavailable unless another start may help: this manager was killed, and few were before."""
         if status < 0 and killed < _STARTS:
             return
-        error = f"the manager ended at its start, with code {status} (start {killed}){self._last_words()}"
+        if status < 0:
+            means = _SIGKILL_MEANS if status == -signal.SIGKILL else ""
+            how = f"the manager was killed by {signal_name(-status)} at each of {killed} starts{means}"
+        else:
+            how = f"the manager ended at its start, with code {status} (start {killed})"
+        error = how + self._last_words()
         self._runtime.sweep()
         raise ManagerUnavailable(error)
 

@@ -39,7 +39,7 @@ class Tokenizer:
         encoder: Encoder,
         added: Mapping[int, AddedToken],
         special_tokens: Mapping[str, str],
-        template: str | None,
+        template: ChatTemplate | None,
         clean: bool,
     ) -> None:
         """`added` are the encoder's added tokens by id; `special_tokens` by role (bos_token, …); `clean` takes spaces
@@ -47,7 +47,7 @@ class Tokenizer:
         """
         self._encoder = encoder
         self._special_tokens = dict(special_tokens)
-        self._template = ChatTemplate(template, special_tokens) if template is not None else None
+        self._template = template
         self._clean = clean
         self._cuts = TextCuts(encoder, added.values())
         self._plain_decoder = _plain_decoder(encoder)
@@ -66,7 +66,9 @@ class Tokenizer:
         # Byte-level text holds its own spaces: cleaning is for WordPiece and its kin (transformers 5 does the same).
         clean = bool(config.get("clean_up_tokenization_spaces")) and type(encoder.model).__name__ != "BPE"
         declared = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
-        return cls(encoder, added, special, find_template(folder, declared), clean)
+        source = find_template(folder, declared)
+        template = None if source is None else ChatTemplate(source, special, name=f"the chat template of {folder}")
+        return cls(encoder, added, special, template, clean)
 
     @property
     def bos_token(self) -> str | None:

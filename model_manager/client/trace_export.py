@@ -38,7 +38,7 @@ _TIMEOUT = 5.0
 _LAST_WITHIN = 2.0
 """Seconds that a client's or a process's end waits for the spans that are left."""
 _MOST_OF_REPLY = 4096
-"""Bytes read of a collector's reply, in which nothing is of use but the status."""
+"""Most bytes of a collector's reply that are read. Only the reply's status is used."""
 _CREDENTIAL_PROVIDERS = (
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",

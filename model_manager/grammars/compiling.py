@@ -28,7 +28,7 @@ from .grammar import Grammar
 from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
 from .lark import ascii_classes, prepared_lark
 from .llguidance_schemas import OPTIONS, prepared
-from .must_come import longest_of, regexes_of, too_long
+from .must_come import longest_of, too_long
 from .regex_reasons import misread
 from .token_bytes import load_tokenizer
 
@@ -222,9 +222,8 @@ class GrammarCompiler:
 
 def _source(constraint: Constraint) -> str:
     """The constraint in llguidance's own form; raises InvalidRequest for what that would misread or choke on."""
-    for regex in regexes_of(constraint):
-        if (said := too_long(regex)) is not None:
-            raise InvalidRequest(f"constraint.{constraint.kind}: {said}")
+    if (said := too_long(constraint)) is not None:
+        raise InvalidRequest(f"constraint.{constraint.kind}: {said}")
     if constraint.regex is not None:
         said = misread(constraint.regex)
         if said is not None:

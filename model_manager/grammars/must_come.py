@@ -1,4 +1,4 @@
-"""The length of what must come, once a part of a regular expression has begun: `a{1000000000}` is a billion characters.
+"""The length of what must come, once a part of a constraint has begun: `a{1000000000}` is a billion characters.
 
 llguidance would make a state of each before it refuses, within the engine's step. Knows syntax and lengths; matches
 nothing. Where an expression is malformed, the length is that of what is read so far: compiling says what is wrong.
@@ -25,6 +25,7 @@ _PIECE = re.compile(
 )
 _COMMENTS = frozenset(("description", "title", "$comment", "examples", "default"))
 """What a schema tells people."""
+_DOCUMENTS = ("substring_chars", "substring_words", "substring_chunks")
 _LEAST = {"*": 0, "?": 0, "+": 1}
 
 
@@ -82,11 +83,14 @@ def regexes_of(constraint: Constraint) -> Iterator[str]:
     yield from (value for name, value in _schema_strings(constraint) if name == "pattern")
 
 
-def longest_of(constraint: Constraint) -> int:
-    """Characters that must come in the longest part of a constraint: of a regular expression, or a string as it is."""
+def longest_of(constraint: Constraint, *, documents: bool = True) -> int:
+    """Characters that must come in the longest part of a constraint: of a regular expression, or a string as it is.
+    Without `documents`, a text of which any span may come is no such string.
+    """
     strings = list(constraint.choice or ())
     strings += (piece.written for piece in _pieces_of(constraint) if piece.written.startswith('"'))
-    strings += (value for name, value in _schema_strings(constraint) if name != "pattern")
+    others = ("pattern",) if documents else ("pattern", *_DOCUMENTS)
+    strings += (value for name, value in _schema_strings(constraint) if name not in others)
     return max((*map(longest_part, regexes_of(constraint)), *map(len, strings)), default=0)
 
 
@@ -116,7 +120,8 @@ def _strings_of(schema: Any) -> Iterator[tuple[str, str]]:
             pending += ((name, each) for each in value)
 
 
-def too_long(regex: str) -> str | None:
-    """What is said of an expression with a part of which no output could be whole."""
-    length = longest_part(regex)
+def too_long(constraint: Constraint) -> str | None:
+    """What is said of a constraint with a part of which no output could be whole, or that requires as much in all."""
+    required = sum(len(value) for name, value in _schema_strings(constraint) if name in ("required", "const"))
+    length = max(longest_of(constraint, documents=False), required)
     return f"takes parts of at most {MOST} characters that must come, got one of {length}" if length > MOST else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from ..store.cache_folder import cache_folder
 from ..store.environments import engine_environment, engine_python
 from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.errors import signal_name
 from ..wire.messages import (
     EngineFailed,
     EngineMessage,
@@ -209,7 +209,7 @@ class EngineProcess:
         last = f": {self._stderr[-1][:500]}" if self._stderr else ""
         code = self._process.returncode or 0
         if code < 0:
-            return Death(f"it was ended by {_signal_name(-code)}{last}")
+            return Death(f"it was ended by {signal_name(-code)}{last}")
         return Death(f"it exited with code {code}{last}", load_failed=not self._loaded)
 
     async def _reap(self) -> None:
@@ -235,10 +235,3 @@ def _spawn(
         pass_fds=[fd],
         env={**compiled, **environment, **threads, **visible},
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

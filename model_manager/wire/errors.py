@@ -31,6 +31,7 @@ An error crosses processes as its class's name and one sentence (`ErrorInfo`); t
 
 from __future__ import annotations
 
+import signal
 from typing import Self
 
 import msgspec
@@ -41,6 +42,14 @@ from .timings import Setback
 def counted(number: int, noun: str) -> str:
     """`1 row`, `1,200 rows`: a number with its noun, for sentences."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 34` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class MillraceError(Exception):

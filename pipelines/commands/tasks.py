@@ -19,7 +19,7 @@ from millrace.transforms.requests.row_transform import RowTransform
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
 
-from ..edge import at_the_edge
+from ..edge import TERMINATED, at_the_edge
 from ..flags.options import JobOptions, parse
 from ..flags.tasks import TaskName
 from ..job.run import run_job
@@ -74,7 +74,7 @@ def transform_of(options: JobOptions) -> ModelTransform:
 def run_task(task: TaskName, arguments: Sequence[str] | None = None) -> int:
     """Run the job that the flags (default: the command line's) describe; returns the exit status."""
     flags = sys.argv[1:] if arguments is None else list(arguments)
-    return at_the_edge(lambda: run_job(parse(flags, task), build), verbose="--verbose" in flags)
+    return at_the_edge(lambda: run_job(parse(flags, task), build), verbose="--verbose" in flags, also=TERMINATED)
 
 
 generate = partial(run_task, "generate")

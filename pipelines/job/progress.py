@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
@@ -154,6 +155,31 @@ def _show_plain(
         if is_due and line != printed:
             tell(console, line)
             printed_at, printed = clock(), line
+
+
+def counted_since(read: ReadStatus, before: JobStatus | None) -> ReadStatus:
+    """A reader that leaves out what a job's requests had come to `before`: an earlier attempt at the job asked them."""
+    if before is None:
+        return read
+
+    def read_since() -> Status | None:
+        status = read()
+        if status is None:
+            return None
+        return msgspec.structs.replace(status, jobs=[_since(each, before) for each in status.jobs])
+
+    return read_since
+
+
+def _since(now: JobStatus, before: JobStatus) -> JobStatus:
+    """Counts that are lower than before are those of a new manager, and stay (continued.py)."""
+    if now.job != before.job or now.finished < before.finished or now.failed < before.failed:
+        return now
+    names = ("finished", "failed", "prompt_tokens", "cached_tokens", "generated_tokens")
+    counts = {name: getattr(now, name) - getattr(before, name) for name in names}
+    failures = Counter(now.failures)
+    failures.subtract(before.failures)
+    return JobStatus(now.job, **counts, failures=dict(+failures))
 
 
 def job_status(status: Status | None, job: str) -> JobStatus | None:

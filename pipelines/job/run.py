@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import signal
 import threading
 import time
 from collections import Counter
@@ -41,7 +40,7 @@ from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
 
 from ..dataflow.submission import run_on_dataflow
-from ..edge import interruptible
+from ..edge import STOPPED, TERMINATED, interruptible
 from ..flags.options import JobOptions
 from ..places.claims import claimed
 from ..places.endpoints import (
@@ -62,7 +61,7 @@ from ..temporary_folders import temporary_folder
 from .building import Build, building_in, built
 from .logs import logs_at, tell
 from .outliving import outliving_workers
-from .progress import Speed, shown_progress
+from .progress import Speed, counted_since, job_status, shown_progress
 from .published import published
 from .remote_job import followed, job_id
 from .report.job_report import JobReport, check_report, reported
@@ -139,7 +138,7 @@ def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, consol
 def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, recorder: Recorder | None) -> Outcome:
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
-    ends = interruptible(lambda: _what_is_kept(files))
+    ends = interruptible(lambda: _what_is_kept(files), also=TERMINATED)
     with ends, _progress(options, _total, console, recorder), _told_what_is_kept(files):
         result = pipeline.run()
         result.wait_until_finish()
@@ -148,7 +147,7 @@ def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, rec
 
 def _run_elsewhere(options: JobOptions, build: Build, console: Console) -> int:
     """Run the job on another runner; print its id, its states, how it ended, and the counts of its job server."""
-    with interruptible(lambda: "nothing was submitted", also=(signal.SIGTERM,)), named_runner(options.beam) as runner:
+    with interruptible(lambda: "nothing was submitted", also=STOPPED), named_runner(options.beam) as runner:
         return _await_elsewhere(built(runner, options, build), options, console)
 
 
@@ -157,7 +156,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
     result = None
     to_cancel = _how_to_cancel(options)
-    ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=(signal.SIGTERM,))
+    ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=STOPPED)
     report = JobReport(options, _read_status)
     with ends, hint_at_workers(options.beam), _looked_at(report.recorder), _told_what_is_kept(files):
         result = pipeline.run()
@@ -242,9 +241,9 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
             options.source,
         )
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
-        pipeline = built(prism, options, build)  # from here on what is beside the files is of this job
+        pipeline = built(prism, options, build)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)
-        ends = interruptible(lambda: _what_comes_again(options), also=(signal.SIGTERM,))
+        ends = interruptible(lambda: _what_comes_again(options), also=STOPPED)
         lines: list[str] = []
         with ends, _printed(lines, console), _progress(options, lambda _: None, console), tallied() as counts:
             result = pipeline.run()
@@ -330,7 +329,8 @@ def _progress(
 ) -> Iterator[None]:
     """`recorder`: looks at the manager too, for the report."""
     rows = total(options)
-    with published(options, rows, _read_status):
+    before = job_status(_read_status(), options.job)
+    with published(options, rows, counted_since(_read_status, before)):
         if options.quiet:
             with _looked_at(recorder):
                 yield
@@ -340,7 +340,8 @@ def _progress(
             speed = Speed(
                 rows, lambda: str(options.source) if is_read.is_set() else "", lambda: failures_in(counts.copy())
             )
-            with shown_progress(recorder.read if recorder else _read_status, options.job, speed, console):
+            read = counted_since(recorder.read if recorder else _read_status, before)
+            with shown_progress(read, options.job, speed, console):
                 yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ from millrace.transforms.files.object_stores import is_local
 
 _MARK = b'<meta name="generator" content="millrace">'
 """In the head of every page (templates/base.html)."""
+_BROKEN = re.compile(rb'<span class="badge bad">(interrupted|failed)<')
+"""In the report of a job that did not end (templates/report.html)."""
 _HEAD = 4096
 """Bytes of a file that the mark is looked for in."""
 
@@ -65,6 +68,17 @@ def _is_page(flag: str, path: str) -> bool:
             return _MARK in stream.read(_HEAD)
     except (OSError, MillraceError) as error:
         raise ConfigError(f"{flag} {path}: is there already, and cannot be read: {error}") from None
+
+
+def is_report_of_whole(path: str) -> bool:
+    """Whether a report is there of a job that came to its end. One that cannot be read counts as such, and stays."""
+    try:
+        if not exists(path):
+            return False
+        with open_file(path) as stream:
+            return _BROKEN.search(stream.read()) is None
+    except (OSError, MillraceError, BeamIOError):
+        return True
 
 
 def write_page(path: str, html: str) -> None:

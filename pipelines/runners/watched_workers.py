@@ -6,7 +6,6 @@ A worker is `millrace-worker` (sdk_worker.py), which ends with this process, how
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import data_plane
 
-from millrace.model_manager.wire.errors import WorkerLost
+from millrace.model_manager.wire.errors import WorkerLost, signal_name
 
 from .die_with_parent import with_this_process
 
@@ -176,8 +175,7 @@ class _Worker(worker_handlers.GrpcWorkerHandler):  # type: ignore[misc, unused-i
 def _of_status(worker: str, status: int) -> WorkerLost:
     if status > 0:
         return _lost(f"{worker} ended with status {status} (--log_level info shows why)")
-    names = {number.value: number.name for number in signal.Signals}
-    how = f"was killed by {names.get(-status, f'signal {-status}')}" if status else "was told to end"
+    how = f"was killed by {signal_name(-status)}" if status else "was told to end"
     return _lost(f"{worker} {how}", was_killed=True)
 
 

@@ -9,6 +9,8 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from millrace.model_manager.wire.errors import signal_name
+
 _GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _SHOWN = 500
@@ -65,14 +67,7 @@ def _note_signal(status: int | None, log: Path) -> None:
     """Add to the log which signal has ended a job: it could not say so itself."""
     if status is not None and status < 0:
         with contextlib.suppress(OSError), log.open("a") as stream:
-            stream.write(f"\nmillrace: the job was ended by {_signal_name(-status)}\n")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
+            stream.write(f"\nmillrace: the job was ended by {signal_name(-status)}\n")
 
 
 def last_words(log: Path) -> str:

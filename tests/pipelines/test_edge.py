@@ -1,10 +1,11 @@
 import os
 import signal
+from collections.abc import Mapping
 
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
-from millrace.pipelines.edge import Interrupted, at_the_edge, interruptible, unwrapped
+from millrace.pipelines.edge import STOPPED, TERMINATED, Interrupted, at_the_edge, interruptible, unwrapped
 
 TRACE = """Traceback (most recent call last):
   File "worker.py", line 1, in process
@@ -28,6 +29,7 @@ def failing(error: BaseException) -> int:
         (RuntimeError(TRACE), 2, "--model x: no such folder"),
         (EngineLost("died 4 times"), 1, "the job failed: died 4 times"),
         (InvalidRequest("file:3: no prompt"), 1, "the job failed: file:3: no prompt"),
+        (ImportError("libtorch.so: failed to map segment from shared object"), 1, "memory ran out: "),
         (OSError("disk\nfull"), 1, "the job failed: OSError: disk full; --verbose shows where"),
         (RuntimeError("Traceback …\nbuiltins.KeyError: 'x' [while running 'a']"), 1, "the job failed: KeyError: 'x'"),
         (Interrupted("interrupted; rows are kept"), 130, "interrupted; rows are kept"),
@@ -78,6 +80,20 @@ def interrupted_within_beam() -> None:
 def test_an_interrupt_is_recognised_whatever_becomes_of_it() -> None:
     with pytest.raises(Interrupted, match="interrupted; 3 rows are kept"), interruptible(lambda: "3 rows are kept"):
         interrupted_within_beam()
+
+
+@pytest.mark.parametrize(("statuses", "status"), [(TERMINATED, 143), (STOPPED, 130)])
+def test_sigterm_interrupts_what_says_so_and_has_its_own_status_where_it_is_no_common_end(
+    statuses: Mapping[int, int], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> int:
+        with interruptible(lambda: "3 rows are kept", also=statuses):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    assert at_the_edge(command) == status
+    how = "interrupted by SIGTERM" if status == 143 else "interrupted"
+    assert capsys.readouterr().err == f"millrace: {how}; 3 rows are kept\n"
 
 
 def test_other_errors_are_no_interrupts() -> None:

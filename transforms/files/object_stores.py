@@ -34,7 +34,8 @@ def is_local(path: str) -> bool:
 
 @contextlib.contextmanager
 def explained(path: str, done: str) -> Iterator[None]:
-    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`; a disk's errors, and ours, pass.
+    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`; a disk's errors, which then name the
+    path, and ours pass.
 
     Raises ConfigError where the package is missing that Beam reads the store with.
     """
@@ -44,6 +45,8 @@ def explained(path: str, done: str) -> Iterator[None]:
         if _lacks_boto3(error):
             raise ConfigError(f"{path}: s3:// needs boto3: pip install 'beam-millrace[s3]'") from None
         if is_local(path) or isinstance(error, MillraceError):
+            if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+                error.filename = path  # a full disk, and a file that is too large, do not name theirs
             raise
         raise StorageError(f"{path}: cannot be {done}: {_reason(error)}") from error
 

@@ -25,6 +25,7 @@ from ..cpu.parameters import Shape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
 from .config_classes import import_config_checks
+from .config_sizes import check_heads, check_sizes
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _QUANTIZED = {
@@ -72,6 +73,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     text = text_part(whole)
     config = text or whole
     architecture = served_architecture(config)
+    check_heads(folder / "config.json", config)
     quantized = vars(whole).pop("quantization_config", None)  # or transformers would load the weights its own way
     if quantized and text:
         raise ModelUnsupported(f"{folder}: the text part of {whole.architectures[0]} is not served quantized")
@@ -102,6 +104,7 @@ def _read_config(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
     import_config_checks()
+    check_sizes(folder / "config.json")
     try:
         return _plain(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # transformers raises whatever an odd value happens to break
@@ -162,7 +165,10 @@ def _eos_token_ids(folder: Path, config: Any) -> list[int]:
         eos = eos if corrected is None else corrected
     if eos is None:
         return []
-    return [int(token) for token in eos] if isinstance(eos, list | tuple) else [int(eos)]
+    tokens = [*eos] if isinstance(eos, list | tuple) else [eos]
+    if not all(type(token) is int for token in tokens):
+        raise ModelCorrupt(f"{file}: eos_token_id: takes an integer or a list of integers, got {str(eos)[:40]!r}")
+    return tokens
 
 
 def _first_line(error: BaseException) -> str:

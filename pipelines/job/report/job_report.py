@@ -21,10 +21,10 @@ from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
-from ...edge import unwrapped
+from ...edge import asked_twice, unwrapped
 from ...flags.options import JobOptions
 from ...pages.html import page, policy
-from ...pages.page_files import check_page, write_page
+from ...pages.page_files import check_page, is_report_of_whole, write_page
 from ...pages.prompts import Input
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless
@@ -39,6 +39,8 @@ _SAMPLE = 20
 _UNSURE = 10
 _MOST_OF_BROKEN = 100_000
 """Rows that are looked at of a job that did not end: whoever pressed Ctrl-C waits for it."""
+_EARLIER = "All rows are of earlier runs: this job had nothing left to do, and its time is not theirs."
+_ENDS_WITHOUT = "the report of what is written is being made; Ctrl-C again ends without it"
 _log = logging.getLogger(__name__)
 
 
@@ -100,18 +102,25 @@ class JobReport:
         return self._options.updates is not None or name == self._options.model.model
 
     def finished(self, outcome: Outcome) -> Outcome:
-        """Write the report; the outcome then names it. A job that had nothing to do leaves an earlier one as it is."""
-        self._is_made = True
-        if not self._options.report or not (outcome.completions or outcome.dead_letters):
+        """Write the report; the outcome then names it.
+
+        A job that had nothing to do leaves an earlier one as it is, unless that is of a job that did not end, or there
+        is none: then the report is of all that earlier runs have written.
+        """
+        self._is_made, path = True, self._options.report
+        told, notes = outcome, []
+        if not _is_counted(outcome):
+            told, notes = replace(outcome, files=outcome.earlier_files, earlier_files=[]), [_EARLIER]
+        if not path or (notes and (not told.files or is_report_of_whole(path))):
             return outcome
-        return replace(outcome, report=self._options.report) if self._write(outcome, "done", []) else outcome
+        return replace(outcome, report=path) if self._write(told, "done", notes) else outcome
 
     def broken(self, error: BaseException) -> None:
         """Write what is known of a job that did not end, if it has written rows."""
         files = files_of(self._options)
         if self._is_made or not self._options.report or files is None:
             return
-        with _warned(self._options.report):
+        with asked_twice(_ENDS_WITHOUT), _warned(self._options.report):
             outcome = replace(
                 Outcome(
                     completions=0,
@@ -145,7 +154,7 @@ class JobReport:
         digest = digest_of(table, sample=_SAMPLE, unsure=_UNSURE, most_rows=most)
         letters = Table(outcome.dead_letter_files) if outcome.dead_letter_files else None
         failures, letter_rows = failures_of(letters, outcome.failures)
-        if state != "done":
+        if state != "done" or not _is_counted(outcome):
             outcome = _as_written(outcome, digest, failures)
         rows = table.at(digest.chosen())
         shown, missing = sample_of(rows, letter_rows, _source(options))
@@ -185,14 +194,15 @@ class JobReport:
         spent = time.time() - self._began
         again = outcome.recomputed_tokens
         rate = speeds(outcome.completions, outcome.generated_tokens, outcome.seconds)
-        price, rests_on = cost_of(prices_of(self._options), self._options, spent) if self.recorder else ("", "")
+        is_known = self.recorder and (outcome.seconds or state != "done")
+        price, rests_on = cost_of(prices_of(self._options), self._options, spent) if is_known else ("", "")
         return [
             ("rows answered", f"{outcome.completions:,}", ""),
             ("rows failed", f"{outcome.dead_letters:,}", reasons(outcome.failures)),
             ("prompt tokens", f"{outcome.prompt_tokens:,}", f"{outcome.cached_tokens:,} from the cache"),
             ("generated tokens", f"{outcome.generated_tokens:,}", ""),
             *([("computed again", f"{again:,} tokens", AGAIN)] if again else []),
-            *([("time", span(outcome.seconds), RAN)] if state == "done" and outcome.completions else []),
+            *([("time", span(outcome.seconds), RAN)] if state == "done" and outcome.seconds else []),
             *([("startup", span(outcome.startup), STARTUP)] if outcome.startup else []),
             *([("speed", rate[0], ", ".join(rate[1:]))] if rate else []),
             ("cost", price or "not known", rests_on or f"{self._elsewhere()}; millrace plan estimates it"),
@@ -222,6 +232,11 @@ def _warned(path: str) -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
         _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
+
+
+def _is_counted(outcome: Outcome) -> bool:
+    """Whether the job itself had rows to answer."""
+    return bool(outcome.dead_letters or outcome.completions)
 
 
 def _how_it_broke(error: BaseException, temporary: str) -> tuple[str, list[str]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.client import template_limits
 from millrace.model_manager.client.chat_template import ChatTemplate
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import InvalidRequest
@@ -113,4 +114,46 @@ def test_templates_have_what_transformers_gives_them(source: str, text: str) -> 
 )
 def test_what_a_template_may_not_do_ends_that_request(source: str) -> None:
     with pytest.raises(InvalidRequest, match="chat template rejects"):
+        _render(source)
+
+
+_AGAIN = "{{% set ns = namespace(x='aaaa') %}}{{% for _ in range(60) %}}{}{{% endfor %}}{{{{ ns.x }}}}"
+_NESTED = "{% set ns = namespace(x='a') %}{% for _ in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "limit"),
+    [
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "seconds"),
+        ("{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}", "seconds"),
+        ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}", "seconds"),
+        ("{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}", "seconds"),
+        ("{% for a in range(99999) %}{% for b in range(99) %}" + "x" * 999 + "{% endfor %}{% endfor %}", "characters"),
+        (_AGAIN.format("{% set ns.x = ns.x ~ ns.x %}"), "characters"),
+        (_AGAIN.format("{% set ns.x = ns.x + ns.x %}"), "characters"),
+        (_AGAIN.format("{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"), "characters"),
+        (_NESTED + "{{ ns.x }}", "characters"),
+        (_NESTED + "{{ ns.x | tojson }}", "characters"),
+        (_NESTED + "{{ 'a' ~ ns.x }}", "characters"),
+        ("{{ 'a' * 10**10 }}", "characters"),
+        ("{{ 9 ** (9 ** 9) }}", "characters"),
+        ("{{ '%9999999999d' % 1 }}{{ '%*d' % (10**10, 1) }}", "characters"),
+        ("{{ '%*d' % (9999999999, 1) }}", "characters"),
+        ("{{ '{:{}}'.format(1, 9999999999) }}", "characters"),
+        ("{{ 'a'.ljust(9999999999) }}", "characters"),
+        ("{{ 'a' | center(9999999999) }}", "characters"),
+        ("{{ range(99999) | map('center', 99999) | list }}", "characters"),
+        ("{{ range(99999) | join('a' * 99999) }}", "characters"),
+        ("{% set x = 'a' * 99999 %}{{ x | replace('a', x) }}", "characters"),
+        ("{% set x = 'a' * 99999 %}{{ x.replace('a', x) }}", "characters"),
+        ("{{ ('\n' * 99999) | indent(99999) }}", "characters"),
+    ],
+)
+def test_a_template_that_takes_or_makes_too_much_ends_that_request(
+    source: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_limits, "MOST_SECONDS", 0.05)
+    with pytest.raises(
+        InvalidRequest, match=f"the model's chat template exceeds a limit with them: at most .* {limit}"
+    ):
         _render(source)

@@ -65,7 +65,13 @@ def test_the_length_is_the_least_that_pythons_own_parser_finds(regex: str) -> No
         {"regex": "b?(a{1000}){1000}"},
         {"grammar": "start: A?\nA: /a{1000000000}/"},
         {"json_schema": {"type": "string", "pattern": "^a{1000000000}$"}},
+        {"json_schema": {"required": ["a" * 1_000_000]}},
+        {"json_schema": {"properties": {"x": {"required": ["a" * 200_000]}}, "required": ["a" * 200_000]}},
+        {"json_schema": {"const": ["a" * 200_000, "b" * 200_000]}},
+        {"grammar": f'start: "{"a" * 300_000}"'},
+        {"choice": ("a", "b" * 300_000)},
     ],
+    ids=lambda fields: str(fields)[:60],
 )
 def test_a_constraint_with_a_part_that_no_output_can_have_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match=f"takes parts of at most {MOST} characters that must come"):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
-from millrace.pipelines.job.progress import Speed, describe, shown_progress
+from millrace.pipelines.job.progress import Speed, counted_since, describe, shown_progress
 from millrace.transforms.reading.count import RowCount
 from millrace.transforms.streams.readers import ReaderDoFn, tell_reading, when_reading
 from millrace.transforms.streams.watch import Look
@@ -119,6 +119,21 @@ def test_counts_go_on_where_another_manager_begins_at_none() -> None:
     describe(status(job(20, tokens=40)), "j", speed, 0.0)
     line = describe(status(job(5, tokens=10)), "j", speed, 1.0)
     assert line.startswith("25 / 100   50 generated   5.0 prompts/s   10 tokens/s")
+
+
+def test_what_an_earlier_attempt_at_the_job_had_counted_is_not_counted_again() -> None:
+    before = JobStatus("j", finished=112, failed=2, generated_tokens=50, failures={"PromptTooLong": 2})
+    statuses = [
+        status(before),
+        status(JobStatus("j", finished=175, failed=3, generated_tokens=90, failures={"PromptTooLong": 3})),
+        None,
+        status(job(40, tokens=20)),  # another manager
+    ]
+    read, speed = counted_since(iter(statuses).__next__, before), Speed(RowCount(176, True))
+    assert describe(read(), "j", speed, 0.0) == "0 / 176"
+    assert describe(read(), "j", speed, 1.0).startswith("64 / 176   40 generated   64.0 prompts/s")
+    assert read() is None
+    assert describe(read(), "j", speed, 2.0).startswith("104 / 176   60 generated")
 
 
 def test_nothing_is_assumed_without_a_total() -> None:

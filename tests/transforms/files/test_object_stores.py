@@ -1,11 +1,33 @@
-"""What is said of a store that cannot be reached from here."""
+"""What is said of a store that cannot be reached from here, and of a disk that takes no more."""
 
+import errno
 import importlib.util
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.files.file_systems import match
+from millrace.transforms.files.file_systems import create, match
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may have more than a kilobyte."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_file_that_the_disk_does_not_take_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.jsonl")
+    with pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as caught, create(path) as stream:
+        stream.write(b"x" * 100_000)
+    assert caught.value.filename == path
 
 
 @pytest.mark.skipif(importlib.util.find_spec("boto3") is not None, reason="boto3 is installed")

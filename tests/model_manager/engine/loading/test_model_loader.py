@@ -259,6 +259,9 @@ _DAMAGES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "config with odd sizes": (_other(hidden_size="many"), ModelCorrupt, "hidden_size"),
     "generation config cut short": (
         _text("generation_config.json", "{"), ModelCorrupt, "generation_config.json is not readable"),
+    "generation config with an odd token": (
+        _text("generation_config.json", '{"eos_token_id": ["two"]}'),
+        ModelCorrupt, "generation_config.json: eos_token_id: takes an integer or a list of integers, got"),
     "unknown model type": (
         _other(model_type="perpetuum", architectures=["PerpetuumForCausalLM"]),
         ModelUnsupported, "knows no such model type"),

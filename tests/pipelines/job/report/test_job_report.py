@@ -17,7 +17,7 @@ from playwright.sync_api import Browser
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.job.report.job_report import reported
-from millrace.transforms.writing.output_files import OutputFiles
+from millrace.transforms.writing.output_files import Kind, OutputFiles
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import in_full_swing
@@ -137,6 +137,32 @@ def test_a_report_of_a_broken_job_that_cannot_be_made_is_one_warning(
     ]
 
 
+def test_a_job_without_a_report_gets_it_when_nothing_is_left_to_do_and_a_second_signal_does_not_lose_it(
+    prompts: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--input", prompts, "--output", f"{tmp_path}/c", "--quiet", *FAKE]
+    Path(prompts).write_text("\n".join(Path(prompts).read_text().splitlines()[:60]))
+    assert dispatch(["run", *flags, "--no-report"]) == 0
+    path = tmp_path / "c.report.html"
+    assert dispatch(["run", *flags, "--resume"]) == 0
+    assert "All rows are of earlier runs" in path.read_text()
+    assert "<dt>rows answered</dt><dd>60" in path.read_text()
+
+    def interrupted(files: OutputFiles, kind: Kind) -> list[str]:
+        if kind == "completions":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return files.current(kind)
+
+    monkeypatch.setattr(OutputFiles, "interrupted", interrupted)
+    with pytest.raises(KeyboardInterrupt), reported(parse(flags), lambda: None, 0.0):
+        raise KeyboardInterrupt
+    assert "Ctrl-C again ends without it" in caplog.text
+    assert '"badge bad">interrupted<' in path.read_text()
+    monkeypatch.undo()
+    assert dispatch(["run", *flags, "--resume"]) == 0
+    assert '"badge good">done<' in path.read_text(), "in the place of the one of a job that was interrupted"
+
+
 def test_no_report_is_written_where_none_is_wanted(prompts: str, tmp_path: Path) -> None:
     places = ["run", "--input", prompts, "--quiet", *FAKE]
     assert dispatch([*places, "--output", f"{tmp_path}/out/c", "--no-report"]) == 0
@@ -172,17 +198,26 @@ def test_a_resumed_job_says_so_and_counts_its_own_rows(prompts: str, tmp_path: P
     assert path.read_bytes() == before, "a job that has nothing to do leaves the report as it is"
 
 
-def test_an_interrupted_job_reports_what_it_has_written(runtime: Path, tmp_path: Path, chromium: Browser) -> None:
+@pytest.mark.parametrize(
+    ("by", "status", "how"),
+    [(signal.SIGINT, 130, "millrace: interrupted"), (signal.SIGTERM, 143, "interrupted by SIGTERM")],
+)
+def test_an_interrupted_job_reports_what_it_has_written(
+    runtime: Path, tmp_path: Path, chromium: Browser, by: signal.Signals, status: int, how: str
+) -> None:
     rows = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(400))
     prompts = write_rows(tmp_path / "prompts.jsonl", rows)
     command = [*job_command("run", prompts, tmp_path / "out/c"), "--backend=fake", "--max_tokens=20", "--linger=0.5"]
-    env = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": "0.02"}
+    (temporary := tmp_path / "tmp").mkdir()
+    env = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": "0.02", "TMPDIR": str(temporary)}
     with started(command, stderr=subprocess.PIPE, env=env) as process:
         in_full_swing(runtime)
         eventually(lambda: any(path.stat().st_size for path in tmp_path.glob("out/c.tmp/*/completions-*.jsonl")))
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         _, shown = process.communicate(timeout=300)
-    assert process.returncode == 130, shown
+    assert process.returncode == status, shown
+    assert f"{how}; --resume goes on from what is in" in shown
+    assert list(temporary.iterdir()) == []
     path = tmp_path / "out/c.report.html"
     with opened(chromium, address_of(path)) as found:
         assert found.page.locator(".top .badge").inner_text() == "interrupted"

@@ -1,0 +1,258 @@
+"""Jinja's sandbox with limits of time and size: a chat template is a program that comes with a model.
+
+Each pass of a loop, each call and each output looks at the clock. What is written, named by `set` or given to a call is
+counted, so what is made of it stays in proportion. What could make much of little (`*`, `**`, widths, `replace`,
+`join`) is judged before it is done. Knows no messages.
+
+Not limited: one step of Python that makes nothing, such as a comparison of long lists.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import GeneratorType
+from typing import Any
+
+from jinja2 import nodes, pass_context
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MOST_SECONDS = 2.0
+"""Processor time of one conversation."""
+MOST_CHARACTERS = 2**25
+"""Characters, and elements of lists, that one conversation's template may write and name in all."""
+_ELEMENT = 32
+"""Characters that an element of a list that is no text counts as: that it is looked at takes time."""
+_MOST_BITS = 4096
+"""Bits of a number that is multiplied."""
+_BETWEEN_LOOKS = 15
+"""Steps between two looks at the clock, as a mask of bits."""
+_LONG_NUMBER = re.compile(r"\d{6}")
+_WIDENING = frozenset("center ljust rjust zfill indent wordwrap batch slice round xmlattr urlize".split())
+"""Methods and filters that make up to as much as the product of what they are given."""
+_FORBIDDEN = frozenset(("translate", "expandtabs", "to_bytes"))
+"""Methods that no chat template needs, and that make much of little."""
+_PASS, _NAMED = "millrace_pass", "millrace_named"
+"""Filters that templates are given where they are read."""
+
+
+class LimitExceeded(Exception):
+    """The text says which limit."""
+
+
+class LimitedEnvironment(ImmutableSandboxedEnvironment):
+    """Templates raise LimitExceeded within `limited`, at the first limit that they reach; one renders at a time."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, finalize=self._written)
+        self._lock = threading.Lock()
+        self._begin(0.0)
+        for name in _GROWTH.keys() & self.filters.keys():
+            self.add_filter(name, self.filters[name])
+        self.filters[_PASS], self.filters[_NAMED] = _unfolded(self._pass), _unfolded(self._named)
+        del self.globals["lipsum"]
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """One conversation."""
+        with self._lock:
+            self._begin(time.thread_time() + MOST_SECONDS)
+            yield
+
+    def _begin(self, ends: float) -> None:
+        self._ends, self._left, self._steps = ends, MOST_CHARACTERS, 0
+
+    def add_filter(self, name: str, made: Callable[..., Any]) -> None:
+        """A filter that is limited; attributes by which Jinja knows what it takes are kept."""
+
+        @functools.wraps(made)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            args = _listed(args)
+            self._judge(name, [*args, *kwargs.values()])
+            return self._written(made(*args, **kwargs))
+
+        self.filters[name] = limited
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in _FORBIDDEN and super().is_safe_attribute(obj, attr, value)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja has it)
+        for each in (*args, *kwargs.values()) if kwargs else args:
+            __self._named(each)
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
+        name = getattr(method, "__name__", "")
+        if name in _GROWTH:
+            args = _listed(args)
+            __self._judge(name, [getattr(method, "__self__", None), *args, *kwargs.values()])
+        return __self._written(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        self._judge(operator, (left, right))
+        return super().call_binop(context, operator, left, right)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for node in [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block))]:
+            _count_passes(node)
+        for assigned in [*tree.find_all(nodes.Assign)]:
+            assigned.node = _filtered(assigned.node, _NAMED)
+        tree.set_environment(self)
+        return tree
+
+    def _look(self) -> None:
+        if self._ends and time.thread_time() > self._ends:
+            raise LimitExceeded(f"at most {MOST_SECONDS:g} seconds of processor time for a conversation")
+
+    def _count(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise _too_much()
+
+    def _judge(self, name: str, given: Sequence[Any]) -> None:
+        """Raises LimitExceeded for a call of that name that would make too much of what it is given."""
+        growth = _GROWTH[name](given)
+        self._count(growth if growth > MOST_CHARACTERS else 0)
+        for each in given:
+            self._named(each)
+
+    def _written(self, value: Any) -> Any:
+        """The value, counted if it is a text. The clock is looked at: all that takes time comes by here."""
+        self._steps += 1
+        if not self._steps & _BETWEEN_LOOKS:
+            self._look()
+        if type(value) is str:
+            self._left -= len(value)
+            if self._left < 0:
+                raise _too_much()
+        return value
+
+    def _named(self, value: Any) -> Any:
+        """The value, counted if it may become large; a list with all that it holds."""
+        if isinstance(value, str):
+            self._count(len(value))
+        elif isinstance(value, list | tuple | dict):
+            self._count(_size(value))
+        return value
+
+    def _pass(self, characters: int) -> bool:
+        """One pass of a loop or macro that writes so many characters of the template's own."""
+        self._written(None)
+        self._left -= characters
+        if self._left < 0:
+            raise _too_much()
+        return True
+
+
+def _unfolded(made: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A filter that is not applied to constants when the template is compiled."""
+    return pass_context(lambda _context, value: made(value))
+
+
+def _too_much() -> LimitExceeded:
+    return LimitExceeded(f"at most {MOST_CHARACTERS:,} characters to write and make for a conversation")
+
+
+def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What generators and ranges among them give, so that it can be counted."""
+    return tuple(list(each) if isinstance(each, GeneratorType | range) else each for each in args)
+
+
+def _size(value: Any) -> int:
+    """Characters of a text; of a list, those of all that it holds, as often as it does. Others are small."""
+    if isinstance(value, str):
+        return len(value)
+    size, pending = 0, [value]
+    while pending and size <= MOST_CHARACTERS:
+        each = pending.pop()
+        if isinstance(each, dict):
+            pending += each.keys()
+            pending += each.values()
+        elif isinstance(each, list | tuple):
+            pending += each
+        size += len(each) if isinstance(each, str) else _ELEMENT
+    return size
+
+
+def _count_passes(node: Any) -> None:
+    """`node`: a loop, a macro or a block. Have each pass counted; a pass of a loop that its condition skips is one."""
+    written = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
+    count = _filtered(nodes.Const(written), _PASS)
+    if isinstance(node, nodes.For) and node.test is not None:
+        node.test = nodes.And(count, node.test)
+    else:
+        node.body.insert(0, nodes.ExprStmt(count))
+    node.set_lineno(node.lineno)
+
+
+def _filtered(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
+
+
+# ── how much a call may make of what it is given, before it is made ──────────────────────────────────────────────────
+
+
+def _of_product(given: Sequence[Any]) -> int:
+    """Of what is widened by a number, or by another text."""
+    first, *others = [each for each in given if isinstance(each, str | list | tuple | dict | int | float)] or [0]
+    factors = [abs(each) if isinstance(each, int) else _size(each) for each in others if not isinstance(each, float)]
+    return max(len(first) if isinstance(first, str) else _size(first), 1) * max(factors, default=1)
+
+
+def _of_join(given: Sequence[Any]) -> int:
+    texts = [len(each) for each in given if isinstance(each, str)]
+    lists = [each for each in given if isinstance(each, list | tuple | dict)]
+    if lists:
+        return _size(lists[0]) + len(lists[0]) * (texts[0] if texts else 0)
+    return texts[0] * texts[1] if len(texts) > 1 else 0
+
+
+def _of_sum(given: Sequence[Any]) -> int:
+    """A sum of lists makes one after each of them."""
+    added = next((each for each in given if isinstance(each, list | tuple | dict)), ())
+    return len(added) * _size(added) if any(isinstance(each, list | tuple) for each in added) else 0
+
+
+def _of_replace(given: Sequence[Any]) -> int:
+    texts = [len(each) for each in given if isinstance(each, str)]
+    return (texts[0] // max(texts[1], 1) + 1) * texts[2] if len(texts) > 2 else 0
+
+
+def _of_format(given: Sequence[Any]) -> int:
+    """Of a layout with widths, of its own or as arguments."""
+    layout = next((each for each in given if isinstance(each, str)), "")
+    values = [each for value in given for each in (value if isinstance(value, tuple) else (value,))]
+    numbers = [abs(each) for each in values if isinstance(each, int)] if "*" in layout or "{:{" in layout else []
+    return MOST_CHARACTERS + 1 if _LONG_NUMBER.search(layout) else max(numbers, default=0)
+
+
+def _of_times(given: Sequence[Any]) -> int:
+    left, right = given
+    if isinstance(left, int) and isinstance(right, int):
+        return 0 if left.bit_length() + right.bit_length() <= _MOST_BITS else MOST_CHARACTERS + 1
+    return _of_product(given) if any(isinstance(each, str | list | tuple) for each in given) else 0
+
+
+def _of_power(given: Sequence[Any]) -> int:
+    left, right = given
+    is_small = not isinstance(left, int) or not isinstance(right, int) or left.bit_length() * right <= _MOST_BITS
+    return 0 if is_small else MOST_CHARACTERS + 1
+
+
+_GROWTH: dict[str, Callable[[Sequence[Any]], int]] = {
+    **dict.fromkeys(_WIDENING, _of_product),
+    "tojson": lambda given: _of_product([each for each in given if not isinstance(each, tuple)]),
+    "join": _of_join,
+    "sum": _of_sum,
+    "replace": _of_replace,
+    **dict.fromkeys(("format", "format_map"), _of_format),
+    "%": lambda given: _of_format(given) if isinstance(given[0], str) else 0,
+    "*": _of_times,
+    "**": _of_power,
+}
