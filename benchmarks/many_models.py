@@ -65,7 +65,7 @@ def _draw_weights(file: Path, chance: np.random.Generator) -> None:
     for tensor in (header.tensors or {}).values():
         if len(tensor["shape"]) > 1:
             start, end = (len(header.raw) + offset for offset in tensor["data_offsets"])
-            drawn = chance.normal(0, 0.02, tensor["shape"]).astype(np.float32)
+            drawn = np.asarray(chance.normal(0, 0.02, tensor["shape"]), dtype=np.float32)
             content[start:end] = (drawn.view(np.uint32) >> 16).astype(np.uint16).tobytes()
     file.write_bytes(content)
 

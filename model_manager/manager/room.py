@@ -123,12 +123,18 @@ class Room:
     """Bytes of each place; a place that is not listed has no bound."""
     is_asked_for: bool = False
     """Whether somebody set the budget. Else one model alone is always admitted: its engine measures what there is."""
+    _expected: dict[str, Wish] = field(default_factory=dict)
+    """Models in use, loaded or not."""
     _held: dict[str, tuple[Wish, int]] = field(default_factory=dict)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _leaving: dict[str, None] = field(default_factory=dict)
     """Models that were told to leave, in order."""
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expect(self, wishes: Iterable[Wish]) -> None:
+        """The models that are in use from now on, loaded or not."""
+        self._expected = {wish.key: wish for wish in wishes}
 
     def ask(self, wish: Wish, now: float) -> None:
         """A model wants to be loaded; asking again changes nothing."""
@@ -213,12 +219,18 @@ class Room:
         alone = not any(self._shares(key, wish) for key in self._held)
         free, need = self._free(wish), wish.need
         share = _SHARE_OF_MACHINE if MACHINE in wish.places else _SHARE_OF_GPU
+        free -= sum(each.need.least for each in self._others_expected(wish))
         left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * share)
         cache = max(need.least_cache, min(need.most_cache, left))
         del self._waiting[wish.key]
         self._held[wish.key] = wish, need.fixed + cache
         is_own = cache == need.most_cache or (alone and not self.is_asked_for)
         return Admit(wish.key, None if is_own else cache)
+
+    def _others_expected(self, wish: Wish) -> list[Wish]:
+        """Models in use that are not loaded, and want to be in one of its places."""
+        others = (each for key, each in self._expected.items() if key != wish.key and key not in self._held)
+        return [each for each in others if not set(each.places).isdisjoint(wish.places)]
 
     def _free(self, wish: Wish, without: Iterable[str] = ()) -> float:
         """Bytes free in the fullest of its places."""
@@ -243,10 +255,11 @@ class Room:
         """What a model that waits lacks, and who has it; empty for others."""
         return self._waiting[key].waits_for if key in self._waiting else ""
 
-    def is_crowded(self, wishes: Iterable[Wish]) -> bool:
-        """Whether these models, several in a place, do not all fit at once."""
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the models in use, several in a place, do not all fit at once."""
         needs: dict[str, list[int]] = {}
-        for wish in wishes:
+        for wish in self._expected.values():
             for place in wish.places:
                 needs.setdefault(place, []).append(wish.need.least)
         return any(len(each) > 1 and sum(each) > self.capacity.get(place, math.inf) for place, each in needs.items())

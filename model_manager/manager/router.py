@@ -194,7 +194,8 @@ class Router:
     def _compare(self) -> None:
         """Tell the models whether all that are in use fit at once."""
         used = [model for model in self._models.values() if model.users]
-        is_crowded = self._room.is_crowded(model.wish for model in used)
+        self._room.expect(model.wish for model in used)
+        is_crowded = self._room.is_crowded
         for model in used:
             model.crowd(is_crowded)
 

@@ -58,7 +58,7 @@ def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
     try:
         need = _need(config, Path(folder))
         draft = _need(config, Path(config.draft_model)) if config.draft_model else None
-    except (MillraceError, OSError, ValueError, TypeError, KeyError) as error:
+    except (MillraceError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         _log.warning("%s: its memory cannot be estimated (%s: %s)", config.model, type(error).__name__, error)
         return MemoryNeed(ENGINE_BYTES)
     weights = need.fixed + (draft.fixed if draft else 0) + ENGINE_BYTES

@@ -85,7 +85,9 @@ def test_a_row_that_names_no_model_of_the_job_is_a_dead_letter(named: object) ->
         made, dead = rows | given.with_exception_handling()
         check(made | beam.Map(lambda row: row.text), lambda texts: texts == ["B"], "made")
         wanted = f"`model` is {named!r}: takes one of the job's models (org/a, org/b)"
-        check(dead, lambda letters: [(row.error, row.reason) for row in letters] == [("InvalidRequest", wanted)], "dead")
+        check(
+            dead, lambda letters: [(row.error, row.reason) for row in letters] == [("InvalidRequest", wanted)], "dead"
+        )
 
 
 def test_where_no_further_models_are_given_the_column_is_one_like_any_other() -> None:

@@ -61,7 +61,9 @@ def test_keys_choose_the_model_by_beams_own_mapping() -> None:
         keyed = p | beam.Create([("a", "one"), ("b", "two"), ("c", "three")])
         answers = keyed | RunInference(KeyedModelHandler(mappings))
         found = answers | beam.MapTuple(lambda key, row: (key, row.inference.text, row.inference.model))
-        check(found, lambda rows: sorted(rows) == [("a", "ONE", "org/a"), ("b", "TWO", "org/a"), ("c", "THREE", "org/c")])
+        check(
+            found, lambda rows: sorted(rows) == [("a", "ONE", "org/a"), ("b", "TWO", "org/a"), ("c", "THREE", "org/c")]
+        )
 
 
 def test_inference_args_are_sampling_parameters() -> None:

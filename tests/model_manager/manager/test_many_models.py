@@ -106,6 +106,7 @@ def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_b
     crowd.submit(A, "early")
     crowd.open(B)
     crowd.pass_time(30)
+    crowd.pass_time(1)
     crowd.submit(A, "late")
     assert crowd.given[A.key] == ["early"], "no further requests while it leaves"
     crowd.finish(A, "early")
@@ -128,6 +129,7 @@ def test_a_model_that_was_to_leave_goes_on_when_who_waited_is_gone() -> None:
     crowd.router.connect(2, observer=False)
     crowd.router.open_model(2, OpenModel(B, "/"), crowd.now)
     crowd.pass_time(30)
+    crowd.pass_time(1)
     crowd.submit(A, "late")
     crowd.router.disconnect(2, crowd.now)
     crowd.pass_time(1)

@@ -168,9 +168,23 @@ def test_an_engine_alone_sizes_its_own_cache_where_nobody_set_a_budget() -> None
 
 def test_several_models_in_a_place_crowd_it_and_one_does_not() -> None:
     made = room(2.0, gpu=1.0)
-    assert not made.is_crowded([wish("huge", 5.0)])
-    assert not made.is_crowded([wish("a"), wish("b"), wish("c", places=("gpu",))])
-    assert made.is_crowded([wish("a"), wish("b"), wish("c")])
+    for models, is_crowded in (
+        ([wish("huge", 5.0)], False),
+        ([wish("a"), wish("b"), wish("c", places=("gpu",))], False),
+        ([wish("a"), wish("b"), wish("c")], True),
+    ):
+        made.expect(models)
+        assert made.is_crowded is is_crowded
+
+
+def test_a_kv_cache_leaves_room_for_the_other_models_in_use() -> None:
+    made = room(4.0)
+    models = [wish(key, most_cache=100.0) for key in "abc"]
+    made.expect(models)
+    for each in models:
+        made.ask(each, 0.0)
+    assert len(made.decide({}, 0.0)) == 3
+    made.check_integrity()
 
 
 class Traffic(RuleBasedStateMachine):

@@ -45,7 +45,7 @@ def test_settings_count() -> None:
 
 
 def test_a_server_takes_nothing_that_is_counted() -> None:
-    endpoint = ModelConfig(backend="endpoint", backend_options={"url": "http://127.0.0.1:9"})
+    endpoint = ModelConfig(backend="endpoint", backend_options={"urls": "http://127.0.0.1:9"})
     assert memory_need(endpoint, "/nowhere") == MemoryNeed()
 
 
