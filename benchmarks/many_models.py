@@ -104,7 +104,7 @@ def run(order: str, rows: Path, models: list[Path], memory_gib: float, engine_fl
     names = ",".join(map(str, models))
     loads: dict[str, int] = {}
     started = time.monotonic()
-    command = [sys.executable, "-m", "millrace.pipelines.cli", "run", "--input", str(rows), "--output", str(output)]
+    command = [sys.executable, "-m", "millrace", "run", "--input", str(rows), "--output", str(output)]
     flags = [
         "--models",
         names,
@@ -136,6 +136,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=16, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--backend", default="torch", help="fake: no model is computed, only the models' turns are")
     parser.add_argument("--num_threads", type=int, default=1, help="of each engine")
     parser.add_argument("--results", type=Path, help="file for the figures")
     return parser.parse_args()
@@ -149,11 +150,11 @@ def main() -> None:
         os.environ.setdefault("MILLRACE_RUNTIME_DIR", str(folder / "runtime"))
         models = write_models(folder, options.models)
         rows = write_rows(folder, models, options.rows, options.tokens)
-        need = memory_need(ModelConfig(model=str(models[0])), str(models[0])).least
+        need = memory_need(ModelConfig(model=str(models[0]), backend=options.backend), str(models[0])).least
         jobs: list[Job] = []
         for number in range(options.rounds):
             for order in ("sorted", "shuffled")[:: 1 - 2 * (number % 2)]:
-                engine = ["--num_threads", str(options.num_threads)]
+                engine = ["--num_threads", str(options.num_threads), "--backend", options.backend]
                 jobs.append(run(order, rows[order], models, (options.room + 0.5) * need / 2**30, engine))
                 print(jobs[-1], flush=True)
     speed = {
