@@ -147,6 +147,11 @@ class Model:
         self._requests.credits.set_capacity(self._engines.capacity * (QUEUE if self._is_crowded else 1))
 
     @property
+    def is_opening(self) -> bool:
+        """Whether a client waits for it, and can send nothing before it is loaded."""
+        return bool(self._waiting)
+
+    @property
     def tenant(self) -> Tenant:
         """The loaded model as `Room` sees it."""
         is_ready = self.state is State.READY

@@ -6,7 +6,9 @@ does, or how it is loaded and unloaded: `decide` is shown the loaded models, and
 A model that wants to be loaded is admitted if it fits with the smallest KV cache worth having. Else the models without
 work go, the least recently used first. If that is not enough, models with work get a turn (`_TURN`, or longer if they
 take long to load) and then leave: they finish the requests that they have, and come back behind the models that waited.
-Nobody overtakes: a small model does not go before a large one that waits for the same place.
+Nobody overtakes in a place, however small, with one exception: a model that a client is opening goes before those that
+are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile; the requests of
+the others queue, and each load then serves more of them.
 
 What keeps models from thrashing: a loaded model stays until it has served a request, or nobody has sent one for
 `_CLAIM` seconds; a model without work for less than `_QUIET` counts as working.
@@ -26,7 +28,7 @@ MACHINE = "memory"
 _GIB = 2**30
 _SHARE_OF_MACHINE, _SHARE_OF_GPU = 0.6, 0.92
 """Parts of the memory beside its weights that a model's KV cache gets, as engines divide it themselves."""
-_QUIET, _CLAIM, _TURN = 0.2, 5.0, 10.0
+_QUIET, _CLAIM, _TURN, _TOLD_AFTER, _PASSED = 0.2, 5.0, 10.0, 10.0, 60.0
 """Seconds."""
 _TURN_IN_LOADS = 4.0
 """A turn lasts for at least so many times as long as the model took to load."""
@@ -112,7 +114,13 @@ Decision = Admit | Evict | Leave | Stay | Refuse
 class _Waiting:
     wish: Wish
     since: float
+    is_opening: bool = False
     waits_for: str = ""
+    is_told: bool = False
+
+    def goes_first(self, now: float) -> bool:
+        """Whether it goes before models that are to come back."""
+        return self.is_opening or now - self.since >= _PASSED
 
 
 @dataclass
@@ -136,10 +144,10 @@ class Room:
         """The models that are in use from now on, loaded or not."""
         self._expected = {wish.key: wish for wish in wishes}
 
-    def ask(self, wish: Wish, now: float) -> None:
-        """A model wants to be loaded; asking again changes nothing."""
+    def ask(self, wish: Wish, now: float, *, is_opening: bool = False) -> None:
+        """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before."""
         assert wish.key not in self._held, "it is loaded"
-        self._waiting.setdefault(wish.key, _Waiting(wish, now))
+        self._waiting.setdefault(wish.key, _Waiting(wish, now)).is_opening = is_opening
 
     def withdraw(self, key: str) -> None:
         """A model no longer wants to be loaded."""
@@ -156,7 +164,7 @@ class Room:
         """Who is loaded and who goes, in the order to carry it out in. `tenants` are the loaded models, by key."""
         decisions: list[Decision] = []
         taken: set[str] = set()
-        for waiting in list(self._waiting.values()):
+        for waiting in sorted(self._waiting.values(), key=lambda each: not each.goes_first(now)):
             if taken.isdisjoint(waiting.wish.places):
                 decisions += self._decide(waiting, {key: tenants[key] for key in self._held if key in tenants}, now)
             else:
@@ -254,6 +262,13 @@ class Room:
     def waits_for(self, key: str) -> str:
         """What a model that waits lacks, and who has it; empty for others."""
         return self._waiting[key].waits_for if key in self._waiting else ""
+
+    def take_long_waits(self, now: float) -> list[str]:
+        """Models that have waited for long, each once a wait."""
+        waits = [each for each in self._waiting.values() if now - each.since >= _TOLD_AFTER and not each.is_told]
+        for each in waits:
+            each.is_told = True
+        return [each.wish.key for each in waits]
 
     @property
     def is_crowded(self) -> bool:

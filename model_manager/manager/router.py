@@ -166,7 +166,7 @@ class Router:
         for model in self._models.values():
             if model.state is State.WAITING:
                 self._room.release(model.key)
-                self._room.ask(model.wish, now)
+                self._room.ask(model.wish, now, is_opening=model.is_opening)
             elif model.state not in RUNNING:
                 self._room.withdraw(model.key)
                 self._room.release(model.key)
@@ -217,6 +217,9 @@ class Router:
                 self._room.release(model.key)
                 del self._models[model.key]
         self._compare()
+        for key in self._room.take_long_waits(now):
+            _log.info("%s waits for %s", key, self._room.waits_for(key))
+            self._models[key].warn(["it waits for room in memory: millrace ps says for what"])
 
     def is_done(self, now: float) -> bool:
         """Whether the manager may end: no client for a while, no request, no engine."""

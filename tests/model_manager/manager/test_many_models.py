@@ -16,7 +16,7 @@ from millrace.model_manager.manager.router import Router
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ModelDoesNotFit
-from millrace.model_manager.wire.messages import Credits, OpenModel, StepReport, Submit
+from millrace.model_manager.wire.messages import Credits, ModelWarnings, OpenModel, StepReport, Submit
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelStatus
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine
@@ -40,6 +40,7 @@ class Crowd:
         self.running: set[str] = set()
         self.given: dict[str, list[str]] = {}
         self.limits: dict[str, int] = {}
+        self.warned: list[str] = []
 
     def open(self, config: ModelConfig) -> None:
         self.router.open_model(1, OpenModel(config, "/"), self.now)
@@ -73,6 +74,8 @@ class Crowd:
                 case Stop(key):
                     self.running.remove(key)
                     assert not self.given[key], "unloaded with requests"
+                case ToClient(_, ModelWarnings(key)):
+                    self.warned.append(key)
                 case ToClient(_, Credits(key, limit)):
                     self.limits[key] = limit
                 case ToEngine(key, Submit(_, requests)):
@@ -93,6 +96,9 @@ def test_a_model_waits_until_another_has_finished_its_requests_and_status_says_s
     crowd.pass_time(1)
     assert (crowd.status(B).state, crowd.running) == ("waiting", {A.key})
     assert crowd.status(B).waits_for.endswith("in memory: org/a")
+    assert crowd.warned == []
+    crowd.pass_time(10)
+    assert crowd.warned == [B.key]
     crowd.finish(A, "row")
     crowd.pass_time(1)
     assert crowd.running == {B.key}

@@ -46,6 +46,14 @@ def test_models_are_admitted_as_long_as_there_is_memory() -> None:
     assert not made.is_waited_for
 
 
+def test_who_waits_for_long_is_told_once_a_wait() -> None:
+    made = full("a", "b")
+    made.ask(wish("c"), 0.0)
+    assert made.take_long_waits(5.0) == []
+    assert made.take_long_waits(11.0) == ["c"]
+    assert made.take_long_waits(12.0) == []
+
+
 def test_the_least_recently_used_model_without_work_makes_room() -> None:
     made = full("a", "b", "c", of=room(3.0))
     made.ask(wish("d"), 0.0)
@@ -72,6 +80,16 @@ def test_nobody_overtakes_a_model_that_waits_for_the_same_place() -> None:
     assert made.decide({"a": WORKS}, 1.0) == [Admit("elsewhere")]
     assert made.waits_for("small") == "its turn: other models came before it"
     assert made.decide({"a": IDLE}, LATER) == [Evict("a"), Admit("large")]
+
+
+def test_a_model_that_a_client_opens_goes_before_those_that_come_back_for_a_while() -> None:
+    made = full("a", of=room(1.0))
+    made.ask(wish("back"), 0.0)
+    made.ask(wish("opened"), 10.0, is_opening=True)
+    assert made.decide({"a": WORKS}, 5.0) == []
+    assert made.decide({"a": IDLE}, 15.0) == [Evict("a"), Admit("opened")]
+    made.ask(wish("opened later"), 61.0, is_opening=True)
+    assert made.decide({"opened": IDLE}, 62.0) == [Evict("opened"), Admit("back")]
 
 
 @pytest.mark.parametrize(
@@ -197,11 +215,11 @@ class Traffic(RuleBasedStateMachine):
         self.tenants: dict[str, Tenant] = {}
         self.wishes: set[str] = set()
 
-    @rule(key=st.sampled_from("abcdefgh"), gib=st.floats(0.5, 5.0))
-    def ask(self, key: str, gib: float) -> None:
+    @rule(key=st.sampled_from("abcdefgh"), gib=st.floats(0.5, 5.0), is_opening=st.booleans())
+    def ask(self, key: str, gib: float, is_opening: bool) -> None:
         if key not in self.tenants:
             self.wishes.add(key)
-            self.room.ask(wish(key, gib), self.now)
+            self.room.ask(wish(key, gib), self.now, is_opening=is_opening)
 
     @rule(key=st.sampled_from("abcdefgh"))
     def withdraw(self, key: str) -> None:
