@@ -87,11 +87,17 @@ class Crowd:
         return found
 
 
-def test_a_model_waits_until_another_has_finished_its_requests_and_status_says_so() -> None:
+def working(name: str) -> Crowd:
+    """The first model is loaded and has a request."""
     crowd = Crowd()
     crowd.open(A)
     crowd.load(A)
-    crowd.submit(A, "row")
+    crowd.submit(A, name)
+    return crowd
+
+
+def test_a_model_waits_until_another_has_finished_its_requests_and_status_says_so() -> None:
+    crowd = working("row")
     crowd.open(B)
     crowd.pass_time(1)
     assert (crowd.status(B).state, crowd.running) == ("waiting", {A.key})
@@ -106,10 +112,7 @@ def test_a_model_waits_until_another_has_finished_its_requests_and_status_says_s
 
 
 def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_back() -> None:
-    crowd = Crowd()
-    crowd.open(A)
-    crowd.load(A)
-    crowd.submit(A, "early")
+    crowd = working("early")
     crowd.open(B)
     crowd.pass_time(30)
     crowd.pass_time(1)
@@ -128,10 +131,7 @@ def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_b
 
 
 def test_a_model_that_was_to_leave_goes_on_when_who_waited_is_gone() -> None:
-    crowd = Crowd()
-    crowd.open(A)
-    crowd.load(A)
-    crowd.submit(A, "early")
+    crowd = working("early")
     crowd.router.connect(2, observer=False)
     crowd.router.open_model(2, OpenModel(B, "/"), crowd.now)
     crowd.pass_time(30)
