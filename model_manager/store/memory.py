@@ -19,6 +19,7 @@ from ..wire.config import ModelConfig
 from ..wire.errors import MillraceError
 from ..wire.free_memory import ENGINE_BYTES
 from .contents import weight_files
+from .engine_formats import is_in_format
 from .gguf import gguf_files, is_gguf
 from .weight_headers import Tensor, read_header
 
@@ -73,7 +74,7 @@ def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
 def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
     if is_gguf(config.model):
         return MemoryNeed(sum(path.stat().st_size for path in gguf_files(config.model, folder)))
-    if BACKENDS[config.backend].own_files and not (folder / "config.json").is_file():
+    if is_in_format(folder, config.backend):
         return MemoryNeed(sum(path.stat().st_size for path in folder.glob("*.bin")))
     model = json.loads((folder / "config.json").read_bytes())
     model = model.get("text_config") or model

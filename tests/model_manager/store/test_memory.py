@@ -44,6 +44,13 @@ def test_settings_count() -> None:
     assert draft.most_cache == 2 * need().most_cache
 
 
+def test_weights_in_another_engines_format_count_by_their_files(tmp_path: Path) -> None:
+    for name, size in (("openvino_model.xml", 10), ("openvino_model.bin", 5000), ("openvino_tokenizer.bin", 70)):
+        (tmp_path / name).write_bytes(bytes(size))
+    shutil.copy(FOLDER / "config.json", tmp_path)
+    assert memory_need(ModelConfig(backend="openvino"), str(tmp_path)) == MemoryNeed(ENGINE_BYTES + 5070)
+
+
 def test_a_server_takes_nothing_that_is_counted() -> None:
     endpoint = ModelConfig(backend="endpoint", backend_options={"urls": "http://127.0.0.1:9"})
     assert memory_need(endpoint, "/nowhere") == MemoryNeed()
