@@ -26,6 +26,7 @@ class State(enum.StrEnum):
     """The state of an engine, or of a model with all its engines."""
 
     IDLE = "idle"
+    WAITING = "waiting"
     LOADING = "loading"
     READY = "ready"
     RESTARTING = "restarting"
@@ -110,13 +111,14 @@ class EnginePool:
         self._lookahead = lookahead
         self._outbox = outbox
         self._families = Families()
+        self._cache_gib: float | None = None
         self.slots = [EngineSlot(index, setup) for index, setup in enumerate(setups)]
 
     @property
     def state(self) -> State:
         """The model's state: ready as soon as one engine is."""
         states = {slot.state for slot in self.slots}
-        order = (State.READY, State.RESTARTING, State.LOADING, State.FAILED)
+        order = (State.READY, State.RESTARTING, State.LOADING, State.WAITING, State.FAILED)
         return next((state for state in order if state in states), State.IDLE)
 
     @property
@@ -134,8 +136,14 @@ class EnginePool:
         """Requests that clients may have outstanding."""
         return sum(self._most(slot) for slot in self.slots)
 
-    def start(self) -> None:
-        """Start every engine."""
+    def wait(self) -> None:
+        """Note that the engines wait for room in memory."""
+        for slot in self.slots:
+            slot.state = State.WAITING
+
+    def start(self, cache_gib: float | None = None) -> None:
+        """Start every engine, with a KV cache of that size; by default of the size that it is set to, or chooses."""
+        self._cache_gib = cache_gib
         for slot in self.slots:
             slot.deaths_in_row = slot.killers_in_row = 0
             slot.state = State.LOADING
@@ -148,7 +156,10 @@ class EnginePool:
 
     def _start(self, slot: EngineSlot) -> None:
         self._families.forget(slot.index)
-        self._outbox.add(Start(self._key, slot.setup.config, self.folder, slot.index, slot.setup.gpus))
+        config = slot.setup.config
+        if self._cache_gib is not None:
+            config = msgspec.structs.replace(config, kv_cache_gib=self._cache_gib)
+        self._outbox.add(Start(self._key, config, self.folder, slot.index, slot.setup.gpus))
 
     def stop(self, state: State) -> None:
         """End every engine that runs."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,10 @@ import msgspec
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from ..wire.errors import ConfigError
+
+_DRIVER_WITHIN = 10.0
+"""Seconds."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,21 @@ def visible_gpus(
     names = [name.strip() for name in named.split(",")]
     end = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
     return tuple(names[:end])  # CUDA too ignores the entries after an invalid one
+
+
+def gpu_memory(gpus: Sequence[str]) -> dict[str, int]:
+    """Bytes of each GPU's memory, by the names that `visible_gpus` gives; nothing where the driver does not tell."""
+    if not gpus:
+        return {}
+    query = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=_DRIVER_WITHIN, check=True).stdout
+        rows = [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
+        sizes = {name: int(mib) * 2**20 for index, uuid, mib in rows for name in (index, uuid)}
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _log.warning("the GPUs' memory is not known, so models on them are not counted: %s", error)
+        return {}
+    return {gpu: sizes[gpu] for gpu in gpus if gpu in sizes}
 
 
 def engine_setups(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[EngineSetup]:

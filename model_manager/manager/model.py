@@ -2,11 +2,12 @@
 
 A state machine without IO or clock: each event brings the time, and each decision is put in the outbox.
 
-    idle ──open, submit──► loading ──ready──► ready ──death──► restarting ──ready──► ready ──nothing to do──► idle
-                              └──cannot load──► failed ◄──too many deaths──┘
+    idle ──open, submit──► waiting ──admitted──► loading ──ready──► ready ──death──► restarting ──ready──► ready
+     ▲                                              └──cannot load──► failed ◄──too many deaths──┘            │
+     └────────────────────────── nothing to do, or another model needs its memory ────────────────────────────┘
 
 The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
-`Requests` decides what happens to the model's requests.
+`Requests` decides what happens to the model's requests, `Room` when it is admitted, and when it makes room.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..store.memory import MemoryNeed
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
 from ..wire.messages import FinishReason, ModelFailed, ModelReady, ModelWarnings, OpenModel, Request, StepReport
@@ -28,7 +30,13 @@ from .jobs import JobCounts
 from .outbox import Outbox
 from .requests import Requests
 from .results import KeptResults
+from .room import MACHINE, Tenant, Wish
 
+QUEUE = 8
+"""Requests granted per model while not all models fit in memory, in times of what its engines hold: the more of them
+wait, the fewer times a model is loaded.
+"""
+_GIB = 2**30
 log = logging.getLogger(__name__)
 
 
@@ -45,8 +53,9 @@ class Model:
         outbox: Outbox,
         kept: KeptResults,
         jobs: JobCounts,
+        need: MemoryNeed,
     ) -> None:
-        """An engine for each of `setups`."""
+        """An engine for each of `setups`, each of that need."""
         self.key = config.key
         self.config = config
         self.users: set[int] = set()
@@ -57,6 +66,11 @@ class Model:
         self._outbox = outbox
         self._waiting: dict[int, OpenModel] = {}
         self._restarts = 0
+        self._loads = 0
+        self._is_crowded = False
+        self._ready_since = math.inf
+        self._has_served = False
+        self.wish, self._engines_in_a_place = _wish(config, setups, need)
         self._last_used = -math.inf
         self._unused_since = -math.inf
 
@@ -78,7 +92,7 @@ class Model:
         if self.state is State.READY:
             self._welcome()
         elif self.state not in RUNNING:
-            self._engines.start()
+            self._engines.wait()
 
     def leave(self, client: int, *, died: bool, now: float, lingers: bool = True) -> None:
         """A client closed the model, or died. `lingers`: after the last client, engines stay for `linger` seconds."""
@@ -98,11 +112,57 @@ class Model:
         self._last_used = now
         self._requests.submit(client, request, now)
         if self._requests.entries and self.state is State.IDLE:
-            self._engines.start()
+            self._engines.wait()
 
     def cancel(self, client: int, request_id: str, now: float) -> None:
         """A client cancels one of its requests."""
         self._requests.cancel(client, request_id, now)
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, cache: int | None) -> None:
+        """There is room for it, with KV caches of `cache` bytes in each of its places; None: the engines choose."""
+        self._loads += 1
+        self._ready_since, self._has_served = math.inf, False
+        self._engines.start(None if cache is None else cache / self._engines_in_a_place / _GIB)
+
+    def unload(self) -> None:
+        """Make room for another model. Requests that came too late to be finished first wait until it is back."""
+        self._engines.stop(State.IDLE)
+        self._requests.last_call = None
+        if self._requests.entries:
+            self._engines.wait()
+
+    def leave_memory(self, now: float | None) -> None:
+        """Finish the requests that have arrived by now, and no others. None: go on with all."""
+        self._requests.last_call = now
+
+    def crowd(self, is_crowded: bool) -> None:
+        """Not all models fit at once: clients may send more requests, which wait until their model is loaded."""
+        if is_crowded is not self._is_crowded:
+            self._is_crowded = is_crowded
+            self._set_capacity()
+
+    def _set_capacity(self) -> None:
+        self._requests.credits.set_capacity(self._engines.capacity * (QUEUE if self._is_crowded else 1))
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a client waits for it, and can send nothing before it is loaded."""
+        return bool(self._waiting)
+
+    @property
+    def tenant(self) -> Tenant:
+        """The loaded model as `Room` sees it."""
+        is_ready = self.state is State.READY
+        return Tenant(
+            works=not is_ready or self._requests.has_work,
+            last_used=self._last_used,
+            ready_since=self._ready_since if is_ready else math.inf,
+            load_seconds=self._engines.info.load_seconds if self._engines.info else 0.0,
+            has_served=self._has_served,
+            is_pinned=self.config.pinned and bool(self.users),
+        )
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,7 +171,8 @@ class Model:
         slot = self._engines.slots[engine]
         slot.state, slot.info = State.READY, info
         self._last_used = now
-        self._requests.credits.set_capacity(self._engines.capacity)
+        self._ready_since = min(now, self._ready_since)
+        self._set_capacity()
         self._welcome()
 
     def _welcome(self) -> None:
@@ -129,6 +190,7 @@ class Model:
         self._requests.report(slot, report, now)
         if report.failures or any(output.finish_reason is not FinishReason.ABORT for output in report.outputs):
             slot.deaths_in_row = slot.killers_in_row = 0
+            self._has_served = True
         self._last_used = now
         slot.stats = report.stats or slot.stats
 
@@ -172,7 +234,7 @@ class Model:
             self.fail(error)
             return
         log.warning("%s: engine %d is given up, others go on: %s", self.key, slot.index, error.message)
-        self._requests.credits.set_capacity(self._engines.capacity)
+        self._set_capacity()
 
     def fail(self, error: ErrorInfo) -> None:
         """Give the model up. Every client of it gets ModelFailed, which answers all of its outstanding requests."""
@@ -180,6 +242,7 @@ class Model:
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
         self.users, self._waiting = set(), {}
+        self._requests.last_call = None
         self._requests.drop_all()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,11 +251,15 @@ class Model:
         """End requests whose time is up, and the engines when nobody needs them."""
         self._requests.tick(now)
         if not self._requests.entries and self.state in RUNNING and self._is_unneeded(now):
+            self.unload()
+        elif not self.users and not self._requests.entries and self.state is State.WAITING:
             self._engines.stop(State.IDLE)
         if self._engines.info is not None:
             self._requests.share_credits(now)
 
     def _is_unneeded(self, now: float) -> bool:
+        if self.users and self.config.pinned:
+            return False
         if self.users:
             return self.state is State.READY and now - self._last_used >= self._settings.idle_timeout
         return now - self._unused_since >= self._settings.linger
@@ -211,7 +278,7 @@ class Model:
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def status(self, pids: Sequence[int]) -> ModelStatus:
+    def status(self, pids: Sequence[int], waits_for: str) -> ModelStatus:
         """The model's counts at this moment; `pids` are the process ids of its engines."""
         stats = self._engines.stats()
         if not self._requests.entries:
@@ -228,8 +295,18 @@ class Model:
             info=self._engines.info,
             stats=msgspec.structs.replace(stats, waiting=waiting),
             revision=self.config.revision or "",
+            waits_for=waits_for,
+            loads=self._loads,
         )
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the parts contradict each other (tests)."""
         self._requests.check_integrity(self.users)
+
+
+def _wish(config: ModelConfig, setups: Sequence[EngineSetup], need: MemoryNeed) -> tuple[Wish, float]:
+    """What the model asks of each of its places, and engines to a place: below 1 where an engine has several GPUs."""
+    places = tuple(gpu for setup in setups for gpu in setup.gpus) or (MACHINE,)
+    engines = len(setups) / len(places)
+    in_a_place = MemoryNeed(*(int(size * engines) for size in (need.fixed, need.least_cache, need.most_cache)))
+    return Wish(config.key, config.model, in_a_place, places), engines

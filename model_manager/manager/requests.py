@@ -48,6 +48,8 @@ class Requests:
         """Requests suspected of killing engines, running or not."""
         self._progressed: dict[str, Entry] = {}
         """Requests that may have tokens that a stream has not been sent yet."""
+        self.last_call: float | None = None
+        """Requests that arrived later are not handed over; None if all are."""
         self._key = key
         self._engines = engines
         self._settings = settings
@@ -135,11 +137,27 @@ class Requests:
 
     def hand_over(self, now: float) -> None:
         """Send the engines as many requests as they have room for."""
-        for slot, entries in self._engines.assign(self._unsent, self._suspects) if self._unsent else ():
+        for slot, entries in self._engines.assign(self._due, self._suspects) if self._unsent else ():
             for entry in entries:
                 del self._unsent[entry.request.request_id]
             for requests in request_batches(entry.as_sent(now) for entry in entries):
                 self._outbox.add(ToEngine(self._key, Submit(self._key, requests), slot.index))
+
+    @property
+    def _due(self) -> dict[str, Entry]:
+        if self.last_call is None:
+            return self._unsent
+        return {name: entry for name, entry in self._unsent.items() if entry.arrived <= self.last_call}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether engines have requests, or are still to get some."""
+        if self.last_call is None:
+            return bool(self.entries)
+        first = next(iter(self._unsent.values()), None)
+        return any(slot.entries for slot in self._engines.slots) or (
+            first is not None and first.arrived <= self.last_call
+        )
 
     def report(self, slot: EngineSlot, report: StepReport, now: float) -> None:
         """An engine reports one step: note the tokens, answer what ended."""

@@ -6,27 +6,35 @@ router's or a model's, with the time that it happened, and carries out what `eff
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..wire.config import ManagerConfig
+from ..store.memory import MemoryNeed
+from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.endpoint_options import check_same_key
-from ..wire.errors import ConfigError, ModelLost
+from ..wire.errors import ConfigError, ModelDoesNotFit, ModelLost
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.status import JobStatus, ModelStatus
 from ..wire.transport import ProtocolError
+from .engine_pool import RUNNING, State
 from .gpus import engine_setups
 from .jobs import JobCounts
 from .model import Model
 from .outbox import Effect, Outbox
 from .results import KeptResults
+from .room import Admit, Decision, Evict, Leave, Refuse, Room, Stay
 
 MOST_OUTSTANDING = 65536
 """Requests a client may have outstanding whatever its credit is: credits shrink, and a new manager may grant fewer."""
 
 FIRST_CLIENT_WITHIN = 10.0
 """Seconds, on top of `linger`, that a new manager waits for whoever started it."""
+
+Estimate = Callable[[ModelConfig, str], MemoryNeed]
+"""The memory that one engine takes, of a model's settings and folder."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -44,8 +52,10 @@ class Router:
         now: float,
         gpus: Sequence[str] = (),
         cores: int = 1,
+        room: Room | None = None,
+        estimate: Estimate = lambda _config, _folder: MemoryNeed(),
     ) -> None:
-        """`gpus` and `cores` are what the machine has for engines."""
+        """`gpus` and `cores` are what the machine has for engines, `room` its memory; by default without a bound."""
         self._settings = settings
         self._gpus = gpus
         self._cores = cores
@@ -54,10 +64,13 @@ class Router:
         self._jobs = JobCounts()
         self._clients: dict[int, _Client] = {}
         self._models: dict[str, Model] = {}
+        self._room = room or Room()
+        self._estimate = estimate
         self._alone_since = now + FIRST_CLIENT_WITHIN
 
     def effects(self, now: float) -> list[Effect]:
         """The effects of all events since the last call."""
+        self._share_memory(now)
         for model in self._models.values():
             model.pump(now)
         return self._outbox.drain()
@@ -92,6 +105,7 @@ class Router:
             return
         self._models[key] = model
         model.open(client, message, now)
+        self._compare()
 
     def _new_model(self, message: OpenModel) -> Model:
         return Model(
@@ -102,6 +116,7 @@ class Router:
             outbox=self._outbox,
             kept=self._kept,
             jobs=self._jobs,
+            need=self._estimate(message.config, message.folder),
         )
 
     def close_model(self, client: int, message: CloseModel, now: float) -> None:
@@ -144,6 +159,46 @@ class Router:
             stopped = ModelLost(f"{model.config.model} was stopped by `millrace stop`")
             model.fail(stopped.info())
 
+    # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _share_memory(self, now: float) -> None:
+        """Load the models that have room, and unload those that make room for others."""
+        for model in self._models.values():
+            if model.state is State.WAITING:
+                self._room.release(model.key)
+                self._room.ask(model.wish, now, is_opening=model.is_opening)
+            elif model.state not in RUNNING:
+                self._room.withdraw(model.key)
+                self._room.release(model.key)
+        if self._room.is_waited_for:
+            tenants = {model.key: model.tenant for model in self._models.values() if model.state in RUNNING}
+            for decision in self._room.decide(tenants, now):
+                self._carry_out(decision, now)
+
+    def _carry_out(self, decision: Decision, now: float) -> None:
+        model = self._models[decision.key]
+        match decision:
+            case Admit(_, cache):
+                model.load(cache)
+            case Evict():
+                _log.info("%s is unloaded: another model needs its memory", model.key)
+                model.unload()
+            case Leave():
+                _log.info("%s finishes the requests that it has: another model needs its memory", model.key)
+                model.leave_memory(now)
+            case Stay():
+                model.leave_memory(None)
+            case Refuse(_, why):
+                model.fail(ModelDoesNotFit(why).info())
+
+    def _compare(self) -> None:
+        """Tell the models whether all that are in use fit at once."""
+        used = [model for model in self._models.values() if model.users]
+        self._room.expect(model.wish for model in used)
+        is_crowded = self._room.is_crowded
+        for model in used:
+            model.crowd(is_crowded)
+
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def model(self, key: str) -> Model:
@@ -158,7 +213,13 @@ class Router:
         for model in list(self._models.values()):
             model.tick(now)
             if not model.is_needed and not any(model.key in client.models for client in self._clients.values()):
+                self._room.withdraw(model.key)
+                self._room.release(model.key)
                 del self._models[model.key]
+        self._compare()
+        for key in self._room.take_long_waits(now):
+            _log.info("%s waits for %s", key, self._room.waits_for(key))
+            self._models[key].warn(["it waits for room in memory: millrace ps says for what"])
 
     def is_done(self, now: float) -> bool:
         """Whether the manager may end: no client for a while, no request, no engine."""
@@ -173,7 +234,9 @@ class Router:
     def models(self, pids: Mapping[tuple[str, int], int]) -> list[ModelStatus]:
         """Snapshots, with the pids of their engines, which are known by key and number."""
         return [
-            model.status([pid for (key, _), pid in sorted(pids.items()) if key == model.key])
+            model.status(
+                [pid for (key, _), pid in sorted(pids.items()) if key == model.key], self._room.waits_for(model.key)
+            )
             for model in self._models.values()
         ]
 
@@ -184,6 +247,7 @@ class Router:
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the parts contradict each other (tests)."""
+        self._room.check_integrity()
         for model in self._models.values():
             model.check_integrity()
             for client in model.users:

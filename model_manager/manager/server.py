@@ -14,8 +14,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 
+from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
 from ..wire.errors import ConfigError, ManagerUnavailable, MillraceError
+from ..wire.free_memory import free_memory
 from ..wire.messages import (
     PROTOCOL,
     Cancel,
@@ -39,8 +41,9 @@ from ..wire.messages import (
 from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor
-from .gpus import visible_gpus
+from .gpus import gpu_memory, visible_gpus
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
+from .room import MACHINE, Room
 from .router import Router
 from .supervisor import ENGINE_COMMAND, EngineName, Supervisor
 
@@ -59,7 +62,8 @@ class ManagerServer:
 
     def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
         self._settings = settings
-        self._router = Router(settings, time.monotonic(), visible_gpus(), len(os.sched_getaffinity(0)))
+        gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
+        self._router = Router(settings, time.monotonic(), gpus, cores, _room(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
         self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
         self._pids: dict[int, int] = {}
@@ -274,3 +278,10 @@ class ManagerServer:
                     self._supervisor.start((key, engine), config, folder, gpus)
             case Stop(key, engine):
                 self._supervisor.stop((key, engine))
+
+
+def _room(settings: ManagerConfig, gpus: Sequence[str]) -> Room:
+    """The memory for models: what `memory_gib` says, or what there is."""
+    if settings.memory_gib is not None:
+        return Room(dict.fromkeys((MACHINE, *gpus), int(settings.memory_gib * 2**30)), is_asked_for=True)
+    return Room({MACHINE: free_memory(), **gpu_memory(gpus)})

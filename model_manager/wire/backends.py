@@ -26,7 +26,10 @@ ALL_PARAMETERS = frozenset(SamplingParams.__struct_fields__)
 ALL_TASKS = frozenset(("generate", "score", "embed"))
 ALL_CONSTRAINTS = frozenset(("regex", "json_schema", "json", "grammar", "choice"))
 COMMON_SETTINGS = frozenset(
-    ("model", "revision", "backend", "backend_options", "backend_python", "max_num_seqs", "num_engines", "num_threads")
+    (
+        *("model", "revision", "backend", "backend_options", "backend_python"),
+        *("max_num_seqs", "num_engines", "num_threads", "pinned"),
+    )
 )
 """Settings of a model that every back end obeys, or that concern no engine."""
 HOSTED_PARAMETERS = frozenset(("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "deadline", "n"))

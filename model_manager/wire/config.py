@@ -33,7 +33,7 @@ Speculation = Literal["off", "prompt_lookup", "draft_model"]
 SHARED_SETTINGS = (
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_gib", "num_threads", "num_engines"),
     *("tensor_parallel", "prefix_caching", "speculation", "num_speculative_tokens", "draft_model"),
-    *("max_loras", "max_lora_rank"),
+    *("max_loras", "max_lora_rank", "pinned"),
 )
 """Fields of ModelConfig that are not in its key: all users of a model share the values of the first one."""
 SETTINGS_ELSEWHERE = {
@@ -113,6 +113,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     adapters runs through transformers' code (docs: LoRA adapters)."""
     max_lora_rank: int = 64
     """Highest rank of an adapter; what max_loras of them need is left free beside the KV cache."""
+    pinned: bool = False
+    """Stay loaded while anyone uses the model: it is neither unloaded when idle, nor makes room for another model."""
     backend: str = "torch"
     """Which engine answers: torch is millrace's own (docs: Engines; `millrace engines` lists the others)."""
     backend_options: dict[str, Option] = {}
@@ -224,6 +226,9 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Most memory for results so kept."""
     lookahead: float = 1.0
     """Requests granted beyond what an engine can run at once, as a fraction of it."""
+    memory_gib: float | None = None
+    """GiB of the machine, and of each GPU, for the weights, KV caches and engines of all models together; by default
+    what is free there as the manager starts."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
@@ -231,6 +236,8 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
             _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+        gib = self.memory_gib
+        _check("memory_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
 

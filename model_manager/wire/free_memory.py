@@ -11,6 +11,7 @@ import psutil
 _GIB = 2**30
 _ENGINE_SPACE_GIB, _ENGINE_GIB = 4.5, 0.8
 """What an engine on a CPU takes with a model of a few MB: address space, most of it for libraries, and memory."""
+ENGINE_BYTES = int(_ENGINE_GIB * _GIB)
 _SHORTAGE = ("DefaultCPUAllocator", "annot allocate memory", "failed to map segment")
 
 

@@ -25,7 +25,7 @@ from .shared_settings import UnmetSetting
 from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from .timings import Setback, Timings
 
-PROTOCOL = 7
+PROTOCOL = 8
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""

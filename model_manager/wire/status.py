@@ -104,7 +104,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     model: str
     """Name of the model, as it was given."""
     state: str
-    """idle (unloaded until the next request), loading, ready, restarting or failed."""
+    """idle (unloaded until the next request), waiting (for room in memory), loading, ready, restarting or failed."""
     pids: list[int]
     """Process ids of its engines."""
     clients: int
@@ -119,6 +119,10 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """Sums over all its engines."""
     revision: str = ""
     """Contents of the model (store/revisions.py)."""
+    waits_for: str = ""
+    """What a model that waits lacks, and which models have it."""
+    loads: int = 0
+    """Times that the model was loaded."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

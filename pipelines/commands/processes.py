@@ -109,12 +109,17 @@ def _model_line(model: ModelStatus) -> str:
     stats = model.stats
     pids = ", ".join(map(str, model.pids)) or "-"
     return (
-        f"model    {_name(model)}{_formats(model)}: {model.state}, {'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
+        f"model    {_name(model)}{_formats(model)}: {_state(model)}, "
+        f"{'pids' if len(model.pids) > 1 else 'pid'} {pids}, "
         f"{counted(model.clients, 'client')}, "
         f"{ceil(stats.batch)} running, {stats.waiting} waiting, {stats.tokens_per_s:,.0f} tokens/s, "
         f"{_cache(model)}{stats.rss_mb:,.0f} MB, "
         f"{counted(model.restarts, 'restart')} ({model.key})"
     )
+
+
+def _state(model: ModelStatus) -> str:
+    return f"{model.state} for {model.waits_for}" if model.waits_for else model.state
 
 
 def _cache(model: ModelStatus) -> str:

@@ -66,6 +66,7 @@ def transform_of(options: JobOptions) -> ModelTransform:
         fail_fast=options.fail_fast,
         job=options.job,
         updates=options.updates,
+        models=options.models,
         traces=options.traces,
     )
     return transform.as_results() if isinstance(transform, RowTransform) else transform

@@ -22,7 +22,7 @@ from ..words import duration, plain
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("decode", "█", "blue"))
-_STATES = {"ready": "green", "loading": "yellow", "restarting": "yellow", "failed": "red"}
+_STATES = {"ready": "green", "waiting": "yellow", "loading": "yellow", "restarting": "yellow", "failed": "red"}
 _WIDE = 90
 """Columns from which on all is shown."""
 STALE_SECONDS = 5.0

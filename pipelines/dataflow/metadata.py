@@ -37,6 +37,7 @@ _TEXT: dict[str, str] = {
     "dead_letters": f"({_TARGET})",
     "model": _MODEL,
     "draft_model": f"({_BUCKET_OR_HUB}|millrace-tiny)",
+    "models": f"{_MODEL}(,{_MODEL})*",
     "model_updates": "watch:gs://[^ ]+",
     "adapter": f"({_BUCKET_OR_HUB})",
     "backend": f"({'|'.join(BACKENDS)})",

@@ -135,7 +135,8 @@ def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
         return None if backend.uses_gpus else 0, [
             f"workers fetch no model: the back end {backend.name} names it to servers"
         ]
-    names = [name for name in (options.model.model, options.model.draft_model) if name]
+    models = (options.model.model, *(each.model for each in options.models), options.model.draft_model)
+    names = [name for name in models if name]
     if options.dry_run and any(is_remote(name) for name in names):
         return None, ["a dry run asks no network how large the model is"]
     FileSystems.set_options(options.beam)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import msgspec
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from millrace.model_manager.grammars.compiling import check as check_constraint
@@ -20,6 +21,7 @@ from millrace.model_manager.wire.traces import Traces
 from millrace.transforms.addresses import Address, Files
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
+from millrace.transforms.models.model_names import further_models
 from millrace.transforms.models.updates import WatchedFile
 from millrace.transforms.runners import DATAFLOW, PRISM, Runner, runner_of
 from millrace.transforms.tasks import TaskSettings
@@ -79,6 +81,8 @@ class JobOptions:
     task: TaskCommand
     settings: TaskSettings
     """The task's own settings."""
+    models: tuple[ModelConfig, ...] = ()
+    """Further models, for rows that name them."""
     updates: WatchedFile | None = None
     """What names the model while the job runs."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -140,7 +144,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     check_dataflow(known, beam)
     inputs = [_address("--input", each, beam) for given in known.input for each in given]
     complete(beam, is_stream=any(address.is_stream for address in inputs))
-    model = ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task(name)
+    model, models = _models(known, ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task(name))
     sampling = _sampling({**task.defaults} | given(known, names["sampling"]))
     check_engine_flags(model, task.name, sampling)
     return JobOptions(
@@ -158,6 +162,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         dead_letters=_address("--dead_letters", known.dead_letters, beam) if known.dead_letters else None,
         if_exists="overwrite" if known.overwrite else "resume" if known.resume else "refuse",
         model=model,
+        models=models,
         chat=_CHAT[known.chat],
         sampling=sampling,
         manager=runner_of(beam).manager_config(given(known, names["manager"])),
@@ -176,6 +181,20 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         traces=read_traces(known),
         job=f"{task.command} to {known.output}, pid {os.getpid()}, {uuid.uuid4().hex[:16]}",
     )
+
+
+def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig, tuple[ModelConfig, ...]]:
+    """The model of rows that name none, and further models: `--models` are all of them, or those beside `--model`."""
+    if known.models is None:
+        return model, ()
+    names = [name.strip() for name in known.models.split(",")]
+    if not all(names):
+        raise ConfigError(f"--models {known.models!r}: takes names of models with commas between them")
+    if known.model_updates:
+        raise ConfigError("--models and --model_updates exclude each other: leave one out")
+    if known.model is None:
+        model, names = msgspec.structs.replace(model, model=names[0]), names[1:]
+    return model, further_models(model, [name for name in names if name != model.model])
 
 
 def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:
@@ -263,6 +282,12 @@ def _parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
         choices=list(_CHAT),
         default=task.chat,
         help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
+    )
+    model.add_argument(
+        "--models",
+        metavar="A,B,C",
+        help="Models that rows may name in their column `model`. Rows that name none go to --model, by default to the "
+        "first of these; a row that names another is a dead letter (docs: Many models).",
     )
     _add_updates(model)
     own = "with --row_params rows" if task.documents else "rows"

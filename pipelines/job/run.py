@@ -106,9 +106,10 @@ def _run(options: JobOptions, build: Build, console: Console) -> int:
 
 
 def _fetch(options: JobOptions) -> None:
-    """Fetch the model's files, unless servers elsewhere have them."""
-    if BACKENDS[options.model.backend].fetches_files:
-        resolve(options.model.model, options.model.revision, backend=options.model.backend)
+    """Fetch the models' files, unless servers elsewhere have them."""
+    for model in (options.model, *options.models):
+        if BACKENDS[model.backend].fetches_files:
+            resolve(model.model, model.revision, backend=model.backend)
 
 
 def _check_model(options: JobOptions) -> None:

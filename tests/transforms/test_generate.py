@@ -18,6 +18,7 @@ from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.shared_model import SharedModel
 from millrace.transforms.models.stand_in import StandInClient
+from millrace.transforms.models.updates import WatchedFile
 from millrace.transforms.requests.asynchronous import AsyncRequestDoFn
 from tests.transforms.clients import PickyClient, RecordingClient, generate, no_such_model
 from tests.transforms.running import check, counters, pipeline
@@ -59,6 +60,55 @@ def test_elements_are_prompts_text_messages_token_ids_or_rows() -> None:
         check(completions, lambda rows: sorted(row.text for row in rows) == ["3 4", "A", "B", "C"], "texts")
         columns = completions | beam.Map(lambda row: (row.id, row.columns))
         check(columns, lambda rows: ("p", {"x": 1}) in rows and ("r", {"y": 2}) in rows, "columns")
+
+
+def test_a_row_that_names_a_model_goes_to_it_and_one_that_names_none_to_the_first() -> None:
+    rows = [{"prompt": "a", "model": "org/b"}, {"prompt": "b", "model": "org/a"}, {"prompt": "c"}, "d"]
+    with pipeline() as p:
+        made = p | beam.Create(rows) | Generate("org/a", models=["org/b"], open_client=PickyClient)
+        found = made | beam.Map(lambda row: (row.text, row.model))
+        check(found, lambda pairs: sorted(pairs) == [("A", "org/b"), ("B", "org/a"), ("C", "org/a"), ("D", "org/a")])
+
+
+def test_equal_prompts_to_two_models_are_two_requests() -> None:
+    rows = [{"id": "r", "prompt": "one", "model": name} for name in ("org/a", "org/b")]
+    with pipeline() as p:
+        made = p | beam.Create(rows) | Generate("org/a", models=["org/b"], open_client=PickyClient)
+        check(made | beam.Map(lambda row: row.model), lambda names: sorted(names) == ["org/a", "org/b"])
+
+
+@pytest.mark.parametrize("named", ["org/x", 3, ["org/a"]])
+def test_a_row_that_names_no_model_of_the_job_is_a_dead_letter(named: object) -> None:
+    with pipeline() as p:
+        rows = p | beam.Create([{"prompt": "a", "model": named}, {"prompt": "b"}])
+        given = Generate("org/a", models=["org/b"], open_client=PickyClient)
+        made, dead = rows | given.with_exception_handling()
+        check(made | beam.Map(lambda row: row.text), lambda texts: texts == ["B"], "made")
+        wanted = f"`model` is {named!r}: takes one of the job's models (org/a, org/b)"
+        check(
+            dead, lambda letters: [(row.error, row.reason) for row in letters] == [("InvalidRequest", wanted)], "dead"
+        )
+
+
+def test_where_no_further_models_are_given_the_column_is_one_like_any_other() -> None:
+    with pipeline() as p:
+        made = p | beam.Create([{"prompt": "a", "model": "org/x"}]) | generate()
+        check(made | beam.Map(lambda row: row.columns), lambda found: found == [{"model": "org/x"}])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"models": ["org/b", "org/b"]}, "org/b is there twice"),
+        ({"models": "org/b"}, "takes a list of models"),
+        ({"models": [3]}, "got int"),
+        ({"models": ["org/b"], "stateful": True}, "stateful=True"),
+        ({"models": ["org/b"], "updates": WatchedFile("models.txt")}, "updates of the model"),
+    ],
+)
+def test_models_that_cannot_be_told_apart_or_change_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Generate("org/a", **given)
 
 
 def test_a_template_makes_prompts_of_text_and_mappings() -> None:

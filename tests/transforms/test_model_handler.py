@@ -2,7 +2,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.ml.inference.base import KeyedModelHandler, PredictionResult, RunInference
+from apache_beam.ml.inference.base import KeyedModelHandler, KeyModelMapping, PredictionResult, RunInference
 
 from millrace.model_manager.wire.errors import ConfigError, EngineLost
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -50,6 +50,20 @@ def test_keys_and_exception_handling_work_as_with_any_handler() -> None:
         texts = main | beam.MapTuple(lambda key, row: (key, row.inference.text))
         check(texts, lambda rows: rows == [("k", "ONE")], "main")
         check(other.failed_inferences, lambda rows: rows == [], "other")
+
+
+def test_keys_choose_the_model_by_beams_own_mapping() -> None:
+    mappings = [
+        KeyModelMapping(keys, ManagedModelHandler(f"org/{keys[0]}", open_client=PickyClient))
+        for keys in (["a", "b"], ["c"])
+    ]
+    with pipeline() as p:
+        keyed = p | beam.Create([("a", "one"), ("b", "two"), ("c", "three")])
+        answers = keyed | RunInference(KeyedModelHandler(mappings))
+        found = answers | beam.MapTuple(lambda key, row: (key, row.inference.text, row.inference.model))
+        check(
+            found, lambda rows: sorted(rows) == [("a", "ONE", "org/a"), ("b", "TWO", "org/a"), ("c", "THREE", "org/c")]
+        )
 
 
 def test_inference_args_are_sampling_parameters() -> None:

@@ -31,6 +31,11 @@ class SharedModel:
         self._shared = Shared()
 
     @property
+    def name(self) -> str:
+        """The name of the model, as it was given."""
+        return self._options.model.model
+
+    @property
     def seeds(self) -> bool:
         """Whether the engine takes seeds."""
         return takes_seeds(self._options.model)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import apache_beam as beam
@@ -33,11 +34,22 @@ from .retry_ids import RequestIds
 class AsyncRequestDoFn(beam.DoFn):
     """Prompts, or (key, prompt), → the task's results, keyed as they came."""
 
-    def __init__(self, model: SharedModel, task: Task, params: SamplingParams, job: str, on_failure: OnFailure) -> None:
+    def __init__(
+        self,
+        model: SharedModel,
+        task: Task,
+        params: SamplingParams,
+        job: str,
+        on_failure: OnFailure,
+        others: Mapping[str, SharedModel] = MappingProxyType({}),
+    ) -> None:
+        """`others`: further models, by the names that elements give them."""
         self._model = model
-        self._requests = ElementRequests(task, params, on_failure, model.seeds, model.traces)
+        self._others = dict(others)
+        names = (model.name, *others) if others else ()
+        self._requests = ElementRequests(task, params, on_failure, model.seeds, model.traces, names)
         self._job = job
-        self._lease: Lease | None = None
+        self._leases: dict[str, Lease] = {}
 
     def setup(self) -> None:
         self._requests.setup()
@@ -52,7 +64,7 @@ class AsyncRequestDoFn(beam.DoFn):
     def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any]:
         prepared = self._requests.prepare(element, windowed, self._ids)
         if isinstance(prepared, PreparedRequest):
-            submitted = self._attached(prepared) or self._requests.submit(self._leased(), prepared)
+            submitted = self._attached(prepared) or self._requests.submit(self._leased(prepared.model), prepared)
             if isinstance(submitted, InFlight):
                 self._expect(submitted)
             else:
@@ -66,8 +78,8 @@ class AsyncRequestDoFn(beam.DoFn):
         while self._in_flight:
             yield self._next_result()
         self._cancel_left()
-        if self._lease is not None:
-            count(self._lease)
+        for lease in self._leases.values():
+            count(lease)
 
     def teardown(self) -> None:
         self._leave_running()
@@ -80,14 +92,13 @@ class AsyncRequestDoFn(beam.DoFn):
 
     def _let_go(self) -> None:
         self._cancel_left()
-        if self._lease is not None:
-            self._lease.end()
-            self._lease = None
+        while self._leases:
+            self._leases.popitem()[1].end()
 
-    def _leased(self) -> Lease:
-        if self._lease is None:
-            self._lease = self._model.lease(self)
-        return self._lease
+    def _leased(self, model: str = "") -> Lease:
+        if model not in self._leases:
+            self._leases[model] = self._others.get(model, self._model).lease(self)
+        return self._leases[model]
 
     def _attached(self, request: PreparedRequest) -> InFlight | None:
         """The same request, still in flight or done, of a bundle that failed; None if there is none or it failed."""
@@ -95,7 +106,7 @@ class AsyncRequestDoFn(beam.DoFn):
         if left is None:
             return None
         if left.future.cancelled() or (left.future.done() and left.future.exception() is not None):
-            self._leased().finish(left.client)
+            self._leased(request.model).finish(left.client)
             return None
         return self._requests.taken_over(left, request)
 
@@ -106,7 +117,8 @@ class AsyncRequestDoFn(beam.DoFn):
         in_flight.future.add_done_callback(lambda _: finished.put(request_id))
 
     def _next_result(self) -> Emitted:
-        return self._requests.result(self._leased(), self._in_flight.pop(self._finished.get()))
+        finished = self._in_flight.pop(self._finished.get())
+        return self._requests.result(self._leased(finished.request.model), finished)
 
     def _leave_running(self) -> None:
         self._left |= self._in_flight
@@ -116,4 +128,4 @@ class AsyncRequestDoFn(beam.DoFn):
         while self._left:
             left = self._left.popitem()[1]
             left.future.cancel()
-            self._leased().finish(left.client)
+            self._leased(left.request.model).finish(left.client)

@@ -29,6 +29,7 @@ from ..elements.prompts import as_prompt, seeded, split_key, unusable_dead_lette
 from ..elements.recent_rows import tell_answered, tell_failed
 from ..elements.task_results import Result
 from ..models.client import Client
+from ..models.model_names import chosen
 from ..models.shared_model import Lease
 from .retry_ids import RequestIds
 from .row_spans import Row, row_spans
@@ -86,6 +87,8 @@ class PreparedRequest(NamedTuple):
     key_part: tuple[Any, ...]
     """(key,) for an element that is a pair of key and prompt, () for a prompt alone."""
     element: WindowedValue
+    model: str = ""
+    """Which of the transform's models it goes to; empty where there is one."""
 
 
 class InFlight(NamedTuple):
@@ -108,8 +111,12 @@ class ElementRequests:
         on_failure: OnFailure,
         seeds: bool = True,
         traces: Traces | None = None,
+        models: Sequence[str] = (),
     ) -> None:
-        """`seeds`: True if the engine takes seeds; then each row gets one of its own."""
+        """`seeds`: True if the engine takes seeds; then each row gets one of its own. `models`: those that rows may
+        name in their column `model`, by default the first; none: the column is one like any other.
+        """
+        self._models = models
         self._traces = traces
         self._seeds = seeds
         self._task = task
@@ -135,10 +142,12 @@ class ElementRequests:
         try:
             params = self._params.updated(prompt.params)
             params = seeded(params, prompt) if self._seeds else params
-            request_id = ids.of(prompt, params, self._task.id_parts(prompt))
+            model = chosen(prompt.columns, self._models) if self._models else ""
+            named = ("model", model) if model and model != self._models[0] else ()
+            request_id = ids.of(prompt, params, (*self._task.id_parts(prompt), *named))
         except RequestError as error:
             return self._dead_letter_or_raise(DeadLetter.of(prompt, error.info()), key_part, windowed)
-        return PreparedRequest(request_id, prompt, params, key_part, windowed)
+        return PreparedRequest(request_id, prompt, params, key_part, windowed, model)
 
     def submit(self, lease: Lease, request: PreparedRequest) -> InFlight | Emitted:
         """Wait for a credit and submit the request; a dead letter if the request can never run."""

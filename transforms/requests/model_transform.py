@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 import apache_beam as beam
@@ -21,6 +21,7 @@ from millrace.model_manager.wire.traces import Traces
 from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..exception_handling import HandlesExceptions
 from ..models.client import ClientOptions, Opener, open_engine_client
+from ..models.model_names import further_models
 from ..models.shared_model import SharedModel
 from ..models.updates import WatchedFile
 from ..runners import Runner, lift_job_timeout, running, runs_here, warn_of_lost_rows
@@ -46,6 +47,9 @@ class ModelSettings(TypedDict, total=False):
     `updates` name the model while the job runs (docs/how-to/model-updates.md): a WatchedFile, or a side input, given
     as a PCollection, whose latest element counts, or AsSingleton of one.
 
+    `models` are further models, names or ModelConfigs: a prompt whose column `model` names one of them goes to it, one
+    that names none to `model`, and one that names another fails (docs/how-to/many-models.md).
+
     `traces` say where spans of rows and requests go (docs/how-to/traces.md); by default nowhere.
 
     `open_client` opens what answers, in each worker process; another than the engine's is for tests and dry runs.
@@ -56,6 +60,7 @@ class ModelSettings(TypedDict, total=False):
     fail_fast: bool
     job: str | None
     updates: Updates
+    models: Sequence[str | ModelConfig]
     traces: Traces | None
     open_client: Opener
 
@@ -110,6 +115,10 @@ class ModelTransform(HandlesExceptions):
         if stateful and not isinstance(self._updates, WatchedFile | None):
             raise ConfigError("stateful=True: takes updates from a WatchedFile, not from a collection")
         self._stateful = stateful
+        others = further_models(self._model, settings.get("models", ()))
+        self._others = tuple(each.for_task(task.request) for each in others)
+        if self._others and (stateful or self._updates is not None):
+            raise ConfigError("models: takes no further models with stateful=True, or with updates of the model")
 
     @property
     def _on_failure(self) -> OnFailure:
@@ -121,7 +130,8 @@ class ModelTransform(HandlesExceptions):
         warn_of_lost_rows(prompts.pipeline.options)
         runner = running(prompts.pipeline.runner)
         if self._open_client is open_engine_client and runs_here(prompts.pipeline.options, runner):
-            check_engine(self._model)
+            for model in (self._model, *self._others):
+                check_engine(model)
         lift_job_timeout(prompts.pipeline.options, runner)
         outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
@@ -135,21 +145,24 @@ class ModelTransform(HandlesExceptions):
 
     def _requests(self, runner: Runner) -> Any:
         watched = self._updates if isinstance(self._updates, WatchedFile) else None
-        model = SharedModel(self._options_on(runner), self._open_client, watched)
+        model = SharedModel(self._options_on(runner, self._model), self._open_client, watched)
         settings = model, self._task, self._params, self.job, self._on_failure
         if self._stateful:
             return StatefulRequests(*settings)
         if self._updates is None or watched:
-            requests = beam.ParDo(AsyncRequestDoFn(*settings))
+            others = {
+                each.model: SharedModel(self._options_on(runner, each), self._open_client) for each in self._others
+            }
+            requests = beam.ParDo(AsyncRequestDoFn(*settings, others))
         else:
             requests = beam.ParDo(UpdatedRequestDoFn(*settings), latest_update(self._updates))
         return requests.with_outputs(DEAD_LETTERS, main="results")
 
-    def _options_on(self, runner: Runner) -> ClientOptions:
+    def _options_on(self, runner: Runner, model: ModelConfig) -> ClientOptions:
         manager = self._manager or runner.manager_config({})
         retry_within = manager.orphan_grace if runner.tries_again else 0.0
         return ClientOptions(
-            self._model,
+            model,
             manager=manager,
             job=self.job,
             chat=self._chat,
@@ -158,7 +171,8 @@ class ModelTransform(HandlesExceptions):
         )
 
     def display_data(self) -> dict[str, Any]:
-        shown = {"model": self._model.model, "backend": self._model.backend, "on_failure": self._on_failure}
+        names = ", ".join(each.model for each in (self._model, *self._others))
+        shown = {"model": names, "backend": self._model.backend, "on_failure": self._on_failure}
         shown |= {name: str(getattr(self._params, name)) for name in self._params.__struct_fields__}
         return {name: DisplayDataItem(value) for name, value in shown.items()} | {
             "job": DisplayDataItem(self.job, label="Job of the requests")

@@ -115,7 +115,7 @@ function makeModel(model) {
   );
 }
 
-const STATES = { ready: "good", loading: "warn", restarting: "warn", failed: "bad" };
+const STATES = { ready: "good", waiting: "warn", loading: "warn", restarting: "warn", failed: "bad" };
 
 function updateModel(card, model) {
   const { info, stats } = model;

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.manager.gpus import engine_setups, visible_gpus
+from millrace.model_manager.manager.gpus import engine_setups, gpu_memory, visible_gpus
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
@@ -65,3 +65,16 @@ def test_several_on_a_cpu_divide_its_cores_unless_told_how_many_to_use() -> None
     assert [setup.config.num_threads for setup in shared] == [2, 2, 2]
     assert engine_setups(ModelConfig(tensor_parallel=2), (), 8)[0].config.num_threads == 4
     assert engine_setups(ModelConfig(num_engines=3, num_threads=5), (), 8)[0].config.num_threads == 5
+
+
+def test_the_driver_tells_the_memory_of_each_gpu_by_number_or_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '0, GPU-aa, 81559'\necho '1, GPU-bb, 24576'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert gpu_memory(("1", "GPU-aa")) == {"1": 24576 * 2**20, "GPU-aa": 81559 * 2**20}
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert gpu_memory(("0",)) == {}
+    assert gpu_memory(()) == {}

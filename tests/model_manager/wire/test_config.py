@@ -53,6 +53,7 @@ WRONG_TYPE = [
     ("device", "tpu"),
     ("max_num_seqs", "many"),
     ("prefix_caching", "yes"),
+    ("pinned", "yes"),
     ("speculation", "sometimes"),
     ("backend", "other"),
     ("backend_options", 3),

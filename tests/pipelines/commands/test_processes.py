@@ -35,6 +35,13 @@ def test_an_engine_without_formats_and_blocks_shows_none() -> None:
     assert line == "model    gpt-4o: ready, pid 1, 1 client, 2 running, 0 waiting, 0 tokens/s, 0 MB, 0 restarts (a)"
 
 
+def test_a_model_that_waits_for_memory_says_for_what() -> None:
+    waits = "0.9 GiB, 0.1 GiB are free; in memory: org/a"
+    model = ModelStatus("b", "org/b", "waiting", [], 1, 0, 3, None, EngineStats(waiting=3), waits_for=waits)
+    line = [*status_lines(Status(1, 60.0, [model], [], []))][1]
+    assert line.startswith(f"model    org/b: waiting for {waits}, pid -, 1 client, 0 running, 3 waiting, ")
+
+
 def test_a_narrow_terminal_gets_lines_that_fit_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

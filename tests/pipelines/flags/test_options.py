@@ -61,6 +61,14 @@ def test_flags_become_settings() -> None:
     assert (options.manager.linger, options.chat, options.row_params) == (2.0, False, False)
 
 
+def test_models_are_all_of_them_or_those_beside_the_model() -> None:
+    options = parse([*INPUT, "--models", "org/a, org/b,org/c", "--max_num_seqs", "8"])
+    assert [each.model for each in (options.model, *options.models)] == ["org/a", "org/b", "org/c"]
+    assert {each.max_num_seqs for each in (options.model, *options.models)} == {8}
+    options = parse([*INPUT, "--model", "org/b", "--models", "org/a,org/b"])
+    assert [each.model for each in (options.model, *options.models)] == ["org/b", "org/a"]
+
+
 def test_inputs_add_up() -> None:
     assert parse(["--input", "a", "b", "--input", "c"]).input == [Files("a"), Files("b"), Files("c")]
 
@@ -92,6 +100,8 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--dtype", "int3"], "--dtype int3: takes auto, bfloat16"),
         ([*INPUT, "--direct_num_workers", "x"], "--direct_num_workers x: takes an integer"),
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
+        ([*INPUT, "--models", "a,,b"], "--models 'a,,b': takes names of models"),
+        ([*INPUT, "--models", "a,b", "--model_updates", "watch:f"], "--models and --model_updates exclude each other"),
         ([*INPUT, "--backend", "gpu"], "backend"),
         (
             [*INPUT, "--backend", "vllm", "--endpoint", "http://a"],

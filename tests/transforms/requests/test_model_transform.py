@@ -49,7 +49,7 @@ def test_an_unknown_setting_is_refused_and_the_one_that_was_meant_is_named(trans
 
 
 def test_what_is_no_setting_of_this_transform_is_refused_with_all_that_are() -> None:
-    known = "model, params, template, system, continuations_column, manager, chat, fail_fast, job, updates, "
+    known = "model, params, template, system, continuations_column, manager, chat, fail_fast, job, updates, models, "
     known += "traces, open_client"
     with pytest.raises(TypeError, match=f"Score: unknown setting 'stateful': takes {known}"):
         Score("stand-in", stateful=True)  # type: ignore[call-arg]

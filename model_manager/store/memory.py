@@ -1,0 +1,133 @@
+"""How much memory a model takes once it is loaded, estimated from its files; knows no torch.
+
+An estimate is for the account of what fits beside what (manager/room.py). The engine that loads the model measures, and
+has the last word.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..wire.backends import BACKENDS
+from ..wire.config import ModelConfig
+from ..wire.errors import MillraceError
+from ..wire.free_memory import ENGINE_BYTES
+from .contents import weight_files
+from .engine_formats import is_in_format
+from .gguf import gguf_files, is_gguf
+from .weight_headers import Tensor, read_header
+
+_GIB = 2**30
+_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
+_STORED = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4}
+"""Bytes of a number in safetensors; all other formats have one."""
+_USEFUL_TOKENS = 256
+"""A cache with room for so many tokens of each running sequence is worth having."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes that one engine of a model takes."""
+
+    fixed: int = 0
+    """Weights, adapters, and the engine itself."""
+    least_cache: int = 0
+    """The smallest KV cache worth having."""
+    most_cache: int = 0
+    """The largest KV cache that can be used; 0 where it is not known, or is in no account."""
+
+    @property
+    def least(self) -> int:
+        """The least that it can be loaded in."""
+        return self.fixed + self.least_cache
+
+
+def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
+    """The need of one engine, of all its processes together. Nothing for servers, whose memory is not ours to count.
+
+    Files that cannot be read count as nothing: the engine will say what is wrong with them.
+    """
+    if not BACKENDS[config.backend].fetches_files:
+        return MemoryNeed()
+    try:
+        need = _need(config, Path(folder))
+        draft = _need(config, Path(config.draft_model)) if config.draft_model else None
+    except (MillraceError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        _log.warning("%s: its memory cannot be estimated (%s: %s)", config.model, type(error).__name__, error)
+        return MemoryNeed(ENGINE_BYTES)
+    weights = need.fixed + (draft.fixed if draft else 0) + ENGINE_BYTES
+    if config.kv_cache_gib is not None:
+        cache = int(config.kv_cache_gib * _GIB)
+        return MemoryNeed(weights, cache, cache)
+    if draft is None:
+        return MemoryNeed(weights, need.least_cache, need.most_cache)
+    return MemoryNeed(weights, need.least_cache + draft.least_cache, need.most_cache + draft.most_cache)
+
+
+def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
+    if is_gguf(config.model):
+        return MemoryNeed(sum(path.stat().st_size for path in gguf_files(config.model, folder)))
+    if is_in_format(folder, config.backend):
+        return MemoryNeed(sum(path.stat().st_size for path in folder.glob("*.bin")))
+    model = json.loads((folder / "config.json").read_bytes())
+    model = model.get("text_config") or model
+    width = _width(config, weights := _weights(folder))
+    fixed = _weight_bytes(config, model, weights) + config.max_loras * _adapter_bytes(config, model, width)
+    if "kv_cache_gib" not in BACKENDS[config.backend].settings:
+        return MemoryNeed(fixed)
+    length = config.max_model_len or int(model["max_position_embeddings"])
+    token = _cache_bytes_of_token(config, model, width)
+    least = max(length, min(length, _USEFUL_TOKENS) * config.max_num_seqs)
+    return MemoryNeed(fixed, least * token, length * config.max_num_seqs * token)
+
+
+def _weights(folder: Path) -> list[Tensor]:
+    return [tensor for file in weight_files(folder) for tensor in (read_header(file).tensors or {}).values()]
+
+
+def _weight_bytes(config: ModelConfig, model: Mapping[str, Any], weights: list[Tensor]) -> int:
+    """Least bytes of the weights; on a CPU a tied output layer is packed beside the embedding."""
+    if model.get("quantization_config"):
+        return sum(math.prod(each["shape"]) * _STORED.get(each["dtype"], 1) for each in weights)
+    width = _width(config, weights)
+    matrices = _BYTES.get(config.quantization, width)
+    numbers = [(math.prod(each["shape"]), len(each["shape"])) for each in weights]
+    tied = model.get("tie_word_embeddings", True) and config.device != "cuda"
+    packed_again = int(model.get("vocab_size", 0)) * int(model.get("hidden_size", 0)) if tied else 0
+    return int(sum(count * (matrices if rank > 1 else width) for count, rank in numbers) + packed_again * width)
+
+
+def _width(config: ModelConfig, weights: list[Tensor]) -> float:
+    """Bytes of a weight that is not quantized. Some processors compute what is stored in two bytes in four."""
+    if config.dtype != "auto":
+        return _BYTES[config.dtype]
+    stored = max((_STORED.get(each["dtype"], 1) for each in weights), default=4)
+    return max(2, min(4, stored)) if config.device == "cuda" else 4
+
+
+def _cache_bytes_of_token(config: ModelConfig, model: Mapping[str, Any], width: float) -> int:
+    """Keys and values of one token in all layers."""
+    heads = int(model.get("num_attention_heads") or model["n_head"])
+    hidden = int(model.get("hidden_size") or model["n_embd"])
+    kv_heads = int(model.get("num_key_value_heads") or heads)
+    size = int(model.get("head_dim") or hidden // heads)
+    each = 1 if config.kv_cache_dtype != "auto" else width
+    return int(2 * _layers(model) * kv_heads * size * each)
+
+
+def _adapter_bytes(config: ModelConfig, model: Mapping[str, Any], width: float) -> int:
+    """An adapter of the highest rank on all linear layers."""
+    hidden = int(model.get("hidden_size") or model["n_embd"])
+    inner = int(model.get("intermediate_size") or model.get("ffn_dim") or 4 * hidden)
+    return int(config.max_lora_rank * _layers(model) * (8 * hidden + 3 * (hidden + inner)) * width)
+
+
+def _layers(model: Mapping[str, Any]) -> int:
+    return int(model.get("num_hidden_layers") or model["n_layer"])

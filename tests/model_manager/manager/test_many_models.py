@@ -1,0 +1,208 @@
+"""Several models and less memory than they take together: each is loaded in its turn, and all requests are answered."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.manager.outbox import Start, Stop, ToClient, ToEngine
+from millrace.model_manager.manager.room import MACHINE, Room
+from millrace.model_manager.manager.router import Router
+from millrace.model_manager.store.memory import MemoryNeed, memory_need
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ModelDoesNotFit
+from millrace.model_manager.wire.messages import Credits, ModelWarnings, OpenModel, StepReport, Submit
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelStatus
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine
+from tests.model_manager.manager.router_world import INFO, output, request
+from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+
+# ── the router ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+A, B = (ModelConfig(model=name, backend="fake", max_num_seqs=4) for name in ("org/a", "org/b"))
+
+
+class Crowd:
+    """A router with room for one model, whose engines do what the test says."""
+
+    def __init__(self) -> None:
+        self.router = Router(
+            SETTINGS, 0.0, room=Room({MACHINE: 100}, is_asked_for=True), estimate=lambda *_: MemoryNeed(60)
+        )
+        self.router.connect(1, observer=False)
+        self.now = 0.0
+        self.running: set[str] = set()
+        self.given: dict[str, list[str]] = {}
+        self.limits: dict[str, int] = {}
+        self.warned: list[str] = []
+
+    def open(self, config: ModelConfig) -> None:
+        self.router.open_model(1, OpenModel(config, "/"), self.now)
+        self.settle()
+
+    def load(self, config: ModelConfig) -> None:
+        self.router.model(config.key).ready(0, INFO, self.now)
+        self.settle()
+
+    def submit(self, config: ModelConfig, *names: str) -> None:
+        self.router.submit(1, Submit(config.key, [request(name) for name in names]), self.now)
+        self.settle()
+
+    def finish(self, config: ModelConfig, name: str) -> None:
+        self.given[config.key].remove(name)
+        self.router.model(config.key).report(0, StepReport(outputs=[output(name, [1])]), self.now)
+        self.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.router.tick(self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        for effect in self.router.effects(self.now):
+            match effect:
+                case Start(key):
+                    assert not self.running, "two models at once"
+                    self.running.add(key)
+                    self.given[key] = []
+                case Stop(key):
+                    self.running.remove(key)
+                    assert not self.given[key], "unloaded with requests"
+                case ToClient(_, ModelWarnings(key)):
+                    self.warned.append(key)
+                case ToClient(_, Credits(key, limit)):
+                    self.limits[key] = limit
+                case ToEngine(key, Submit(_, requests)):
+                    self.given[key] += [each.request_id for each in requests]
+        self.router.check_integrity()
+
+    def status(self, config: ModelConfig) -> ModelStatus:
+        (found,) = [model for model in self.router.models({}) if model.key == config.key]
+        return found
+
+
+def working(name: str) -> Crowd:
+    """The first model is loaded and has a request."""
+    crowd = Crowd()
+    crowd.open(A)
+    crowd.load(A)
+    crowd.submit(A, name)
+    return crowd
+
+
+def test_a_model_waits_until_another_has_finished_its_requests_and_status_says_so() -> None:
+    crowd = working("row")
+    crowd.open(B)
+    crowd.pass_time(1)
+    assert (crowd.status(B).state, crowd.running) == ("waiting", {A.key})
+    assert crowd.status(B).waits_for.endswith("in memory: org/a")
+    assert crowd.warned == []
+    crowd.pass_time(10)
+    assert crowd.warned == [B.key]
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    assert crowd.running == {B.key}
+    assert (crowd.status(A).state, crowd.status(B).state) == ("idle", "loading")
+
+
+def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_back() -> None:
+    crowd = working("early")
+    crowd.open(B)
+    crowd.pass_time(30)
+    crowd.pass_time(1)
+    crowd.submit(A, "late")
+    assert crowd.given[A.key] == ["early"], "no further requests while it leaves"
+    crowd.finish(A, "early")
+    crowd.pass_time(1)
+    assert crowd.running == {B.key}
+    assert crowd.status(A).state == "waiting"
+    crowd.load(B)
+    crowd.submit(B, "b")
+    crowd.finish(B, "b")
+    crowd.pass_time(1)
+    crowd.load(A)
+    assert crowd.given[A.key] == ["late"]
+
+
+def test_a_model_that_was_to_leave_goes_on_when_who_waited_is_gone() -> None:
+    crowd = working("early")
+    crowd.router.connect(2, observer=False)
+    crowd.router.open_model(2, OpenModel(B, "/"), crowd.now)
+    crowd.pass_time(30)
+    crowd.pass_time(1)
+    crowd.submit(A, "late")
+    crowd.router.disconnect(2, crowd.now)
+    crowd.pass_time(1)
+    assert crowd.given[A.key] == ["early", "late"]
+
+
+def test_clients_may_send_more_requests_while_not_all_models_fit() -> None:
+    crowd = Crowd()
+    crowd.open(A)
+    crowd.load(A)
+    assert crowd.limits == {A.key: 8}
+    crowd.open(B)
+    assert crowd.limits == {A.key: 64}
+
+
+# ── real processes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def folders(machine: Machine) -> list[Path]:
+    """Folders of four models."""
+    made = [machine.folder / name for name in "abcd"]
+    for folder in made:
+        shutil.copytree(machine.model, folder)
+    return made
+
+
+def room_for(count: int, machine: Machine, **more: float) -> ManagerConfig:
+    """Settings of a manager whose memory is enough for so many of the models."""
+    need = memory_need(machine.config(), str(machine.model)).least
+    return msgspec.structs.replace(SETTINGS, memory_gib=(count + 0.5) * need / 2**30, **more)
+
+
+def tokens(client: EngineClient, name: str) -> list[int]:
+    return client.submit([ANSWER, 3, 7], SamplingParams(), request_id=name).result(PATIENCE).token_ids
+
+
+def test_a_model_makes_room_for_another_and_comes_back_with_its_next_request(
+    machine: Machine, folders: list[Path]
+) -> None:
+    settings = room_for(1, machine)
+    first = machine.open(settings, model=str(folders[0]))
+    assert tokens(first, "one") == answer([ANSWER, 3, 7], 3)
+    second = machine.open(settings, model=str(folders[1]))
+    assert tokens(second, "two") == answer([ANSWER, 3, 7], 3)
+    assert [len(model.pids) for model in machine.status().models] == [0, 1]
+    assert tokens(first, "three") == answer([ANSWER, 3, 7], 3)
+    assert [model.loads for model in machine.status().models] == [2, 1]
+
+
+def test_shuffled_requests_to_more_models_than_fit_are_all_answered_and_each_model_is_loaded_a_few_times(
+    machine: Machine, folders: list[Path]
+) -> None:
+    settings = room_for(2, machine)
+    clients = [machine.open(settings, model=str(folder)) for folder in folders]
+    rows = [number % len(clients) for number in range(400)]
+    random.Random(7).shuffle(rows)
+    futures = [
+        clients[which].submit([ANSWER, 2, number % 50], SamplingParams(), request_id=f"row {number}")
+        for number, which in enumerate(rows)
+    ]
+    for number, future in enumerate(futures):
+        assert future.result(PATIENCE).token_ids == answer([ANSWER, 2, number % 50], 2)
+    assert all(model.loads <= 4 for model in machine.status().models)
+    assert sum(bool(model.pids) for model in machine.status().models) <= 2
+
+
+def test_a_model_for_which_there_is_never_room_fails_with_one_sentence(machine: Machine) -> None:
+    with pytest.raises(ModelDoesNotFit, match="set memory_gib"):
+        machine.open(msgspec.structs.replace(SETTINGS, memory_gib=0.1))

@@ -1,0 +1,66 @@
+"""What a model takes in memory, estimated from its files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
+from millrace.model_manager.engine.loading.model_loader import room_for
+from millrace.model_manager.engine.loading.placement import Placement
+from millrace.model_manager.store import resolve
+from millrace.model_manager.store.memory import MemoryNeed, memory_need
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.free_memory import ENGINE_BYTES
+
+CONFIG = ModelConfig(device="cpu", dtype="float32")
+FOLDER = resolve(EMBEDDED_MODEL)
+
+
+def need(**settings: object) -> MemoryNeed:
+    return memory_need(msgspec.structs.replace(CONFIG, **settings), str(FOLDER))
+
+
+def test_weights_and_cache_are_as_the_engine_counts_them() -> None:
+    room = room_for(CONFIG, FOLDER)
+    assert need().fixed == room.weight_bytes + ENGINE_BYTES
+    assert need().most_cache * CONFIG.block_size == (
+        room.bytes_per_block * CONFIG.max_num_seqs * Placement.choose(CONFIG, read_checkpoint(FOLDER)).max_model_len
+    )
+
+
+def test_settings_count() -> None:
+    assert need(quantization="int8").fixed < need(dtype="bfloat16").fixed < need().fixed
+    assert need(max_num_seqs=1).most_cache * 64 == need().most_cache
+    assert need(kv_cache_gib=0.5).least_cache == need(kv_cache_gib=0.5).most_cache == 2**29
+    assert need(max_loras=2).fixed > need(max_loras=1).fixed > need().fixed
+    assert need(max_model_len=16, max_num_seqs=1).least_cache < need(max_num_seqs=1).least_cache
+    draft = need(speculation="draft_model", draft_model=str(FOLDER))
+    assert draft.fixed - ENGINE_BYTES == 2 * (need().fixed - ENGINE_BYTES)
+    assert draft.most_cache == 2 * need().most_cache
+
+
+def test_weights_in_another_engines_format_count_by_their_files(tmp_path: Path) -> None:
+    for name, size in (("openvino_model.xml", 10), ("openvino_model.bin", 5000), ("openvino_tokenizer.bin", 70)):
+        (tmp_path / name).write_bytes(bytes(size))
+    shutil.copy(FOLDER / "config.json", tmp_path)
+    assert memory_need(ModelConfig(backend="openvino"), str(tmp_path)) == MemoryNeed(ENGINE_BYTES + 5070)
+
+
+def test_a_server_takes_nothing_that_is_counted() -> None:
+    endpoint = ModelConfig(backend="endpoint", backend_options={"urls": "http://127.0.0.1:9"})
+    assert memory_need(endpoint, "/nowhere") == MemoryNeed()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"num_attention_heads": "many"})])
+def test_what_cannot_be_read_counts_as_an_engine_alone_and_is_left_to_the_engine(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(FOLDER, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(content)
+    assert memory_need(CONFIG, str(tmp_path / "model")) == MemoryNeed(ENGINE_BYTES)
+    assert "cannot be estimated" in caplog.text
