@@ -50,6 +50,8 @@ class Job:
     """What its processes get beside `surroundings`."""
     limits: dict[int, int] = field(default_factory=dict)
     """Limits of its processes, as `resource` names them."""
+    cgroup: Path | None = None
+    """The control group of its processes, if not this process's."""
     servers: dict[str, Callable[[], list[psutil.Process]]] = field(default_factory=dict)
     """Further roles: processes of its runner's servers."""
     seed: int = 1
@@ -95,6 +97,8 @@ class Job:
     def _limit(self) -> None:
         for what, value in self.limits.items():
             resource.setrlimit(what, (value, value))
+        if self.cgroup is not None:
+            (self.cgroup / "cgroup.procs").write_text("0")
 
     def kill(self) -> None:
         """End the launcher with SIGKILL, and wait for its end."""

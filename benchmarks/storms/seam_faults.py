@@ -15,7 +15,7 @@ from typing import Any
 
 _ENGINE = "millrace.model_manager.engine.process"
 _STEPS_PER_ERROR = 200
-_STEPS_PER_NAN = 50
+_STEPS_PER_NAN = 10
 _SECONDS_PER_JUMP = 3.0
 _JUMP = 3600.0
 
@@ -57,6 +57,8 @@ def _before(owner: type, name: str, first: Callable[[], None]) -> None:
 
 
 def _nan_logits(rnd: random.Random) -> None:
+    import torch
+
     from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
 
     execute: Any = CompiledRunner.execute
@@ -64,7 +66,8 @@ def _nan_logits(rnd: random.Random) -> None:
     def with_fault(self: Any, step: Any) -> Any:
         output = execute(self, step)
         if output.logits is not None and len(output.logits) and rnd.random() < 1 / _STEPS_PER_NAN:
-            output.logits[rnd.randrange(len(output.logits))] = float("nan")
+            with torch.inference_mode():
+                output.logits[rnd.randrange(len(output.logits))] = float("nan")
         return output
 
     CompiledRunner.execute = with_fault  # type: ignore[method-assign]
