@@ -119,21 +119,33 @@ def _check_model(options: JobOptions) -> None:
     """
     files = files_of(options)
     if files is not None and (files.existing("completions") or files.interrupted("completions")):
-        EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
+        _opened(options).close()
 
 
 def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, console: Console, before: float) -> int:
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
-    with reported(options, _read_status, before) as report:
+    with reported(options, _read_status, before) as report, contextlib.ExitStack() as held:
         outcome = outliving_workers(
             pipeline,
             options,
             lambda pipeline, options: _outcome(pipeline, options, console, report.recorder),
-            lambda options: built(FnApiRunner(), options, build),
+            lambda options: _built_again(options, build, held),
         )
         outcome = report.finished(replace(outcome, startup=outcome.startup and outcome.startup + before))
     print_summary(outcome, quiet=options.quiet, stderr=console.file)
     return outcome.status
+
+
+def _built_again(options: JobOptions, build: Build, held: contextlib.ExitStack) -> beam.Pipeline:
+    """The pipeline of a job whose workers are gone. Until `held` ends, the model stays loaded, and answers are kept."""
+    earlier = held.pop_all()
+    held.enter_context(_opened(options))
+    earlier.close()
+    return built(FnApiRunner(), options, build)
+
+
+def _opened(options: JobOptions) -> EngineClient:
+    return EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat)
 
 
 def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, recorder: Recorder | None) -> Outcome:
