@@ -58,8 +58,8 @@ from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
 from ..runners.prism import OwnPrism
-from ..temporary_folders import temporary_folder
-from .building import Build, building_in, built
+from ..temporary_folders import temporary_files
+from .building import Build, built
 from .logs import logs_at, tell
 from .outliving import outliving_workers
 from .progress import Speed, shown_progress
@@ -88,10 +88,10 @@ def run_job(options: JobOptions, build: Build) -> int:
             check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
-        with claimed(options), restored_if_nothing_written(options), temporary_folder("job") as folder:
+        with claimed(options), restored_if_nothing_written(options), temporary_files("job"):
             for line in () if options.quiet else model_lines(options.model):
                 tell(console, line)
-            return _run(options, building_in(folder, build), console)
+            return _run(options, build, console)
 
 
 def _run(options: JobOptions, build: Build, console: Console) -> int:
