@@ -7,7 +7,7 @@
 compared. Inference process, manager, workers and launcher are killed with -9, or stopped for a while; a launcher is
 started again with --resume. The seed draws rows and blows: the same seed repeats a run, as far as the machine does.
 `lost` and `doubled` are rows; `stalls` are the longest seconds without a new row from a blow to the next one, by kind
-(median, highest). `tokens` has what the engines of both runs computed, as managers said it every 0.2 s, and what the
+(median, highest). `tokens` has what the engines of both runs computed, as managers said it meanwhile, and what the
 last summary calls computed again. `left_behind` is what is there ten seconds after the end. The last line is JSON.
 """
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.runners.watching import repeatedly
 from tests.runtime_folders import status_of
-
-_EVERY = 0.2
 
 
 class Computed:
@@ -35,17 +33,7 @@ class Computed:
 
 @contextlib.contextmanager
 def computed(runtime: Path) -> Iterator[Computed]:
-    """Looks every 0.2 seconds while the block runs."""
-    found, over = Computed(), threading.Event()
-
-    def look() -> None:
-        while not over.wait(_EVERY):
-            found.look(runtime)
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
+    """Looks while the block runs."""
+    found = Computed()
+    with repeatedly(lambda: found.look(runtime)):
         yield found
-    finally:
-        over.set()
-        thread.join()
