@@ -30,6 +30,20 @@ def temporary_folder(kind: str) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def temporary_files(kind: str) -> Iterator[None]:
+    """All temporary files of this process are made in such a folder while the block runs.
+
+    Beam leaves some, in folders without an owner: nobody may remove them when the process was killed.
+    """
+    with temporary_folder(kind) as folder:
+        before, tempfile.tempdir = tempfile.tempdir, str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
 def _made(prefix: str) -> tuple[Path, int]:
     """A folder, and the descriptor that holds its lock."""
     while True:

@@ -86,7 +86,7 @@ def reasons(failures: Mapping[str, int]) -> str:
     return ", ".join([*told, *([f"{rest:,} of other classes"] if rest else [])])
 
 
-AGAIN = "after preemptions and deaths of engines"
+AGAIN = "after preemptions and deaths of engines and managers"
 """Which tokens were computed again."""
 STARTUP = "model load included"
 """What the seconds before the first request are spent on."""

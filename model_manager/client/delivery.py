@@ -73,8 +73,9 @@ def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder
 
 
 def _told(output: Output, pending: Pending, waiter: Waiter) -> Output:
-    """The output, with the managers that were lost before it came."""
+    """The output, with the managers that were lost before it came, and what was lost with them."""
     if not pending.lost:
         return output
     lost = [Setback("manager_lost", at - waiter.since) for at in pending.lost]
-    return replace(output, setbacks=[*lost, *output.setbacks])
+    again = output.recomputed_tokens + max(0, pending.lost_tokens - output.cached_tokens)
+    return replace(output, setbacks=[*lost, *output.setbacks], recomputed_tokens=again)

@@ -36,6 +36,10 @@ class Pending:
     """The tokens so far of a request that is streamed."""
     lost: list[float] = field(default_factory=list)
     """When a manager that had it was lost, on the clock of the client."""
+    computed_tokens: int = 0
+    """Tokens that engines have computed for it, those of lost managers included, as far as managers have said."""
+    lost_tokens: int = 0
+    """Those of lost managers alone."""
 
     def resumed(self) -> Request:
         """The request to send again: its answer goes on after the tokens that have come, so none of them changes."""
@@ -85,6 +89,12 @@ class Ledger:
         pending.generated.add(tokens)
         return pending.generated, pending.waiters.copy()
 
+    def computed(self, counts: dict[str, int]) -> None:
+        """The manager says how many tokens its engines have computed for each request that runs."""
+        for request_id, count in counts.items():
+            if (pending := self._pending.get(request_id)) is not None:
+                pending.computed_tokens = pending.lost_tokens + count
+
     def answered(self, request_id: str) -> Pending | None:
         """An answer has come. Returns the request with its waiters; None if nobody waits for this answer."""
         pending = self._pending.get(request_id)
@@ -116,11 +126,11 @@ class Ledger:
 
     def reconnected(self, now: float) -> list[Request]:
         """The requests to send again on a new connection, on which no answer is owed yet."""
-        self._pending = {
-            name: Pending(pending.request, pending.waiters, generated=pending.generated, lost=[*pending.lost, now])
-            for name, pending in self._pending.items()
-            if pending.waiters
-        }
+        self._pending = {name: pending for name, pending in self._pending.items() if pending.waiters}
+        for pending in self._pending.values():
+            pending.cancelled = 0
+            pending.lost.append(now)
+            pending.lost_tokens = pending.computed_tokens
         self.in_use = len(self._pending)
         return [pending.resumed() for pending in self._pending.values()]
 

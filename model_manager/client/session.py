@@ -40,6 +40,7 @@ from ..wire.messages import (
     ModelWarnings,
     OpenModel,
     Output,
+    Pong,
     Progress,
     Request,
     Results,
@@ -319,6 +320,9 @@ class Session:
                 with self._changed:
                     self._limit = message.limit
                     self._changed.notify_all()
+            case Pong():
+                with self._changed:
+                    self._ledger.computed(message.computed)
             case ModelReady():
                 self._resume(link, message)
             case ModelWarnings():

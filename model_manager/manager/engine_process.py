@@ -41,6 +41,8 @@ _SHUTDOWN_WITHIN = 3.0
 _EXIT_WITHIN = 10.0
 """Seconds between the end of its connection and the end of its process, on a machine that may be very busy."""
 _STDERR_LINES = 20
+_LEAKS = ("nanobind: ", " - leaked ", " - ... skipped", "See https://nanobind.")
+"""Beginnings of what a library prints of its objects behind the error that ends a process."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Report = EngineReady | EngineFailed | StepReport | Heartbeat
@@ -190,7 +192,8 @@ class EngineProcess:
         )
         try:
             while data := await reader.read(2**16):
-                self._stderr.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
+                lines = data.decode(errors="replace").splitlines()
+                self._stderr.extend(line for line in lines if line.strip() and not line.startswith(_LEAKS))
         finally:
             transport.close()
 

@@ -45,7 +45,7 @@ class Entry:
     setbacks: list[Setback] = field(default_factory=list)
     """Every death of an engine that had it."""
     lost_tokens: int = 0
-    """Tokens that engines had computed for it as they died; of a prompt that had no token yet, none are known."""
+    """Tokens that engines had computed for it as they died."""
 
     @classmethod
     def of(cls, request: Request, client: int, now: float) -> Self:
@@ -96,8 +96,7 @@ class Entry:
     def engine_died(self, now: float) -> None:
         """The engine that had it is gone."""
         self.setbacks.append(Setback("engine_died", now - self.arrived))
-        if self.progressed:
-            self.lost_tokens += len(self.request.prompt_token_ids) + len(self.tokens)
+        self.lost_tokens = self.computed_tokens
 
     def told(self, answer: Answer) -> Answer:
         """An answer as clients get it, with what held the request up here."""
@@ -126,6 +125,12 @@ class Entry:
             output_logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
             waited=now - self.arrived,
         )
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that engines have computed for it; of a prompt that has no token yet, none are known."""
+        in_hand = len(self.request.prompt_token_ids) + len(self.tokens) if self.progressed else 0
+        return self.lost_tokens + in_hand
 
     @property
     def num_shared(self) -> int:

@@ -114,6 +114,10 @@ class Model:
         if self._requests.entries and self.state is State.IDLE:
             self._engines.wait()
 
+    def computed_for(self, client: int) -> dict[str, int]:
+        """Tokens that engines have computed for a client's running requests."""
+        return self._requests.computed_for(client)
+
     def cancel(self, client: int, request_id: str, now: float) -> None:
         """A client cancels one of its requests."""
         self._requests.cancel(client, request_id, now)

@@ -105,6 +105,12 @@ class Requests:
             elif not entry.receivers:
                 self._abandon(entry)
 
+    def computed_for(self, client: int) -> dict[str, int]:
+        """Tokens that engines have computed for a client's running requests."""
+        running = (entry for slot in self._engines.slots for entry in slot.entries.values())
+        counts = {each.request.request_id: each.computed_tokens for each in running if client in each.receivers}
+        return {request_id: count for request_id, count in counts.items() if count}
+
     def _abandon(self, entry: Entry) -> None:
         """No client waits for the request: forget it, or tell its engine to end it. Until the engine has ended it, a
         retry can still attach to it.

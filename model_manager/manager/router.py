@@ -142,6 +142,11 @@ class Router:
             assert model is not None
             model.cancel(client, request_id, now)
 
+    def computed_for(self, client: int) -> dict[str, int]:
+        """Tokens that engines have computed for a client's running requests."""
+        models = (self._models[key] for key in self._clients[client].models if key in self._models)
+        return {name: count for model in models for name, count in model.computed_for(client).items()}
+
     def _opened(self, client: int, key: str) -> Model | None:
         """The client's model. None if the model has failed and the client had not heard of it when it sent its message:
         ModelFailed is the answer.

@@ -181,7 +181,7 @@ class ManagerServer:
                 self._router.close_model(client, message, now)
             case Ping():
                 if not self._connections[client].buffered:  # else what is buffered is as good a sign of life
-                    self._connections[client].send(Pong())
+                    self._connections[client].send(Pong(self._router.computed_for(client)))
             case GetStatus():
                 self._connections[client].send(self._status(now))
             case StopModels():

@@ -136,7 +136,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """Prompt tokens whose KV cache was reused."""
     recomputed_tokens: int = 0
     """Tokens of prompt and output that were computed again, at most: by the engine after a preemption, or by another
-    one after an engine's death. What a lost manager's engines had computed is not known.
+    one after the death of an engine or manager. What was computed after a lost manager's last Pong is not known.
     """
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched; None for end-of-sequence and for length."""
@@ -322,6 +322,9 @@ class Results(Message, frozen=True, omit_defaults=True):
 
 class Pong(Message, frozen=True):
     """Answer to Ping."""
+
+    computed: dict[str, int] = {}
+    """Tokens that engines have computed for the client's running requests, by request: lost if the manager dies now."""
 
 
 class Status(Message, frozen=True):

@@ -5,9 +5,7 @@ shown before it is submitted.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from ..edge import interruptible
 from ..flags.options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
 from ..places.endpoints import check
+from ..temporary_folders import temporary_files
 from .engines import check_engine_of_image, told
 from .package import find_package
 from .workers import Row, arrange_workers, is_streaming, table
@@ -55,7 +54,7 @@ def run_on_dataflow(options: JobOptions, build: Build, show: Callable[[str], Non
         show("\n".join([*table(_title(options), rows), *why]))
     if options.dry_run:
         return 0
-    with _temporary_folder(), package.staged(options.beam):
+    with temporary_files("submit"), package.staged(options.beam):
         result = _submit(replace(options, resource_hints=workers.resource_hints), build)
     return _wait(result, options.beam)
 
@@ -178,18 +177,6 @@ def _job_rows(options: JobOptions) -> list[Row]:
             else "Beam's own, which installs the package and what it needs as each worker starts",
         ),
     ]
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[None]:
-    """Beam leaves what it builds for a job in the temporary folder, so this one is removed at the end."""
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="millrace-submit-") as folder:
-        tempfile.tempdir = folder
-        try:
-            yield
-        finally:
-            tempfile.tempdir = before
 
 
 def _submit(options: JobOptions, build: Build) -> Any:

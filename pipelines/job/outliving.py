@@ -18,7 +18,9 @@ from ..places.endpoints import files_of
 from .summary import Outcome
 
 CONTINUATIONS = 3
-"""Times that a job is continued; a job whose workers are killed for its sake, such as for memory, ends some time."""
+"""Deaths in a row, without a row written between them, after which a job is continued: workers that are killed for the
+job's sake, such as for memory, end it some time.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -32,13 +34,16 @@ def outliving_workers(
 
     Raises WorkerLost where that does not help: the output is no files, the worker failed, or too many were killed.
     """
-    for number in range(1, CONTINUATIONS + 1):
+    files, in_row = files_of(options), 0
+    while True:
         try:
             return run(pipeline, options)
         except WorkerLost as lost:
-            if not lost.was_killed or files_of(options) is None:
+            if not lost.was_killed or files is None:
                 raise
-            _log.warning("%s: continuing from the rows that are written (%d of %d)", lost.how, number, CONTINUATIONS)
+            in_row = 1 if files.interrupted("completions") else in_row + 1
+            if in_row > CONTINUATIONS:
+                raise
+            _log.warning("%s: continuing from the rows that are written (%d of %d)", lost.how, in_row, CONTINUATIONS)
         options = replace(options, if_exists="resume")
         pipeline = built(options)
-    return run(pipeline, options)

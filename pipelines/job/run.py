@@ -57,8 +57,8 @@ from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
 from ..runners.prism import OwnPrism
-from ..temporary_folders import temporary_folder
-from .building import Build, building_in, built
+from ..temporary_folders import temporary_files
+from .building import Build, built
 from .logs import logs_at, tell
 from .outliving import outliving_workers
 from .progress import Speed, counted_since, job_status, shown_progress
@@ -87,10 +87,10 @@ def run_job(options: JobOptions, build: Build) -> int:
             check_engine(options.model)  # before the model is fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
-        with claimed(options), restored_if_nothing_written(options), temporary_folder("job") as folder:
+        with claimed(options), restored_if_nothing_written(options), temporary_files("job"):
             for line in () if options.quiet else model_lines(options.model):
                 tell(console, line)
-            return _run(options, building_in(folder, build), console)
+            return _run(options, build, console)
 
 
 def _run(options: JobOptions, build: Build, console: Console) -> int:
@@ -119,21 +119,33 @@ def _check_model(options: JobOptions) -> None:
     """
     files = files_of(options)
     if files is not None and (files.existing("completions") or files.interrupted("completions")):
-        EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat).close()
+        _opened(options).close()
 
 
 def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, console: Console, before: float) -> int:
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
-    with reported(options, _read_status, before) as report:
+    with reported(options, _read_status, before) as report, contextlib.ExitStack() as held:
         outcome = outliving_workers(
             pipeline,
             options,
             lambda pipeline, options: _outcome(pipeline, options, console, report.recorder),
-            lambda options: built(FnApiRunner(), options, build),
+            lambda options: _built_again(options, build, held),
         )
         outcome = report.finished(replace(outcome, startup=outcome.startup and outcome.startup + before))
     print_summary(outcome, quiet=options.quiet, stderr=console.file)
     return outcome.status
+
+
+def _built_again(options: JobOptions, build: Build, held: contextlib.ExitStack) -> beam.Pipeline:
+    """The pipeline of a job whose workers are gone. Until `held` ends, the model stays loaded, and answers are kept."""
+    earlier = held.pop_all()
+    held.enter_context(_opened(options))
+    earlier.close()
+    return built(FnApiRunner(), options, build)
+
+
+def _opened(options: JobOptions) -> EngineClient:
+    return EngineClient.open(options.model, manager=options.manager, job=options.job, chat=options.chat)
 
 
 def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, recorder: Recorder | None) -> Outcome:

@@ -44,7 +44,7 @@ class Outcome:
     cached_tokens: int
     generated_tokens: int
     recomputed_tokens: int = 0
-    """Tokens that were computed again, after preemptions and deaths of engines."""
+    """Tokens that were computed again, after preemptions and deaths of engines and managers."""
     seconds: float = 0.0
     """From the first request to the end of the last."""
     startup: float = 0.0

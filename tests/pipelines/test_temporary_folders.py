@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.pipelines.temporary_folders import temporary_folder
+from millrace.pipelines.temporary_folders import temporary_files, temporary_folder
 
 HOLDER = f"""
 import time
-from {temporary_folder.__module__} import temporary_folder
+from {temporary_folder.__module__} import temporary_files, temporary_folder
 with temporary_folder("test") as folder:
     (folder / "a file").touch()
     print(folder, flush=True)
@@ -48,3 +48,10 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(folder: Path) ->
     assert (left / "a file").exists()
     with temporary_folder("test") as mine:
         assert set(folder.iterdir()) == {*kept, mine}
+
+
+def test_what_others_make_in_the_temporary_folder_is_gone_after_the_block(folder: Path) -> None:
+    with temporary_files("test"):
+        (Path(tempfile.mkdtemp()) / "a file").touch()
+    assert list(folder.iterdir()) == []
+    assert tempfile.gettempdir() == str(folder)

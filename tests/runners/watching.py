@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,16 +35,24 @@ class Seen:
 @contextlib.contextmanager
 def watched(runtime: Path) -> Iterator[Seen]:
     """What is seen while the block runs."""
-    seen, over = Seen(), threading.Event()
+    seen = Seen()
+    with repeatedly(lambda: seen.look(runtime)):
+        yield seen
 
-    def look() -> None:
+
+@contextlib.contextmanager
+def repeatedly(look: Callable[[], None]) -> Iterator[None]:
+    """Look several times a second while the block runs."""
+    over = threading.Event()
+
+    def go_on() -> None:
         while not over.wait(_POLL):
-            seen.look(runtime)
+            look()
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=go_on, daemon=True)
     thread.start()
     try:
-        yield seen
+        yield
     finally:
         over.set()
         thread.join()

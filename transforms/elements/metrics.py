@@ -27,7 +27,7 @@ METRICS = {
     "prompt_tokens": "Tokens of the prompts of finished requests.",
     "cached_tokens": "Prompt tokens whose KV cache was reused.",
     "generated_tokens": "Tokens that the model generated.",
-    "recomputed_tokens": "Tokens that engines computed again, after preemptions and deaths of engines.",
+    "recomputed_tokens": "Tokens that engines computed again, after preemptions and deaths of engines and managers.",
     "model_changes": "Changes of the model while the job ran, counted in each worker process.",
     "failed_model_change:ERROR": "Changes of the model that failed, by the error's class.",
     "near_miss:COLUMN:PARAMETER": "Rows with a column whose name resembles a sampling parameter's.",

@@ -35,9 +35,12 @@ def test_an_answer_tells_of_its_engines_death_and_of_its_managers(machine: Machi
         f"later-{n}": client.submit([1, 30, n], SamplingParams(max_tokens=30), request_id=f"l{n}") for n in range(8)
     }
     until_under_way(machine)
+    eventually(lambda: any(pending.computed_tokens for pending in client._session._ledger._pending.values()))
     kill(machine.status().pid)
     outputs = [future.result(PATIENCE) for future in later.values()]
     assert all([each.what for each in output.setbacks] == ["manager_lost"] for output in outputs)
+    assert max(output.recomputed_tokens for output in outputs) > 3, "one had tokens, and its prompt, as it was lost"
+    assert all(output.recomputed_tokens <= 3 + len(output.token_ids) for output in outputs)
     assert all(each.at >= 0 for output in outputs for each in output.setbacks)
 
 

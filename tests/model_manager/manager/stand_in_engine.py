@@ -40,6 +40,9 @@ from tests.model_manager.model_infos import model_info
 
 ANSWER, DIE, FAIL = 1, 2, 3
 _PR_SET_PDEATHSIG = 1
+_LEAKS = (
+    "nanobind: leaked 1 instances!\n - leaked instance 0x7f of type A\nSee https://nanobind.readthedocs.io/refleaks"
+)
 _STEP = float(os.environ.get("MILLRACE_FAKE_STEP_SECONDS", "0"))
 
 
@@ -139,7 +142,7 @@ async def _obey_folder(connection: AsyncConnection[ManagerToEngine], start: Star
         await connection.drain()
         sys.exit(1)
     if behaviour == "crash":
-        sys.exit("no such module: imaginary")
+        sys.exit(f"no such module: imaginary\n{_LEAKS}")
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "stuck":

@@ -84,11 +84,14 @@ def test_a_job_outlives_its_workers_while_they_start_and_later(runtime: Path, pr
         first, *_ = eventually(lambda: workers_of(process))
         first.kill()
         in_full_swing(runtime)
-        second = workers_of(process)[-1]
+        before, second = {each.pid for each in workers_of(process)}, workers_of(process)[-1]
+        (engine,) = engines_of(runtime)
         second.kill()
+        eventually(lambda: {each.pid for each in workers_of(process)} & {*clients_of(runtime)} - before)
+        assert engines_of(runtime) == {engine}, "the model stays loaded while workers start"
         _, shown = complete(process, tmp_path / "out")
-    for number, worker in enumerate((first, second), start=1):
-        told = rf"worker [12] of 2 \(process {worker.pid}\) was killed by SIGKILL: continuing from .* \({number} of 3\)"
+    for worker in (first, second):  # rows were written between their deaths
+        told = rf"worker [12] of 2 \(process {worker.pid}\) was killed by SIGKILL: continuing from .* \(1 of 3\)"
         assert re.search(told, shown)
     nothing_is_left(runtime)
 

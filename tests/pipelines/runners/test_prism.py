@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import tempfile
 from pathlib import Path
 
 import apache_beam as beam
@@ -50,6 +51,8 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
 ) -> None:
     """And not only for the seconds that Beam gives the job server for an answer."""
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1.0")
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}')
     job = ["--input", str(tmp_path / "p.jsonl"), "--output", str(tmp_path / "c"), "--backend=fake", "--max_tokens=12"]
     job += ["--linger=0.1", "--orphan_grace=0.1", "--job_server_timeout=8"]
@@ -61,6 +64,7 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
             assert main([*job, *elsewhere]) == 0
     (written,) = tmp_path.glob("c-*.jsonl")
     assert json.loads(written.read_text())["usage"]["completion_tokens"] == 12
+    assert list(temporary.iterdir()) == [], "Beam's own too"
     shown = capsys.readouterr()
     assert "the job's state: DONE" in shown.out
     told = [line for line in shown.err.splitlines() if line.startswith("job ")]

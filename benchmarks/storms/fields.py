@@ -1,0 +1,73 @@
+"""Beam's runners as fields of battle: the flags of a job on each, whose processes are struck, and who is revived."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from tests.servers.flink import Flink, flink
+from tests.servers.prism import prism
+
+from .job import Job
+
+_ENGINE = ("engine", "manager")
+_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+_CHECKPOINTS = ["--streaming", "--checkpointing_interval=1000", "--checkpointing_mode=EXACTLY_ONCE"]
+_CHECKPOINTS += ["--shutdown_sources_after_idle_ms=1000", "--linger=5"]
+_TASK_MANAGERS = ("task-manager-1", "task-manager-2")
+ROLES = {
+    "local": (*_ENGINE, "launcher"),
+    "local-processes": (*_ENGINE, "worker", "launcher"),
+    "prism": (*_ENGINE, "launcher", "prism"),
+    "flink": (*_ENGINE, "worker", "task manager"),
+}
+"""Roles that are struck, by runner. A launcher of Flink's is not: its job goes on without it."""
+
+
+@dataclass
+class Field:
+    """A runner that is ready for a job."""
+
+    flags: list[str]
+    revive: Callable[[str], None] | None = None
+
+
+@contextlib.contextmanager
+def prepared(runner: str, job: Job) -> Iterator[Field]:
+    """The runner for the job, until the end of the block."""
+    if runner == "flink":
+        with flink(job.folder / "flink", job.surroundings) as cluster:
+            job.servers["task manager"] = lambda: _task_managers(cluster)
+            yield Field(_flink_flags(job.folder, cluster), lambda role: _revive(cluster, role))
+    elif runner == "prism":
+        yield Field(["--runner=PrismRunner", f"--prism_location={prism()}"])
+    else:
+        yield Field(_PROCESSES if runner == "local-processes" else [])
+
+
+def _flink_flags(folder: Path, cluster: Flink) -> list[str]:
+    worker = folder / "worker"
+    worker.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m millrace.pipelines.runners.sdk_worker "$@"\n')
+    worker.chmod(0o755)
+    flags = ["--runner=PortableRunner", f"--job_endpoint={cluster.job_endpoint}", "--parallelism=4"]
+    return [
+        *flags,
+        "--environment_type=PROCESS",
+        f"--environment_config={json.dumps({'command': str(worker)})}",
+        *_CHECKPOINTS,
+    ]
+
+
+def _task_managers(cluster: Flink) -> list[psutil.Process]:
+    return [psutil.Process(pid) for name in _TASK_MANAGERS if psutil.pid_exists(pid := cluster.pid(name))]
+
+
+def _revive(cluster: Flink, role: str) -> None:
+    if role == "task manager":
+        cluster.up()

@@ -1,0 +1,170 @@
+"""A job in a folder of its own, written by as many launchers as it takes; what it has written, and what it left."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from tests.job_commands import job_command
+from tests.json_lines import rows_of, write_rows
+from tests.runtime_folders import processes_of
+
+_FILES = 16
+_MODULES = {
+    "engine": "millrace.model_manager.engine.process",
+    "manager": "millrace.model_manager.manager.process",
+    "worker": "millrace.pipelines.runners.sdk_worker",
+    "launcher": "millrace",
+    "prism": "prism",
+}
+"""Roles, by a word of the command line."""
+
+
+def prompts(rows: int, seed: int) -> list[dict[str, Any]]:
+    """Rows, half of them greedy, half sampled with seeds: in float32 their texts depend on nothing else."""
+    rnd = random.Random(seed)
+    made = [{"id": f"r{n}", "prompt": f"What is {rnd.randrange(100)} + {rnd.randrange(100)}?"} for n in range(rows)]
+    return [row | ({"temperature": 1.0, "seed": n} if n % 2 else {"temperature": 0}) for n, row in enumerate(made)]
+
+
+@dataclass
+class Job:
+    """`millrace run` with one output. Everything that it needs or leaves is in `folder`."""
+
+    folder: Path
+    flags: Sequence[str]
+    more_environment: dict[str, str] = field(default_factory=dict)
+    """What its processes get beside `surroundings`."""
+    limits: dict[int, int] = field(default_factory=dict)
+    """Limits of its processes, as `resource` names them."""
+    cgroup: Path | None = None
+    """The control group of its processes, if not this process's."""
+    servers: dict[str, Callable[[], list[psutil.Process]]] = field(default_factory=dict)
+    """Further roles: processes of its runner's servers."""
+    seed: int = 1
+    """Draws the moments of faults."""
+    process: subprocess.Popen[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tmp", "out", "in"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self._known: dict[Path, int] = {}
+        self._written: set[str] = set()
+
+    @property
+    def runtime(self) -> Path:
+        """The runtime folder of its processes."""
+        return self.folder / "rt"
+
+    @cached_property
+    def surroundings(self) -> dict[str, str]:
+        """Environment of its processes, and of the servers of its runner."""
+        own = {"MILLRACE_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(self.folder / "tmp")}
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        return {**os.environ, "PYTHONPATH": path, **own}
+
+    def ask(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write the input."""
+        for number in range(_FILES):
+            write_rows(self.folder / "in" / f"rows-{number:02}.jsonl", rows[number::_FILES])
+
+    def start(self, *more: str) -> None:
+        """Start a launcher; its output goes to files, the last one's alone."""
+        command = job_command("run", self.folder / "in" / "rows-*.jsonl", self.folder / "out" / "c")
+        with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
+            self.process = subprocess.Popen(
+                [*command, *self.flags, *more],
+                env=self.surroundings | self.more_environment,
+                text=True,
+                stdout=out,
+                stderr=err,
+                preexec_fn=self._limit,  # noqa: PLW1509 - it takes no lock
+            )
+
+    def _limit(self) -> None:
+        for what, value in self.limits.items():
+            resource.setrlimit(what, (value, value))
+        if self.cgroup is not None:
+            (self.cgroup / "cgroup.procs").write_text("0")
+
+    def kill(self) -> None:
+        """End the launcher with SIGKILL, and wait for its end."""
+        assert self.process is not None, "it was started"
+        self.process.kill()
+        self.process.wait()
+
+    def status(self) -> int | None:
+        """How the launcher ended; None while it runs."""
+        assert self.process is not None, "it was started"
+        return self.process.poll()
+
+    def said(self) -> str:
+        """What the last launcher printed."""
+        return "".join((self.folder / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+
+    def victims(self, role: str) -> list[psutil.Process]:
+        """Its processes of a role."""
+        if role == "launcher":
+            return [psutil.Process(self.process.pid)] if self.process and self.process.poll() is None else []
+        if role in self.servers:
+            return self.servers[role]()
+        word = _MODULES[role]
+        found = [each for each in processes_of(self.runtime) if _is_of(each, word)]
+        return sorted(found, key=lambda process: int(process.pid))
+
+    def written(self) -> int:
+        """How many rows have a completion that is on disk; reads what is new alone."""
+        for path in [*self.folder.glob("out/c.tmp/*/completions-*.jsonl"), *self.folder.glob("out/c-*.jsonl")]:
+            try:
+                self._read(path)
+            except FileNotFoundError:  # it has just become a part of another
+                continue
+        return len(self._written)
+
+    def _read(self, path: Path) -> None:
+        with path.open("rb") as stream:
+            stream.seek(self._known.get(path, 0))
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._written.add(msgspec.json.decode(line)["id"])
+                self._known[path] = self._known.get(path, 0) + len(line)
+
+    def texts(self) -> dict[str, str]:
+        """Finished completions by id."""
+        return {row["id"]: row["text"] for row in rows_of(self.folder, "out/c-*.jsonl")}
+
+    def times_each(self) -> Counter[str]:
+        """How often each row is in the finished output, dead letters included."""
+        rows = rows_of(self.folder, "out/c-*.jsonl") + rows_of(self.folder, "out/c.dead_letters-*.jsonl")
+        return Counter(row["id"] for row in rows)
+
+    def counted_again(self) -> int:
+        """Tokens that its last launcher's summary says were computed again."""
+        found = re.search(r"([\d,]+) computed again", self.said())
+        return int(found[1].replace(",", "")) if found else 0
+
+    def left_behind(self) -> list[str]:
+        """Processes, and what is in the runtime folder, the temporary folder and beside the output."""
+        processes = [f"process {each.pid} {' '.join(each.info['cmdline'])}" for each in processes_of(self.runtime)]
+        places = [self.runtime, *(self.folder / "tmp").iterdir(), self.folder / "out" / "c.tmp"]
+        claims = (self.folder / "out").glob(".millrace/*.claim")
+        return processes + [str(path.relative_to(self.folder)) for path in (*places, *claims) if path.exists()]
+
+
+def _is_of(process: psutil.Process, word: str) -> bool:
+    command = process.info["cmdline"] or []
+    return word in command or (word == "prism" and any(Path(each).name.startswith("prism") for each in command[:3]))
