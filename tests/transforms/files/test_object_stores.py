@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.file_systems import create, match
@@ -32,6 +34,7 @@ def test_a_file_that_the_disk_does_not_take_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("boto3") is not None, reason="boto3 is installed")
 def test_a_missing_package_is_named_with_what_installs_it(caplog: pytest.LogCaptureFixture) -> None:
+    FileSystems.set_options(PipelineOptions([]))  # as building a pipeline does
     with pytest.raises(ConfigError) as caught:
         match("s3://bucket/a.jsonl")
     assert str(caught.value) == "s3://bucket/a.jsonl: s3:// needs boto3: pip install 'beam-millrace[s3]'"
