@@ -47,7 +47,7 @@ class ChatTemplate:
         self._environment = _environment(now)
         try:
             self._template = self._environment.from_string(source)
-        except TemplateSyntaxError as error:
+        except (TemplateSyntaxError, SyntaxError, RecursionError, MemoryError) as error:
             raise ModelUnsupported(f"the model's chat template does not compile: {error}") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -61,6 +61,8 @@ class ChatTemplate:
                 return self._template.render(messages=conversation, add_generation_prompt=True, **self._variables)
         except LimitExceeded as limit:
             raise InvalidRequest(f"messages: {self._name} exceeds a limit with them: {limit}") from None
+        except MemoryError:
+            raise InvalidRequest(f"messages: {self._name} takes more memory with them than there is") from None
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
             raise InvalidRequest(f"messages: the chat template rejects them: {str(error)[:_SHOWN]}") from None
 

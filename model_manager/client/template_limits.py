@@ -32,11 +32,15 @@ _MOST_BITS = 4096
 """Bits of a number that is multiplied."""
 _BETWEEN_LOOKS = 15
 """Steps between two looks at the clock, as a mask of bits."""
-_LONG_NUMBER = re.compile(r"\d{6}")
-_WIDENING = frozenset("center ljust rjust zfill indent wordwrap batch slice round xmlattr urlize".split())
-"""Methods and filters that make up to as much as the product of what they are given."""
-_FORBIDDEN = frozenset(("translate", "expandtabs", "to_bytes"))
-"""Methods that no chat template needs, and that make much of little."""
+_LONG_NUMBER, _NUMBER, _FIELD_IN_FIELD = re.compile(r"\d{6}"), re.compile(r"\d+"), re.compile(r"\{[^{}]*\{")
+_MOST_JOINED = 16
+"""Operands of `~` and `+` in one expression that are joined before anything is counted."""
+_WIDENING = frozenset(
+    "center ljust rjust zfill indent wordwrap batch slice round xmlattr urlize strip lstrip rstrip trim".split()
+)
+"""Methods and filters that make up to as much as the product of what they are given, or look at as much."""
+_FORBIDDEN = frozenset(("translate", "expandtabs", "to_bytes", "encode"))
+"""Methods that no chat template needs, and that make much of little; bytes have their own."""
 _PASS, _NAMED = "millrace_pass", "millrace_named"
 """Filters that templates are given where they are read."""
 
@@ -51,13 +55,13 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, finalize=self._written)
+        super().__init__(**options, finalize=self._written, optimized=False)  # nothing is computed as it is compiled
         self._lock = threading.Lock()
         self._begin(0.0)
         for name in _GROWTH.keys() & self.filters.keys():
             self.add_filter(name, self.filters[name])
         self.filters[_PASS], self.filters[_NAMED] = _unfolded(self._pass), _unfolded(self._named)
-        del self.globals["lipsum"]
+        del self.globals["lipsum"], self.filters["pprint"]
 
     @contextmanager
     def limited(self) -> Iterator[None]:
@@ -103,6 +107,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _count_passes(node)
         for assigned in [*tree.find_all(nodes.Assign)]:
             assigned.node = _filtered(assigned.node, _NAMED)
+        for joined in [*tree.find_all((nodes.Concat, nodes.Add))]:
+            _count_joined(joined)
         tree.set_environment(self)
         return tree
 
@@ -117,13 +123,14 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def _judge(self, name: str, given: Sequence[Any]) -> None:
         """Raises LimitExceeded for a call of that name that would make too much of what it is given."""
+        self._look()
         growth = _GROWTH[name](given)
         self._count(growth if growth > MOST_CHARACTERS else 0)
         for each in given:
             self._named(each)
 
     def _written(self, value: Any) -> Any:
-        """The value, counted if it is a text. The clock is looked at: all that takes time comes by here."""
+        """The value, counted if it is a text or a list. The clock is looked at: all that takes time comes by here."""
         self._steps += 1
         if not self._steps & _BETWEEN_LOOKS:
             self._look()
@@ -131,6 +138,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             self._left -= len(value)
             if self._left < 0:
                 raise _too_much()
+        elif type(value) is list:
+            self._count(_ELEMENT * len(value))
         return value
 
     def _named(self, value: Any) -> Any:
@@ -191,6 +200,22 @@ def _count_passes(node: Any) -> None:
     node.set_lineno(node.lineno)
 
 
+def _count_joined(node: Any) -> None:
+    """`node`: a text made by `~` or `+`. Have the operands counted before they are joined, if they are many."""
+    joins = [node, *node.find_all((nodes.Concat, nodes.Add))]
+    if sum(len(each.nodes) if isinstance(each, nodes.Concat) else 1 for each in joins) <= _MOST_JOINED:
+        return
+    if isinstance(node, nodes.Concat):
+        node.nodes = [_counted(each) for each in node.nodes]
+    else:
+        node.left, node.right = _counted(node.left), _counted(node.right)
+
+
+def _counted(operand: Any) -> Any:
+    """What is joined is counted by its own operands; Python has a limit of its own for how deep calls are nested."""
+    return operand if isinstance(operand, nodes.Concat | nodes.Add) else _filtered(operand, _NAMED)
+
+
 def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
 
@@ -225,11 +250,15 @@ def _of_replace(given: Sequence[Any]) -> int:
 
 
 def _of_format(given: Sequence[Any]) -> int:
-    """Of a layout with widths, of its own or as arguments."""
+    """Of a layout with widths, of its own or as arguments: as many fields as there may be, each as wide as any."""
     layout = next((each for each in given if isinstance(each, str)), "")
+    if _LONG_NUMBER.search(layout) or _FIELD_IN_FIELD.search(layout):
+        return MOST_CHARACTERS + 1
     values = [each for value in given for each in (value if isinstance(value, tuple) else (value,))]
-    numbers = [abs(each) for each in values if isinstance(each, int)] if "*" in layout or "{:{" in layout else []
-    return MOST_CHARACTERS + 1 if _LONG_NUMBER.search(layout) else max(numbers, default=0)
+    widths = [int(number) for number in _NUMBER.findall(layout)]
+    widths += [abs(each) for each in values if isinstance(each, int)] if "*" in layout else []
+    sizes = [_size(each) for each in values if isinstance(each, str | list | dict) and each is not layout]
+    return max(layout.count("%"), layout.count("{")) * max(widths + sizes, default=0)
 
 
 def _of_times(given: Sequence[Any]) -> int:
@@ -248,6 +277,7 @@ def _of_power(given: Sequence[Any]) -> int:
 _GROWTH: dict[str, Callable[[Sequence[Any]], int]] = {
     **dict.fromkeys(_WIDENING, _of_product),
     "tojson": lambda given: _of_product([each for each in given if not isinstance(each, tuple)]),
+    **dict.fromkeys(("list", "sort"), lambda _given: 0),  # their lists are counted as they are there
     "join": _of_join,
     "sum": _of_sum,
     "replace": _of_replace,

@@ -178,7 +178,7 @@ class Room:
 
     def _decide(self, waiting: _Waiting, tenants: Mapping[str, Tenant], now: float) -> list[Decision]:
         wish = waiting.wish
-        if why := self._never(wish, tenants):
+        if why := self._never(waiting, tenants):
             del self._waiting[wish.key]
             return [Refuse(wish.key, why)]
         idle = sorted((key for key in tenants if tenants[key].can_go(now)), key=lambda key: tenants[key].last_used)
@@ -196,9 +196,13 @@ class Room:
         self._leaving |= dict.fromkeys(told)
         return [Leave(key) for key in told]
 
-    def _never(self, wish: Wish, tenants: Mapping[str, Tenant]) -> str:
-        """Why it cannot be loaded even if all others go; empty if it can."""
-        pinned = [key for key, tenant in tenants.items() if tenant.is_pinned and self._shares(key, wish)]
+    def _never(self, waiting: _Waiting, tenants: Mapping[str, Tenant]) -> str:
+        """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
+        what pins others.
+        """
+        wish, pinned = waiting.wish, []
+        if waiting.is_opening:
+            pinned = [key for key, tenant in tenants.items() if tenant.is_pinned and self._shares(key, wish)]
         left = self._free(wish, without=[key for key in self._held if key not in pinned])
         if wish.need.least <= left or not (pinned or self.is_asked_for):
             return ""

@@ -237,7 +237,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
             _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         gib = self.memory_gib
-        _check("memory_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
+        _check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
 

@@ -194,7 +194,10 @@ def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig,
         raise ConfigError("--models and --model_updates exclude each other: leave one out")
     if known.model is None:
         model, names = msgspec.structs.replace(model, model=names[0]), names[1:]
-    return model, further_models(model, [name for name in names if name != model.model])
+    further = further_models(model, [name for name in names if name != model.model])
+    if not further:
+        raise ConfigError(f"--models {known.models!r}: takes two models or more; one alone is --model {model.model}")
+    return model, further
 
 
 def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:

@@ -119,7 +119,7 @@ def _settings(options: JobOptions) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "command": options.task.command,
         **({} if updated else {"model": _model(options.model.model), "revision": options.model.revision}),
-        **({"models": [_model(each.model) for each in options.models]} if options.models else {}),
+        "models": [_model(each.model) for each in options.models] or None,
         "backend": options.model.backend,
         "adapter": options.sampling.adapter,
         **_of_task(options),

@@ -23,6 +23,9 @@ Messages = list[dict[str, Any]]
 DEAD_LETTERS = "dead_letters"
 """The tag of the output that dead letters leave a transform by."""
 
+MODEL_COLUMN = "model"
+"""The column by which a row names its model, where a job has several."""
+
 
 def content_id(content: Any) -> str:
     """An id that is the same in any process for equal values of JSON."""
@@ -68,13 +71,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def prompt_hash(self) -> str:
-        """16 hex digits of the content and the row's own parameters; the id is no part of it."""
+        """16 hex digits of the content, the row's own parameters and its model; the id is no part of it."""
         return self.content_id[:16]
 
     @property
     def content_id(self) -> str:
-        """An id for prompts without one: the same in any process for equal content and parameters."""
-        return content_id((self.content, self.params))
+        """An id for prompts without one: the same in any process for equal content, parameters and model."""
+        model = self.columns.get(MODEL_COLUMN)
+        return content_id((self.content, self.params) if model is None else (self.content, self.params, model))
 
     def digest(self, job: str, params: SamplingParams, task: Sequence[Any] = ()) -> bytes:
         """A hash of everything that its result in this job depends on, and its id; `task` is what is asked of it."""

@@ -10,7 +10,7 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 
-MODEL_COLUMN = "model"
+from ..elements.completions import MODEL_COLUMN
 
 
 def further_models(first: ModelConfig, models: Sequence[str | ModelConfig]) -> tuple[ModelConfig, ...]:

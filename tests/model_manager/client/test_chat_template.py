@@ -8,7 +8,7 @@ import pytest
 from millrace.model_manager.client import template_limits
 from millrace.model_manager.client.chat_template import ChatTemplate
 from millrace.model_manager.client.tokenizing import Tokenizer
-from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
 from tests.model_manager.client.tokenizer_pairs import CHAT, USER, Pair, encode_chat
 from tests.model_manager.client.tokenizers_made_here import byte_level_bpe, save
 
@@ -100,6 +100,7 @@ def test_templates_have_what_transformers_gives_them(source: str, text: str) -> 
     "source",
     [
         "{{ ''.__class__.__mro__ }}",
+        "{{ 'a'.encode().ljust(9) }}",
         "{{ messages.append(1) }}",
         "{{ messages[0].update(role='x') }}",
         "{{ cycler.__init__.__globals__ }}",
@@ -147,6 +148,14 @@ _NESTED = "{% set ns = namespace(x='a') %}{% for _ in range(60) %}{% set ns.x = 
         ("{% set x = 'a' * 99999 %}{{ x | replace('a', x) }}", "characters"),
         ("{% set x = 'a' * 99999 %}{{ x.replace('a', x) }}", "characters"),
         ("{{ ('\n' * 99999) | indent(99999) }}", "characters"),
+        ("{{ ('%(a)99999d' * 99999) % {'a': 1} }}", "characters"),
+        ("{% set s = 'a' * 99999 %}{{ ('{0}' * 99999).format(s) }}", "characters"),
+        ("{{ '{0:9{a[0]}}'.format(1, a=['99999999']) }}", "characters"),
+        ("{% set a = 'a' * 9999999 %}{{ (" + "~".join("a" * 99) + ") | length }}", "characters"),
+        ("{% set a = 'a' * 9999999 %}{{ (" + "+".join("a" * 66) + ") | length }}", "characters"),
+        ("{% set s = 'a\n' * 9999999 %}{{ s.splitlines() | length }}", "characters"),
+        ("{{ ('a' * 9999999) | list | length }}", "characters"),
+        ("{% set a = 'a' * 99999 %}{{ a.strip(a) }}", "characters"),
     ],
 )
 def test_a_template_that_takes_or_makes_too_much_ends_that_request(
@@ -157,3 +166,9 @@ def test_a_template_that_takes_or_makes_too_much_ends_that_request(
         InvalidRequest, match=f"the model's chat template exceeds a limit with them: at most .* {limit}"
     ):
         _render(source)
+
+
+@pytest.mark.parametrize("chain", ["+".join("a" * 3000), " or ".join(["'a' == 'b'"] * 3000)])
+def test_an_expression_that_no_interpreter_takes_is_a_model_that_is_not_supported(chain: str) -> None:
+    with pytest.raises(ModelUnsupported, match="chat template does not compile"):
+        ChatTemplate("{{ " + chain + " }}", {})

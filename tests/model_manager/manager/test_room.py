@@ -151,6 +151,8 @@ def test_beside_pinned_models_it_is_refused_by_their_names() -> None:
     made = full("a", "b")
     made.ask(wish("c", 1.5), 0.0)
     pinned = {"a": dataclasses.replace(IDLE, is_pinned=True), "b": IDLE}
+    assert made.decide(pinned, LATER) == [], "one that is to come back waits: the pin ends with its job"
+    made.ask(wish("c", 1.5), 0.0, is_opening=True)
     (refused,) = made.decide(pinned, LATER)
     assert isinstance(refused, Refuse)
     assert "1 GiB of memory are for it beside pinned a" in refused.why

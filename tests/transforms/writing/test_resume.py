@@ -167,8 +167,9 @@ def test_a_row_with_the_id_of_an_answered_one_and_another_prompt_is_answered(
     assert resumed(first) == ["a"]
     assert resumed(first, Prompt(id="a", text="two"), ids_alone=True) == ["a"]
     others = [Prompt(id="a", text="two"), Prompt(id="a", text="one", params={"max_tokens": 3})]
-    assert resumed(first, *others) == ["a", "a", "a"]
-    assert resumed(first, *others) == ["a", "a", "a"], "all are answered now"
+    others.append(Prompt(id="a", text="one", columns={"model": "other"}))
+    assert resumed(first, *others) == ["a"] * 4
+    assert resumed(first, *others) == ["a"] * 4, "all are answered now"
 
 
 def test_an_interrupted_run_keeps_all_rows_of_an_id(tmp_path: Path) -> None:
