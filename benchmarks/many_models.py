@@ -3,8 +3,8 @@
     python -m benchmarks.many_models --models 20 --room 4 --rows 10000 --rounds 3
 
 Each model has the embedded model's shape and tokenizer, and random weights of its own. Each round runs two jobs of
-`millrace run --models …`, one after the other, in the order that alternates; each begins with no engine running. Every
-row must have an answer. The last line is JSON: loads of each model, rows a second, and their ratio.
+`millrace run --models …`, one after the other; which one is first alternates. Each begins with no engine running.
+Every row must have an answer. The last line is JSON: loads of each model, rows a second, and their ratio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from millrace.model_manager.store.weight_headers import read_header
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 
 _LOOK = 0.2
-"""Seconds."""
+"""Seconds between two looks at the manager's status."""
 
 
 @dataclass(frozen=True)

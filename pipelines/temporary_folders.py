@@ -32,9 +32,9 @@ def temporary_folder(kind: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_files(kind: str) -> Iterator[None]:
-    """All temporary files of this process are made in such a folder while the block runs.
+    """While the block runs, this process makes all its temporary files in a `temporary_folder`.
 
-    Beam leaves some, in folders without an owner: nobody may remove them when the process was killed.
+    Beam leaves some behind. Their folders name no owner, so nobody else may remove them after the process was killed.
     """
     with temporary_folder(kind) as folder:
         before, tempfile.tempdir = tempfile.tempdir, str(folder)

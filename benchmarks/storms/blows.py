@@ -27,7 +27,7 @@ class Blow:
 
     @property
     def kind(self) -> str:
-        """What counts of blows are kept by."""
+        """Role and how it was struck: blows are counted by this."""
         return f"{self.role} {'stopped' if self.pause else 'killed'}"
 
 

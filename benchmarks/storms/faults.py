@@ -1,6 +1,7 @@
 """Jobs with a fault that nobody is killed for: a full disk, too little memory, damaged weights, a device's errors.
 
-Each job runs with the fault to its end, and then, where that was no good one, with --resume and without it.
+Each job runs with the fault to its end. If it failed or has dead letters, it runs again with --resume and without the
+fault.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FAULTY = Path(__file__).with_name("faulty")
 _WITHIN = 900.0
 _FILE = 48 * 1024
 _MEMORY = 600 * 2**20
-"""Bytes of all processes of a job together, which need more."""
+"""Bytes for all processes of a job together; they need more."""
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _WEIGHTS = "model.safetensors"
 _MARKED = 0.5
@@ -43,7 +44,7 @@ def _in_a_small_cgroup(job: Job) -> None:
 
 
 def _leave_cgroup(job: Job) -> None:
-    """Once nobody is left in it."""
+    """Remove the control group once no process is left in it."""
     group, job.cgroup = job.cgroup, None
     deadline = time.monotonic() + _WITHIN
     while group is not None and (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
@@ -70,7 +71,7 @@ def _header_damaged(job: Job) -> None:
 
 
 def _not_finite(job: Job) -> None:
-    """All that follows the header's first half: quiet NaNs of float32 and bfloat16."""
+    """4 KiB in the middle of the file are NaNs, whether read as float32 or as bfloat16."""
     weights = model_of(job) / _WEIGHTS
     begin = int(weights.stat().st_size * _MARKED) // 4 * 4
     _overwritten(job, begin, b"\xff" * 4096)

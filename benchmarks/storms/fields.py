@@ -1,4 +1,4 @@
-"""Beam's runners as fields of battle: the flags of a job on each, whose processes are struck, and who is revived."""
+"""Beam's runners, ready for a job under blows: the job's flags, the roles that are struck, servers started again."""
 
 from __future__ import annotations
 

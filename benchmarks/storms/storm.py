@@ -1,4 +1,4 @@
-"""A job is run while blows fall on its processes; who is killed and was the job's own is started again.
+"""Runs a job while its processes are killed and stopped; a launcher that was killed is started again.
 
 Knows what a job has written, and no runner.
 """
@@ -27,7 +27,7 @@ _CONTINUED_WITHIN = 10.0
 
 @dataclass
 class Course:
-    """What came of it."""
+    """What happened in one run."""
 
     seconds: float = 0.0
     launchers: int = 1
@@ -89,7 +89,7 @@ class Storm:
             time.sleep(_POLL)
 
     def _goes_on(self, status: int) -> bool:
-        """After the end of a launcher: start the next one, unless the job is done, or failed twice without a row."""
+        """After the end of a launcher: start the next one, unless the job is done, or failed alike three times."""
         if not self._killed_launcher:
             self._course.statuses.append(status)
             if status == 0 or self._course.statuses[-3:] == [status] * 3:

@@ -27,7 +27,7 @@ class Computed:
 
     @property
     def total(self) -> int:
-        """Of all engines that ever were."""
+        """Tokens of all engines, also of those that are gone."""
         return sum(self._by_engine.values())
 
 

@@ -40,7 +40,7 @@ class ChatTemplate:
         name: str = "the model's chat template",
     ) -> None:
         """`variables` are seen by the template (bos_token and the like); `now` is the clock behind `strftime_now`;
-        errors call it by its `name`.
+        `name` is how errors name the template.
         """
         self._variables = dict(variables)
         self._name = name

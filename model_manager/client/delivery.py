@@ -73,7 +73,7 @@ def _complete(waiter: Waiter, output: Output, pending: Pending, decoder: Decoder
 
 
 def _told(output: Output, pending: Pending, waiter: Waiter) -> Output:
-    """The output, with the managers that were lost before it came, and what was lost with them."""
+    """The output, with a setback for each manager lost before it came, and the tokens computed again for that."""
     if not pending.lost:
         return output
     lost = [Setback("manager_lost", at - waiter.since) for at in pending.lost]

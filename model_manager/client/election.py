@@ -32,7 +32,7 @@ _POLL = 0.02
 _LOG_TAIL = 2000
 _SIGKILL_MEANS = (
     ", which mostly means that the machine or its container ran out of memory (`dmesg` shows it): give it more, or run"
-    " less beside"
+    " less beside it"
 )
 
 

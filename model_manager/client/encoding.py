@@ -18,7 +18,7 @@ Prompt = str | Sequence[Message] | Sequence[int]
 
 
 class TokenIds(list[int]):
-    """A prompt whose ids were checked against the loaded model; they are not looked at again."""
+    """Token ids of a prompt that were checked against the loaded model; to encode them again skips this check."""
 
 
 class PromptFields(TypedDict, total=False):

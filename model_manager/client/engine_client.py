@@ -180,7 +180,7 @@ class EngineClient:
         `may_be_cut`: an output that `max_tokens` cuts before it meets its constraint is an answer, with `is_cut`.
 
         `may_wait=False`: raises WouldWait where no credit is free, where n > 1, and where requests are traced. The
-        request is on its way once `flush_at_once` is called, by which many leave in one message.
+        request waits in a queue until `flush_at_once` sends all that are there in one message.
         """
         if params.n > 1 and not may_wait:
             raise WouldWait

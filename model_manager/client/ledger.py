@@ -37,9 +37,9 @@ class Pending:
     lost: list[float] = field(default_factory=list)
     """When a manager that had it was lost, on the clock of the client."""
     computed_tokens: int = 0
-    """Tokens that engines have computed for it, those of lost managers included, as far as managers have said."""
+    """Tokens that engines have computed for it, as managers last said; engines of lost managers count too."""
     lost_tokens: int = 0
-    """Those of lost managers alone."""
+    """Tokens of `computed_tokens` that were lost with their managers."""
 
     def resumed(self) -> Request:
         """The request to send again: its answer goes on after the tokens that have come, so none of them changes."""

@@ -37,7 +37,7 @@ class Link:
         self._connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
         self._unsent: deque[Message] = deque()
         self._is_behind = False
-        """A part of a message is left, and a thread is on its way to send it."""
+        """True if a message is sent in part; a thread was started to send the rest."""
         self._sending = threading.Lock()
         self._heard = self._checked = time.monotonic()
         try:
@@ -72,7 +72,7 @@ class Link:
     def flush(self) -> None:
         """Send the queued messages, in order. If the connection is lost, the receiving thread gets the error."""
         try:
-            while self._unsent or self._is_behind:  # also what came while another thread found the lock taken
+            while self._unsent or self._is_behind:  # also messages of a thread that found the lock taken
                 with self._sending:
                     if self._is_behind:
                         self._connection.send_rest()
@@ -84,19 +84,22 @@ class Link:
             self.close()
 
     def flush_at_once(self) -> None:
-        """The same without waiting: another thread sends what the manager does not take now."""
-        if not self._sending.acquire(blocking=False):
-            return  # whoever has it looks again
-        try:
-            while self._unsent and not self._is_behind:
-                sent = [self._connection.send_at_once(message) for message in self._next()]
-                if not sent[-1]:
-                    self._is_behind = True
-                    threading.Thread(target=self.flush, name="millrace-flush", daemon=True).start()
+        """Send the queued messages without waiting; another thread sends what the manager does not take now."""
+        try:  # a thread that finds the lock taken leaves its messages to the one that holds it, which looks again
+            while self._unsent and not self._is_behind and self._sending.acquire(blocking=False):
+                try:
+                    self._send_at_once()
+                finally:
+                    self._sending.release()
         except ConnectionLost:
             self.close()
-        finally:
-            self._sending.release()
+
+    def _send_at_once(self) -> None:
+        while self._unsent and not self._is_behind:
+            sent = [self._connection.send_at_once(message) for message in self._next()]
+            if not sent[-1]:
+                self._is_behind = True
+                threading.Thread(target=self.flush, name="millrace-flush", daemon=True).start()
 
     def _next(self) -> list[Message]:
         """The next message. Consecutive Submits are merged into as few as possible."""

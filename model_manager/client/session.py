@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 class WouldWait(Exception):
-    """A request that may not wait would have to."""
+    """A request has to wait, and its caller does not let it."""
 
 
 class Session:
@@ -139,7 +139,7 @@ class Session:
         return future
 
     def send_at_once(self, request: Request, on_delta: OnDelta | None = None) -> Future[Any]:
-        """As `send`, but raises WouldWait in the place of waiting. The request is on its way once `flush_at_once` is
+        """As `send`, but raises WouldWait instead of waiting. The request waits in a queue until `flush_at_once` is
         called.
         """
         return self._submitted(request, on_delta, may_wait=False)[0]

@@ -1,10 +1,11 @@
 """Jinja's sandbox with limits of time and size: a chat template is a program that comes with a model.
 
-Each pass of a loop, each call and each output looks at the clock. What is written, named by `set` or given to a call is
-counted, so what is made of it stays in proportion. What could make much of little (`*`, `**`, widths, `replace`,
-`join`) is judged before it is done. Knows no messages.
+Each pass of a loop, each call and each output looks at the clock. Texts that are written, values that `set` names and
+arguments of calls are counted. Most operations make a result in proportion to their arguments; those that make much of
+little (`*`, `**`, widths, `replace`, `join`) are refused before they run if the result would be too large. Knows no
+messages.
 
-Not limited: one step of Python that makes nothing, such as a comparison of long lists.
+Not limited: one operation that takes long and makes nothing, such as a comparison of long lists.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MOST_SECONDS = 2.0
 MOST_CHARACTERS = 2**25
 """Characters, and elements of lists, that one conversation's template may write and name in all."""
 _ELEMENT = 32
-"""Characters that an element of a list that is no text counts as: that it is looked at takes time."""
+"""Characters that each element of a list counts as if it is not a text, since looking at it takes time."""
 _MOST_BITS = 4096
-"""Bits of a number that is multiplied."""
+"""Most bits of a product or a power of integers."""
 _BETWEEN_LOOKS = 15
 """Steps between two looks at the clock, as a mask of bits."""
 _LONG_NUMBER, _NUMBER, _FIELD_IN_FIELD = re.compile(r"\d{6}"), re.compile(r"\d+"), re.compile(r"\{[^{}]*\{")
@@ -42,7 +43,7 @@ _WIDENING = frozenset(
 _FORBIDDEN = frozenset(("translate", "expandtabs", "to_bytes", "encode"))
 """Methods that no chat template needs, and that make much of little; bytes have their own."""
 _PASS, _NAMED = "millrace_pass", "millrace_named"
-"""Filters that templates are given where they are read."""
+"""Names of the filters that `_parse` puts into each template."""
 
 
 class LimitExceeded(Exception):
@@ -50,7 +51,7 @@ class LimitExceeded(Exception):
 
 
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
-    """Templates raise LimitExceeded within `limited`, at the first limit that they reach; one renders at a time."""
+    """Within `limited`, templates raise LimitExceeded at the first limit that they reach; one renders at a time."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
 
@@ -65,7 +66,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """One conversation."""
+        """Render one conversation within the limits."""
         with self._lock:
             self._begin(time.thread_time() + MOST_SECONDS)
             yield
@@ -74,7 +75,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         self._ends, self._left, self._steps = ends, MOST_CHARACTERS, 0
 
     def add_filter(self, name: str, made: Callable[..., Any]) -> None:
-        """A filter that is limited; attributes by which Jinja knows what it takes are kept."""
+        """Add a filter, within the limits. It keeps the attributes that tell Jinja which arguments to pass."""
 
         @functools.wraps(made)
         def limited(*args: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             raise _too_much()
 
     def _judge(self, name: str, given: Sequence[Any]) -> None:
-        """Raises LimitExceeded for a call of that name that would make too much of what it is given."""
+        """Raises LimitExceeded if the method, filter or operator would make too much of its arguments."""
         self._look()
         growth = _GROWTH[name](given)
         self._count(growth if growth > MOST_CHARACTERS else 0)
@@ -130,7 +131,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             self._named(each)
 
     def _written(self, value: Any) -> Any:
-        """The value, counted if it is a text or a list. The clock is looked at: all that takes time comes by here."""
+        """The value, counted if it is a text or a list. Looks at the clock: whatever takes time calls this."""
         self._steps += 1
         if not self._steps & _BETWEEN_LOOKS:
             self._look()
@@ -151,7 +152,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def _pass(self, characters: int) -> bool:
-        """One pass of a loop or macro that writes so many characters of the template's own."""
+        """Count one pass of a loop or macro, which writes so many characters of the template's own text."""
         self._written(None)
         self._left -= characters
         if self._left < 0:
@@ -169,12 +170,12 @@ def _too_much() -> LimitExceeded:
 
 
 def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What generators and ranges among them give, so that it can be counted."""
+    """The arguments; generators and ranges become lists, so that their elements can be counted."""
     return tuple(list(each) if isinstance(each, GeneratorType | range) else each for each in args)
 
 
 def _size(value: Any) -> int:
-    """Characters of a text; of a list, those of all that it holds, as often as it does. Others are small."""
+    """Characters of a text, or of all texts in a list, each as often as the list holds it. Other values are small."""
     if isinstance(value, str):
         return len(value)
     size, pending = 0, [value]
@@ -190,7 +191,7 @@ def _size(value: Any) -> int:
 
 
 def _count_passes(node: Any) -> None:
-    """`node`: a loop, a macro or a block. Have each pass counted; a pass of a loop that its condition skips is one."""
+    """Have each pass of a loop, macro or block (`node`) counted, also the passes that a loop's condition skips."""
     written = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
     count = _filtered(nodes.Const(written), _PASS)
     if isinstance(node, nodes.For) and node.test is not None:
@@ -220,11 +221,11 @@ def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
 
 
-# ── how much a call may make of what it is given, before it is made ──────────────────────────────────────────────────
+# ── the largest size of a result, known before it is made ────────────────────────────────────────────────────────────
 
 
 def _of_product(given: Sequence[Any]) -> int:
-    """Of what is widened by a number, or by another text."""
+    """Size of a value that a number, or another text, widens."""
     first, *others = [each for each in given if isinstance(each, str | list | tuple | dict | int | float)] or [0]
     factors = [abs(each) if isinstance(each, int) else _size(each) for each in others if not isinstance(each, float)]
     return max(len(first) if isinstance(first, str) else _size(first), 1) * max(factors, default=1)
@@ -239,7 +240,7 @@ def _of_join(given: Sequence[Any]) -> int:
 
 
 def _of_sum(given: Sequence[Any]) -> int:
-    """A sum of lists makes one after each of them."""
+    """Size of all lists that a sum of lists makes: one after each addend."""
     added = next((each for each in given if isinstance(each, list | tuple | dict)), ())
     return len(added) * _size(added) if any(isinstance(each, list | tuple) for each in added) else 0
 

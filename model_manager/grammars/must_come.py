@@ -75,7 +75,7 @@ def _pieces(regex: str) -> Iterator[re.Match[str]]:
         position = behind_class(regex, piece.end()) if piece["class"] else piece.end()
 
 
-def regexes_of(constraint: Constraint) -> Iterator[str]:
+def _regexes_of(constraint: Constraint) -> Iterator[str]:
     """The regular expressions in a constraint."""
     if constraint.regex is not None:
         yield constraint.regex
@@ -85,13 +85,13 @@ def regexes_of(constraint: Constraint) -> Iterator[str]:
 
 def longest_of(constraint: Constraint, *, documents: bool = True) -> int:
     """Characters that must come in the longest part of a constraint: of a regular expression, or a string as it is.
-    Without `documents`, a text of which any span may come is no such string.
+    Without `documents`, a text that an answer may quote any span of (`substring_words`, …) is left out.
     """
     strings = list(constraint.choice or ())
     strings += (piece.written for piece in _pieces_of(constraint) if piece.written.startswith('"'))
     others = ("pattern",) if documents else ("pattern", *_DOCUMENTS)
     strings += (value for name, value in _schema_strings(constraint) if name not in others)
-    return max((*map(longest_part, regexes_of(constraint)), *map(len, strings)), default=0)
+    return max((*map(longest_part, _regexes_of(constraint)), *map(len, strings)), default=0)
 
 
 def _pieces_of(constraint: Constraint) -> Iterator[Lexeme]:
@@ -121,7 +121,7 @@ def _strings_of(schema: Any) -> Iterator[tuple[str, str]]:
 
 
 def too_long(constraint: Constraint) -> str | None:
-    """What is said of a constraint with a part of which no output could be whole, or that requires as much in all."""
+    """The error for a constraint that requires more characters than any output has, in one part or in all, or None."""
     required = sum(len(value) for name, value in _schema_strings(constraint) if name in ("required", "const"))
     length = max(longest_of(constraint, documents=False), required)
     return f"takes parts of at most {MOST} characters that must come, got one of {length}" if length > MOST else None

@@ -142,7 +142,7 @@ class EnginePool:
             slot.state = State.WAITING
 
     def start(self, cache_gib: float | None = None) -> None:
-        """Start every engine, with a KV cache of that size; by default of the size that it is set to, or chooses."""
+        """Start every engine with a KV cache of `cache_gib`; None: of the size in its settings, or that it chooses."""
         self._cache_gib = cache_gib
         for slot in self.slots:
             slot.deaths_in_row = slot.killers_in_row = 0

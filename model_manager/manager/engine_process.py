@@ -42,7 +42,7 @@ _EXIT_WITHIN = 10.0
 """Seconds between the end of its connection and the end of its process, on a machine that may be very busy."""
 _STDERR_LINES = 20
 _LEAKS = ("nanobind: ", " - leaked ", " - ... skipped", "See https://nanobind.")
-"""Beginnings of what a library prints of its objects behind the error that ends a process."""
+"""How lines begin that nanobind prints about leaked objects, after the error that ended the process."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Report = EngineReady | EngineFailed | StepReport | Heartbeat

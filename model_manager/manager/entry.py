@@ -128,7 +128,7 @@ class Entry:
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that engines have computed for it; of a prompt that has no token yet, none are known."""
+        """Tokens that engines have computed for it. A prompt that has no token yet counts as none."""
         in_hand = len(self.request.prompt_token_ids) + len(self.tokens) if self.progressed else 0
         return self.lost_tokens + in_hand
 

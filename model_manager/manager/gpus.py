@@ -16,7 +16,7 @@ from ..wire.config import ModelConfig
 from ..wire.errors import ConfigError
 
 _DRIVER_WITHIN = 10.0
-"""Seconds."""
+"""Seconds to wait for nvidia-smi."""
 _log = logging.getLogger(__name__)
 
 

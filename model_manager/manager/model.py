@@ -33,8 +33,8 @@ from .results import KeptResults
 from .room import MACHINE, Tenant, Wish
 
 QUEUE = 8
-"""Requests granted per model while not all models fit in memory, in times of what its engines hold: the more of them
-wait, the fewer times a model is loaded.
+"""Factor on the requests granted per model while not all models fit in memory: the more of them wait, the fewer times a
+model is loaded.
 """
 _GIB = 2**30
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Model:
         jobs: JobCounts,
         need: MemoryNeed,
     ) -> None:
-        """An engine for each of `setups`, each of that need."""
+        """An engine for each of `setups`; each engine needs `need` of memory."""
         self.key = config.key
         self.config = config
         self.users: set[int] = set()
@@ -125,7 +125,7 @@ class Model:
     # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, cache: int | None) -> None:
-        """There is room for it, with KV caches of `cache` bytes in each of its places; None: the engines choose."""
+        """Load it, with KV caches of `cache` bytes in each of its places; None: its engines choose their size."""
         self._loads += 1
         self._ready_since, self._has_served = math.inf, False
         self._engines.start(None if cache is None else cache / self._engines_in_a_place / _GIB)
@@ -309,7 +309,7 @@ class Model:
 
 
 def _wish(config: ModelConfig, setups: Sequence[EngineSetup], need: MemoryNeed) -> tuple[Wish, float]:
-    """What the model asks of each of its places, and engines to a place: below 1 where an engine has several GPUs."""
+    """The memory that the model needs in each place, and engines per place: below 1 if an engine has several GPUs."""
     places = tuple(gpu for setup in setups for gpu in setup.gpus) or (MACHINE,)
     engines = len(setups) / len(places)
     in_a_place = MemoryNeed(*(int(size * engines) for size in (need.fixed, need.least_cache, need.most_cache)))

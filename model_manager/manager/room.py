@@ -41,7 +41,7 @@ class Wish:
     key: str
     name: str
     need: MemoryNeed
-    """In each of its places."""
+    """Memory that it needs in each of its places."""
     places: tuple[str, ...] = (MACHINE,)
 
 

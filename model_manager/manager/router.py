@@ -33,7 +33,7 @@ FIRST_CLIENT_WITHIN = 10.0
 """Seconds, on top of `linger`, that a new manager waits for whoever started it."""
 
 Estimate = Callable[[ModelConfig, str], MemoryNeed]
-"""The memory that one engine takes, of a model's settings and folder."""
+"""Estimates the memory that one engine takes, from a model's settings and folder."""
 _log = logging.getLogger(__name__)
 
 

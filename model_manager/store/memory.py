@@ -1,7 +1,7 @@
 """How much memory a model takes once it is loaded, estimated from its files; knows no torch.
 
-An estimate is for the account of what fits beside what (manager/room.py). The engine that loads the model measures, and
-has the last word.
+manager/room.py decides by this estimate which models fit together. The engine that loads the model measures, and has
+the last word.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "fp8": 1
 _STORED = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4}
 """Bytes of a number in safetensors; all other formats have one."""
 _USEFUL_TOKENS = 256
-"""A cache with room for so many tokens of each running sequence is worth having."""
+"""Tokens of each running sequence that the smallest KV cache worth having has room for."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,11 +41,11 @@ class MemoryNeed:
     least_cache: int = 0
     """The smallest KV cache worth having."""
     most_cache: int = 0
-    """The largest KV cache that can be used; 0 where it is not known, or is in no account."""
+    """The largest KV cache that can be used; 0 where it is not known or not counted."""
 
     @property
     def least(self) -> int:
-        """The least that it can be loaded in."""
+        """Bytes of the least memory that the engine can be loaded in."""
         return self.fixed + self.least_cache
 
 
@@ -105,7 +105,7 @@ def _weight_bytes(config: ModelConfig, model: Mapping[str, Any], weights: list[T
 
 
 def _width(config: ModelConfig, weights: list[Tensor]) -> float:
-    """Bytes of a weight that is not quantized. Some processors compute what is stored in two bytes in four."""
+    """Bytes of a weight that is not quantized. Some CPUs compute in four bytes what is stored in two."""
     if config.dtype != "auto":
         return _BYTES[config.dtype]
     stored = max((_STORED.get(each["dtype"], 1) for each in weights), default=4)

@@ -228,7 +228,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Requests granted beyond what an engine can run at once, as a fraction of it."""
     memory_gib: float | None = None
     """GiB of the machine, and of each GPU, for the weights, KV caches and engines of all models together; by default
-    what is free there as the manager starts."""
+    the machine's free memory as the manager starts, and the whole memory of each GPU."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)

@@ -324,7 +324,7 @@ class Pong(Message, frozen=True):
     """Answer to Ping."""
 
     computed: dict[str, int] = {}
-    """Tokens that engines have computed for the client's running requests, by request: lost if the manager dies now."""
+    """Tokens that engines have computed for the client's running requests, by id: lost if the manager dies now."""
 
 
 class Status(Message, frozen=True):

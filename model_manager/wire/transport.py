@@ -58,7 +58,7 @@ class Connection(Generic[T]):
         self._decoder = msgspec.msgpack.Decoder(accepts)
         self._send_lock = threading.Lock()
         self._unsent = b""
-        """The end of what `send_at_once` was given."""
+        """Bytes that `send_at_once` has not sent yet."""
         self._reader = sock.makefile("rb")
 
     def send(self, message: msgspec.Struct) -> None:

@@ -18,8 +18,8 @@ from ..places.endpoints import files_of
 from .summary import Outcome
 
 CONTINUATIONS = 3
-"""Deaths in a row, without a row written between them, after which a job is continued: workers that are killed for the
-job's sake, such as for memory, end it some time.
+"""Deaths in a row, without a row written between them, that a job outlives. The next one ends it: the job itself may be
+what kills its workers, for example by the memory that it takes.
 """
 _log = logging.getLogger(__name__)
 

@@ -158,7 +158,7 @@ def _show_plain(
 
 
 def counted_since(read: ReadStatus, before: JobStatus | None) -> ReadStatus:
-    """A reader that leaves out what a job's requests had come to `before`: an earlier attempt at the job asked them."""
+    """A reader that subtracts a job's counts `before`, which an earlier attempt at the job had reached."""
     if before is None:
         return read
 
@@ -172,7 +172,7 @@ def counted_since(read: ReadStatus, before: JobStatus | None) -> ReadStatus:
 
 
 def _since(now: JobStatus, before: JobStatus) -> JobStatus:
-    """Counts that are lower than before are those of a new manager, and stay (continued.py)."""
+    """Counts lower than before are a new manager's, which began at 0, and stay (continued.py)."""
     if now.job != before.job or now.finished < before.finished or now.failed < before.failed:
         return now
     names = ("finished", "failed", "prompt_tokens", "cached_tokens", "generated_tokens")

@@ -71,7 +71,7 @@ def _is_page(flag: str, path: str) -> bool:
 
 
 def is_report_of_whole(path: str) -> bool:
-    """Whether a report is there of a job that came to its end. One that cannot be read counts as such, and stays."""
+    """Whether the file is the report of a job that ended. A report that cannot be read counts as one, and stays."""
     try:
         if not exists(path):
             return False

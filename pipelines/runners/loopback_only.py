@@ -38,7 +38,7 @@ _ALL = {
     socket.AF_INET: (4, (bytes(4),)),
     socket.AF_INET6: (8, (bytes(16), bytes(10) + b"\xff\xff" + bytes(4))),
 }
-"""By family: where an address begins in its structure, and those that mean all."""
+"""By family: where the address begins in its structure, and the addresses that mean "all addresses"."""
 _UNBOUND = 0
 """Port of a socket that has no address."""
 _PROBE = """
@@ -103,7 +103,7 @@ def _receive_listener(sock: socket.socket) -> int:
 
 
 def _answer(listener: int) -> None:
-    """Let calls go on, with another address where it means all, until no process is left that makes some."""
+    """Let each call go on, with the loopback address in the place of "all addresses", until no process is left."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     while True:
@@ -128,6 +128,7 @@ def _answer_to(
     size: int,
     *_: int,
 ) -> bytes:
+    """The kernel's notification of one call, field by field; the answer to it."""
     try:
         with _socket_of(pid, descriptor) as sock:
             if sock.family in _ALL and number == _CALLS[platform.machine()][1]:
@@ -135,20 +136,20 @@ def _answer_to(
             elif sock.family in _ALL and sock.getsockname()[1] == _UNBOUND:
                 sock.bind((_loopback_of(sock), 0))
     except OSError as error:
-        if error.errno not in (errno.EBADF, errno.ENOTSOCK):  # which the call itself finds
+        if error.errno not in (errno.EBADF, errno.ENOTSOCK):  # the call itself fails with these
             return _ANSWER.pack(call, 0, -(error.errno or errno.EPERM), 0)
     return _ANSWER.pack(call, 0, 0, _CONTINUE)
 
 
 def _socket_of(pid: int, descriptor: int) -> socket.socket:
     """The same socket, in this process."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")  # the call may be a thread's
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")  # `pid` may be a thread's id
     process = os.pidfd_open(int(status.partition("\nTgid:")[2].split()[0]))
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         own: int = libc.syscall(_PIDFD_GETFD, process, ctypes.c_int(descriptor & 0xFFFFFFFF), 0)
         if own < 0:
-            raise OSError(ctypes.get_errno(), "the socket is not to be had")
+            raise OSError(ctypes.get_errno(), "the socket cannot be fetched")
     finally:
         os.close(process)
     try:
@@ -159,10 +160,10 @@ def _socket_of(pid: int, descriptor: int) -> socket.socket:
 
 
 def _change_address(pid: int, sock: socket.socket, address: int, size: int) -> None:
-    """Put the loopback address into the memory of the process, where it has the one that means all."""
+    """Put the loopback address into the memory of the process, if "all addresses" is there."""
     offset, everywhere = _ALL[sock.family]
     end = offset + len(everywhere[0])
-    if size < end:  # which the call itself finds
+    if size < end:  # the call itself fails
         return
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
         try:

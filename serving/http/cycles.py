@@ -1,5 +1,5 @@
-"""What we change of uvicorn's cycle, which is one request on its connection: whole answers in one write, closing after
-a body that was not asked for, and HTTP/1.0.
+"""Changes to uvicorn's cycle (one request on its connection): an answer in one write, closing a connection whose body
+was not asked for, and HTTP/1.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def answer_at_once(cycle: Any, send: Any, status: int, headers: Mapping[str, str
         return False
     lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in cycle.default_headers)]
     lines += (f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
-    if "connection" in headers:  # which we say only to close
+    if "connection" in headers:  # its only value here is "close"
         cycle.keep_alive = False
     elif not cycle.keep_alive:
         lines.append(b"connection: close\r\n")

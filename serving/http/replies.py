@@ -20,8 +20,8 @@ ABORT = "millrace.abort"
 WATCH = "millrace.watch"
 """Under this name two functions: one has a third called once the client is gone, the other takes that back."""
 ANSWER = "millrace.answer"
-"""Under this name a function that sends status, headers and body of a whole answer in the place of `send`; False where
-it cannot."""
+"""Under this name a scope has a function that sends a whole answer (status, headers, body) in the place of `send`; it
+returns False where it cannot."""
 _DONE = b"data: [DONE]\n\n"
 _JSON = "application/json"
 

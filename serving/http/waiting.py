@@ -24,12 +24,12 @@ async def at_once_or_within(seconds: float, work: Coroutine[Any, Any, _Result]) 
 
 
 class Limits:
-    """Limits on pieces of work that may all take as long: one timer serves all that run in an event loop."""
+    """Time limits of one length: a single timer serves all blocks of an event loop that have one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._running: dict[Limit, None] = {}
-        """In the order of their ends."""
+        """Limits of the blocks that run, the first to end first."""
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self) -> Limit:
@@ -48,7 +48,7 @@ class Limits:
         self._running.pop(limit, None)
 
     def _check(self) -> None:
-        """End what is over; then wait for the next."""
+        """End the blocks whose time is up; set the timer for the next one."""
         self._timer = None
         while self._running and (first := next(iter(self._running))).until <= first.loop.time():
             del self._running[first]
@@ -69,7 +69,7 @@ class Limit:
     def __enter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
         task = asyncio.current_task()
-        assert task is not None, "limits are of tasks"
+        assert task is not None, "a limit is set inside a task"
         self._task = task
         self._limits.begun(self)
         return self

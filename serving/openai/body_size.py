@@ -1,4 +1,4 @@
-"""How many values a JSON body has, told before it is read: reading millions of them would hold every thread's work."""
+"""Counts the values of a JSON body before it is parsed: parsing millions of them would hold up every thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..http.errors import HttpError
 
 MOST_VALUES = 2**21
-"""Numbers, texts and others; the most prompts of the most token ids that a request may have are fewer."""
+"""Most values of any kind in a body. The largest request that the server takes has fewer."""
 MOST_LISTS = 2**17
 """Lists and objects, each of which takes longer than a number."""
 _PART = 2**18

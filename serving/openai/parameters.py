@@ -35,7 +35,7 @@ def sampling(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
 
 @lru_cache(_KEPT, typed=True)  # true is not 1
 def _seen_before(max_tokens: int, *given: Any) -> SamplingParams:
-    """Of names, then their values. Clients ask with the same parameters again and again, and checking takes longer."""
+    """`given`: names, then their values. Clients repeat their parameters; to look them up is faster than to check."""
     half = len(given) // 2
     return _checked(dict(zip(given[:half], given[half:], strict=True)), max_tokens)
 

@@ -28,7 +28,7 @@ _AT_ONCE = 16
 """Most questions of a request that are sent from the event loop, each in less than a tenth of a millisecond."""
 
 Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None, bool], "Future[Output]"]
-"""Submits a question under an id; the callback, if there is one, gets its deltas. The last says whether it may wait."""
+"""Submits a question under an id; the callback, if there is one, gets its deltas. The last argument: may it wait."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Gives requests to the engine's client: at once where nobody waits and nothing has to be waited for. Else by a thread,
-which may wait for a credit: the most urgent request first. Clients whose requests are as urgent take turns.
+"""Gives requests to the engine's client. If the queue is empty and a credit is free, the caller sends. Else a thread
+does, which may wait for a credit: the most urgent request first. Clients whose requests are as urgent take turns.
 
 Knows neither prompts nor HTTP: a submission is a function that sends.
 """
@@ -26,7 +26,8 @@ _LAST = 2**62
 
 
 Send = Callable[[bool], "Future[Any]"]
-"""Sends a request, which may wait or may not; raises (WouldWait, if it may not), or returns a future of the answer."""
+"""Sends a request; returns a future of its answer. The argument says whether it may wait; if not, it may raise
+WouldWait."""
 
 
 @dataclass(order=True)
@@ -53,7 +54,7 @@ class Submitter:
         self._cancel = cancel
         self._queue: queue.PriorityQueue[Submission] = queue.PriorityQueue()
         self._num_waiting = 0
-        """In the queue, or being sent by the thread."""
+        """Submissions in the queue or being sent."""
         self._numbers = itertools.count()
         self._turns = Turns()
         self._lock = threading.Lock()
@@ -114,7 +115,7 @@ class Submitter:
                 self._submit(submission, submission.send, may_wait=True)
 
     def _submit(self, submission: Submission, send: Send, *, may_wait: bool) -> bool:
-        """False if it may not wait and would have to."""
+        """Whether it was sent; False if it may not wait and would have to."""
         try:
             future = send(may_wait)
         except WouldWait:

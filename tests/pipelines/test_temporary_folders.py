@@ -12,7 +12,7 @@ from millrace.pipelines.temporary_folders import temporary_files, temporary_fold
 
 HOLDER = f"""
 import time
-from {temporary_folder.__module__} import temporary_files, temporary_folder
+from {temporary_folder.__module__} import temporary_folder
 with temporary_folder("test") as folder:
     (folder / "a file").touch()
     print(folder, flush=True)

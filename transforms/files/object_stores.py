@@ -34,8 +34,8 @@ def is_local(path: str) -> bool:
 
 @contextlib.contextmanager
 def explained(path: str, done: str) -> Iterator[None]:
-    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`; a disk's errors, which then name the
-    path, and ours pass.
+    """Raise what a store raises as StorageError, `<path>: cannot be <done>: …`. Our own errors pass; so do a
+    disk's errors, which get the path if they name none.
 
     Raises ConfigError where the package is missing that Beam reads the store with.
     """

@@ -88,7 +88,7 @@ class PreparedRequest(NamedTuple):
     """(key,) for an element that is a pair of key and prompt, () for a prompt alone."""
     element: WindowedValue
     model: str = ""
-    """Which of the transform's models it goes to; empty where there is one."""
+    """Name of the model that it goes to; empty if the transform has one model."""
 
 
 class InFlight(NamedTuple):
@@ -113,8 +113,9 @@ class ElementRequests:
         traces: Traces | None = None,
         models: Sequence[str] = (),
     ) -> None:
-        """`seeds`: True if the engine takes seeds; then each row gets one of its own. `models`: those that rows may
-        name in their column `model`, by default the first; none: the column is one like any other.
+        """`seeds`: True if the engine takes seeds; then each row gets one of its own. `models`: models that rows may
+        name in their column `model`; a row that names none goes to the first. Without models the column is like any
+        other.
         """
         self._models = models
         self._traces = traces

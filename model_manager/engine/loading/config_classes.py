@@ -1,7 +1,8 @@
 """transformers' config classes, imported without its activations.
 
-The check that an activation's name is one imports them, and they bring compilers and collectives, which take longer
-than all else of a start whose model code is our own. Configs of speech models alone make that check.
+transformers' check of an activation's name imports the activations, which import compilers and collectives. Where the
+model code is our own, this import takes longer than the rest of the start. Only configs of speech models need the
+check.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _ACTIVATIONS, _CHECKS = "transformers.activations", "transformers.utils.type_val
 
 
 def import_config_checks() -> None:
-    """Import the checks of configs as where there is no torch; nothing if they or the activations are there already."""
+    """Import the checks of configs without the activations; does nothing if either is imported already."""
     if _ACTIVATIONS in sys.modules or _CHECKS in sys.modules:
         return
     empty = ModuleType(_ACTIVATIONS)
-    empty.ACT2FN = {}  # type: ignore[attr-defined]  # then no name is checked
+    empty.ACT2FN = {}  # type: ignore[attr-defined]  # an empty table: no name is checked
     sys.modules[_ACTIVATIONS] = empty
     try:
         with contextlib.suppress(ImportError):  # of a transformers without this module; a config imports what it needs

@@ -1,4 +1,4 @@
-"""Sizes in a config.json, checked before transformers divides by them and makes lists as long.
+"""Sizes in a config.json, checked before transformers divides by them or makes lists of their length.
 
 Fields go by their names in the file. A field that is missing or null is left to transformers.
 """
@@ -63,7 +63,7 @@ def _check_ropes(file: Path, where: str, fields: dict[str, Any]) -> None:
 
 
 def check_heads(file: Path, text: Any) -> None:
-    """Raises ModelCorrupt for heads that do not share out: among key-value heads, and the hidden size among them."""
+    """Raises ModelCorrupt unless key-value heads divide the attention heads, and attention heads the hidden size."""
     heads = getattr(text, _HEADS, None)
     if not isinstance(heads, int):
         return

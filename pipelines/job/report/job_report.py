@@ -39,7 +39,7 @@ _SAMPLE = 20
 _UNSURE = 10
 _MOST_OF_BROKEN = 100_000
 """Rows that are looked at of a job that did not end: whoever pressed Ctrl-C waits for it."""
-_EARLIER = "All rows are of earlier runs: this job had nothing left to do, and its time is not theirs."
+_EARLIER = "All rows are of earlier runs: this job had nothing left to do. How long they took is not known."
 _ENDS_WITHOUT = "the report of what is written is being made; Ctrl-C again ends without it"
 _log = logging.getLogger(__name__)
 
@@ -104,8 +104,8 @@ class JobReport:
     def finished(self, outcome: Outcome) -> Outcome:
         """Write the report; the outcome then names it.
 
-        A job that had nothing to do leaves an earlier one as it is, unless that is of a job that did not end, or there
-        is none: then the report is of all that earlier runs have written.
+        A job that had nothing to do leaves the report of an earlier job that ended as it is. If there is none, the
+        report is of all rows that earlier runs have written.
         """
         self._is_made, path = True, self._options.report
         told, notes = outcome, []
