@@ -21,11 +21,12 @@ class Feed:
         """Send frames until the viewer leaves or the server ends."""
         reply = Reply(scope, send, self._stall_timeout)
         with contextlib.suppress(HungUp, Stalled):
-            await unless_hung_up(scope, self._tell(reply))
+            await unless_hung_up(scope, self._tell(reply, has_body=scope["method"] != "HEAD"))
 
-    async def _tell(self, reply: Reply) -> None:
+    async def _tell(self, reply: Reply, *, has_body: bool) -> None:
         await reply.events([])  # the viewer learns at once that it is connected
-        async with contextlib.aclosing(self._watching.frames()) as frames:
-            async for frame in frames:
-                await reply.events([frame])
+        if has_body:
+            async with contextlib.aclosing(self._watching.frames()) as frames:
+                async for frame in frames:
+                    await reply.events([frame])
         await reply.end()

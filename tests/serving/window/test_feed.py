@@ -68,6 +68,7 @@ def test_the_pages_files_come_with_a_strict_policy_and_name_no_other_server(serv
 
 def test_only_get_is_taken(server: Server) -> None:
     assert server.post("/events", {}).status_code == 405
+    assert httpx.head(f"{server.url}/events", timeout=60).status_code == 200, "it ends: there is no body to wait for"
     assert server.post("/window/page.js", {}).status_code == 405
 
 
