@@ -56,7 +56,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, finalize=self._written, optimized=False)  # nothing is computed as it is compiled
+        # the optimizer would compute constant expressions as the template is compiled, where no limit holds
+        super().__init__(**options, finalize=self._written, optimized=False)
         self._lock = threading.Lock()
         self._begin(0.0)
         for name in _GROWTH.keys() & self.filters.keys():
@@ -154,9 +155,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     def _pass(self, characters: int) -> bool:
         """Count one pass of a loop or macro, which writes so many characters of the template's own text."""
         self._written(None)
-        self._left -= characters
-        if self._left < 0:
-            raise _too_much()
+        self._count(characters)
         return True
 
 
@@ -251,7 +250,7 @@ def _of_replace(given: Sequence[Any]) -> int:
 
 
 def _of_format(given: Sequence[Any]) -> int:
-    """Of a layout with widths, of its own or as arguments: as many fields as there may be, each as wide as any."""
+    """Largest size of a formatted text: every field of the layout is as wide as the widest value or number."""
     layout = next((each for each in given if isinstance(each, str)), "")
     if _LONG_NUMBER.search(layout) or _FIELD_IN_FIELD.search(layout):
         return MOST_CHARACTERS + 1

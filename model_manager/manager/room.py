@@ -20,14 +20,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..store.memory import MemoryNeed
+from ..store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, MemoryNeed
 
 MACHINE = "memory"
 """The place of engines on a CPU; those on GPUs are in places of the GPUs' names."""
 
 _GIB = 2**30
-_SHARE_OF_MACHINE, _SHARE_OF_GPU = 0.6, 0.92
-"""Parts of the memory beside its weights that a model's KV cache gets, as engines divide it themselves."""
 _QUIET, _CLAIM, _TURN, _TOLD_AFTER, _PASSED = 0.2, 5.0, 10.0, 10.0, 60.0
 """Seconds."""
 _TURN_IN_LOADS = 4.0
@@ -230,7 +228,7 @@ class Room:
     def _admit(self, wish: Wish) -> Admit:
         alone = not any(self._shares(key, wish) for key in self._held)
         free, need = self._free(wish), wish.need
-        share = _SHARE_OF_MACHINE if MACHINE in wish.places else _SHARE_OF_GPU
+        share = SHARE_OF_MACHINE if MACHINE in wish.places else SHARE_OF_GPU
         free -= sum(each.need.least for each in self._others_expected(wish))
         left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * share)
         cache = max(need.least_cache, min(need.most_cache, left))

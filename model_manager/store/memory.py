@@ -27,8 +27,12 @@ _GIB = 2**30
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
 _STORED = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4}
 """Bytes of a number in safetensors; all other formats have one."""
-_USEFUL_TOKENS = 256
-"""Tokens of each running sequence that the smallest KV cache worth having has room for."""
+SHARE_OF_MACHINE = 0.6
+"""Share of the memory left after weights and activations that a KV cache may take: workers need some too."""
+SHARE_OF_GPU = 0.92
+"""The same on a GPU, where only the engine lives; the rest is for captured graphs and for what an allocator wastes."""
+USEFUL_TOKENS = 256
+"""A KV cache that has no room for this many tokens of a sequence is useless."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,16 +62,14 @@ def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
         return MemoryNeed()
     try:
         need = _need(config, Path(folder))
-        draft = _need(config, Path(config.draft_model)) if config.draft_model else None
+        draft = _need(config, Path(config.draft_model)) if config.draft_model else MemoryNeed()
     except (MillraceError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         _log.warning("%s: its memory cannot be estimated (%s: %s)", config.model, type(error).__name__, error)
         return MemoryNeed(ENGINE_BYTES)
-    weights = need.fixed + (draft.fixed if draft else 0) + ENGINE_BYTES
+    weights = need.fixed + draft.fixed + ENGINE_BYTES
     if config.kv_cache_gib is not None:
         cache = int(config.kv_cache_gib * _GIB)
         return MemoryNeed(weights, cache, cache)
-    if draft is None:
-        return MemoryNeed(weights, need.least_cache, need.most_cache)
     return MemoryNeed(weights, need.least_cache + draft.least_cache, need.most_cache + draft.most_cache)
 
 
@@ -78,13 +80,14 @@ def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
         return MemoryNeed(sum(path.stat().st_size for path in folder.glob("*.bin")))
     model = json.loads((folder / "config.json").read_bytes())
     model = model.get("text_config") or model
-    width = _width(config, weights := _weights(folder))
-    fixed = _weight_bytes(config, model, weights) + config.max_loras * _adapter_bytes(config, model, width)
+    weights = _weights(folder)
+    width = _width(config, weights)
+    fixed = _weight_bytes(config, model, weights, width) + config.max_loras * _adapter_bytes(config, model, width)
     if "kv_cache_gib" not in BACKENDS[config.backend].settings:
         return MemoryNeed(fixed)
     length = config.max_model_len or int(model["max_position_embeddings"])
     token = _cache_bytes_of_token(config, model, width)
-    least = max(length, min(length, _USEFUL_TOKENS) * config.max_num_seqs)
+    least = max(length, min(length, USEFUL_TOKENS) * config.max_num_seqs)
     return MemoryNeed(fixed, least * token, length * config.max_num_seqs * token)
 
 
@@ -92,11 +95,10 @@ def _weights(folder: Path) -> list[Tensor]:
     return [tensor for file in weight_files(folder) for tensor in (read_header(file).tensors or {}).values()]
 
 
-def _weight_bytes(config: ModelConfig, model: Mapping[str, Any], weights: list[Tensor]) -> int:
+def _weight_bytes(config: ModelConfig, model: Mapping[str, Any], weights: list[Tensor], width: float) -> int:
     """Least bytes of the weights; on a CPU a tied output layer is packed beside the embedding."""
     if model.get("quantization_config"):
         return sum(math.prod(each["shape"]) * _STORED.get(each["dtype"], 1) for each in weights)
-    width = _width(config, weights)
     matrices = _BYTES.get(config.quantization, width)
     numbers = [(math.prod(each["shape"]), len(each["shape"])) for each in weights]
     tied = model.get("tie_word_embeddings", True) and config.device != "cuda"

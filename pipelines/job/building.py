@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +16,5 @@ Build = Callable[[beam.Pipeline, JobOptions], Any]
 def built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
     """The pipeline with its steps."""
     pipeline = beam.Pipeline(runner=runner, options=options.beam)
-    try:
-        build(pipeline, options)
-    except BaseException:
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # running it would have removed it
-        raise
+    build(pipeline, options)
     return pipeline

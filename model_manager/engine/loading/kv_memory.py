@@ -10,18 +10,13 @@ import logging
 import math
 from dataclasses import dataclass
 
+from ...store.memory import SHARE_OF_MACHINE, USEFUL_TOKENS
 from ...wire.config import ModelConfig
 from ...wire.errors import ModelDoesNotFit
 
 log = logging.getLogger(__name__)
 
 _GIB = 2**30
-SHARE_OF_MACHINE = 0.6
-"""Share of the memory left after weights and activations that the cache may take: workers need some too."""
-SHARE_OF_GPU = 0.92
-"""The same on a GPU, where only the engine lives; the rest is for captured graphs and for what an allocator wastes."""
-_USEFUL_TOKENS = 256
-"""A cache that cannot hold one sequence of this length is useless."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ def plan_cache(
     blocks_per_sequence = -(-max_model_len // config.block_size)
     num_blocks = min(budget // bytes_per_block, config.max_num_seqs * blocks_per_sequence)
     tokens = num_blocks * config.block_size
-    needed = max_model_len if config.max_model_len is not None else min(max_model_len, _USEFUL_TOKENS)
+    needed = max_model_len if config.max_model_len is not None else min(max_model_len, USEFUL_TOKENS)
     if tokens < needed:
         raise ModelDoesNotFit(_refusal(config, bytes_per_block, budget, needed))
     if tokens < max_model_len:

@@ -11,6 +11,7 @@ from typing import Self
 import msgspec
 import torch
 
+from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE
 from ...wire.config import ModelConfig
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
@@ -116,7 +117,7 @@ class Placement:
             max_model_len=self.max_model_len,
             free=self._free_memory(),
             reserve=reserve + self.beside.weight_bytes + self._activation_bytes(layout),
-            share=kv_memory.SHARE_OF_GPU if self.device.type == "cuda" else kv_memory.SHARE_OF_MACHINE,
+            share=SHARE_OF_GPU if self.device.type == "cuda" else SHARE_OF_MACHINE,
         )
 
     def _free_memory(self) -> int:

@@ -105,7 +105,7 @@ class JobReport:
         """Write the report; the outcome then names it.
 
         A job that had nothing to do leaves the report of an earlier job that ended as it is. If there is none, the
-        report is of all rows that earlier runs have written.
+        report covers all rows that earlier runs have written.
         """
         self._is_made, path = True, self._options.report
         told, notes = outcome, []
