@@ -10,7 +10,7 @@ from millrace.model_manager.client.status import stop_models
 from tests.runners.targets import Servers, Target, servers_in, targets
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The one runtime folder of this machine, for all workers of all runners; no manager is left in it."""
     folder = tmp_path_factory.mktemp("runners") / "rt"
@@ -23,7 +23,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         stop_models(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     assert not runtime.exists(), "the environment is set, and nothing runs"
     with servers_in(tmp_path_factory.mktemp("servers")) as running:

@@ -75,7 +75,7 @@ def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     assert f"of {FILES * ROWS:,} rows" in report, "lengths and latencies are those of the output's rows"
     assert len(seen.engines) == 1
     assert len(seen.managers) == 1
-    assert not target.several_workers or len(seen.clients) > 1
+    assert not target.several_workers or len(seen.workers) > 1
     nothing_is_left(runtime)
     assert not (tmp_path / "out" / "c.tmp").exists()
     assert [path for path in temporary_files() if path not in before] == []

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
 from tests.runtime_folders import processes_of, status_of
 from tests.servers.kafka import until
 
@@ -22,14 +24,21 @@ class Seen:
 
     managers: set[int] = field(default_factory=set)
     engines: set[int] = field(default_factory=set)
-    clients: set[int] = field(default_factory=set)
+    workers: set[int] = field(default_factory=set)
+    """Processes of Beam's SDK, whether rows came to them or not."""
 
     def look(self, runtime: Path) -> None:
         """Take in what is there now."""
-        roles = {"manager": self.managers, "engine": self.engines, "client": self.clients}
+        roles = {"manager": self.managers, "engine": self.engines}
         status = status_of(runtime)
         for process in status.processes if status else ():
-            roles[process.role].add(process.pid)
+            if process.role in roles:
+                roles[process.role].add(process.pid)
+        self.workers.update(each.pid for each in processes_of(runtime) if _is_worker(each))
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return any("sdk_worker" in word for word in process.info["cmdline"] or [])
 
 
 @contextlib.contextmanager
