@@ -7,7 +7,7 @@ A state machine without IO or clock: each event brings the time, and each decisi
      └────────────────────────── nothing to do, or another model needs its memory ────────────────────────────┘
 
 The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
-`Requests` decides what happens to the model's requests, `Room` when it is admitted, and when it makes room.
+`Requests` decides what happens to the model's requests, `MemoryScheduler` when it is admitted, and when it makes room.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..wire.status import EngineStats, ModelInfo, ModelStatus
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State
 from .gpus import EngineSetup
 from .jobs import JobCounts
+from .memory_scheduler import MACHINE, LoadedModel, LoadRequest
 from .outbox import Outbox
 from .requests import Requests
 from .results import KeptResults
-from .room import MACHINE, Tenant, Wish
 
 QUEUE = 8
 """Factor on the requests granted per model while not all models fit in memory: the more of them wait, the fewer times a
@@ -70,7 +70,7 @@ class Model:
         self._is_crowded = False
         self._ready_since = math.inf
         self._has_served = False
-        self.wish, self._engines_in_a_place = _wish(config, setups, need)
+        self.load_request, self._engines_in_a_place = _load_request(config, setups, need)
         self._last_used = -math.inf
         self._unused_since = -math.inf
 
@@ -137,7 +137,7 @@ class Model:
         if self._requests.entries:
             self._engines.wait()
 
-    def leave_memory(self, now: float | None) -> None:
+    def drain(self, now: float | None) -> None:
         """Finish the requests that have arrived by now, and no others. None: go on with all."""
         self._requests.last_call = now
 
@@ -156,10 +156,10 @@ class Model:
         return bool(self._waiting)
 
     @property
-    def tenant(self) -> Tenant:
-        """The loaded model as `Room` sees it."""
+    def loaded(self) -> LoadedModel:
+        """The loaded model as the memory scheduler sees it."""
         is_ready = self.state is State.READY
-        return Tenant(
+        return LoadedModel(
             works=not is_ready or self._requests.has_work,
             last_used=self._last_used,
             ready_since=self._ready_since if is_ready else math.inf,
@@ -308,9 +308,9 @@ class Model:
         self._requests.check_integrity(self.users)
 
 
-def _wish(config: ModelConfig, setups: Sequence[EngineSetup], need: MemoryNeed) -> tuple[Wish, float]:
+def _load_request(config: ModelConfig, setups: Sequence[EngineSetup], need: MemoryNeed) -> tuple[LoadRequest, float]:
     """The memory that the model needs in each place, and engines per place: below 1 if an engine has several GPUs."""
     places = tuple(gpu for setup in setups for gpu in setup.gpus) or (MACHINE,)
     engines = len(setups) / len(places)
     in_a_place = MemoryNeed(*(int(size * engines) for size in (need.fixed, need.least_cache, need.most_cache)))
-    return Wish(config.key, config.model, in_a_place, places), engines
+    return LoadRequest(config.key, config.model, in_a_place, places), engines

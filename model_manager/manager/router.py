@@ -21,10 +21,10 @@ from ..wire.transport import ProtocolError
 from .engine_pool import RUNNING, State
 from .gpus import engine_setups
 from .jobs import JobCounts
+from .memory_scheduler import Admit, Decision, Drain, EndDrain, Evict, MemoryScheduler, Refuse
 from .model import Model
 from .outbox import Effect, Outbox
 from .results import KeptResults
-from .room import Admit, Decision, Evict, Leave, Refuse, Room, Stay
 
 MOST_OUTSTANDING = 65536
 """Requests a client may have outstanding whatever its credit is: credits shrink, and a new manager may grant fewer."""
@@ -52,10 +52,10 @@ class Router:
         now: float,
         gpus: Sequence[str] = (),
         cores: int = 1,
-        room: Room | None = None,
+        memory: MemoryScheduler | None = None,
         estimate: Estimate = lambda _config, _folder: MemoryNeed(),
     ) -> None:
-        """`gpus` and `cores` are what the machine has for engines, `room` its memory; by default without a bound."""
+        """`gpus`, `cores`: what the machine has for engines; `memory`: shares its memory out, by default unbounded."""
         self._settings = settings
         self._gpus = gpus
         self._cores = cores
@@ -64,7 +64,7 @@ class Router:
         self._jobs = JobCounts()
         self._clients: dict[int, _Client] = {}
         self._models: dict[str, Model] = {}
-        self._room = room or Room()
+        self._memory = memory or MemoryScheduler()
         self._estimate = estimate
         self._alone_since = now + FIRST_CLIENT_WITHIN
 
@@ -170,14 +170,14 @@ class Router:
         """Load the models that have room, and unload those that make room for others."""
         for model in self._models.values():
             if model.state is State.WAITING:
-                self._room.release(model.key)
-                self._room.ask(model.wish, now, is_opening=model.is_opening)
+                self._memory.release(model.key)
+                self._memory.ask(model.load_request, now, is_opening=model.is_opening)
             elif model.state not in RUNNING:
-                self._room.withdraw(model.key)
-                self._room.release(model.key)
-        if self._room.is_waited_for:
-            tenants = {model.key: model.tenant for model in self._models.values() if model.state in RUNNING}
-            for decision in self._room.decide(tenants, now):
+                self._memory.withdraw(model.key)
+                self._memory.release(model.key)
+        if self._memory.is_waited_for:
+            loaded = {model.key: model.loaded for model in self._models.values() if model.state in RUNNING}
+            for decision in self._memory.decide(loaded, now):
                 self._carry_out(decision, now)
 
     def _carry_out(self, decision: Decision, now: float) -> None:
@@ -188,19 +188,19 @@ class Router:
             case Evict():
                 _log.info("%s is unloaded: another model needs its memory", model.key)
                 model.unload()
-            case Leave():
+            case Drain():
                 _log.info("%s finishes the requests that it has: another model needs its memory", model.key)
-                model.leave_memory(now)
-            case Stay():
-                model.leave_memory(None)
+                model.drain(now)
+            case EndDrain():
+                model.drain(None)
             case Refuse(_, why):
                 model.fail(ModelDoesNotFit(why).info())
 
     def _compare(self) -> None:
         """Tell the models whether all that are in use fit at once."""
         used = [model for model in self._models.values() if model.users]
-        self._room.expect(model.wish for model in used)
-        is_crowded = self._room.is_crowded
+        self._memory.expect(model.load_request for model in used)
+        is_crowded = self._memory.is_crowded
         for model in used:
             model.crowd(is_crowded)
 
@@ -218,12 +218,12 @@ class Router:
         for model in list(self._models.values()):
             model.tick(now)
             if not model.is_needed and not any(model.key in client.models for client in self._clients.values()):
-                self._room.withdraw(model.key)
-                self._room.release(model.key)
+                self._memory.withdraw(model.key)
+                self._memory.release(model.key)
                 del self._models[model.key]
         self._compare()
-        for key in self._room.take_long_waits(now):
-            _log.info("%s waits for %s", key, self._room.waits_for(key))
+        for key in self._memory.take_long_waits(now):
+            _log.info("%s waits for %s", key, self._memory.waits_for(key))
             self._models[key].warn(["it waits for room in memory: millrace ps says for what"])
 
     def is_done(self, now: float) -> bool:
@@ -240,7 +240,7 @@ class Router:
         """Snapshots, with the pids of their engines, which are known by key and number."""
         return [
             model.status(
-                [pid for (key, _), pid in sorted(pids.items()) if key == model.key], self._room.waits_for(model.key)
+                [pid for (key, _), pid in sorted(pids.items()) if key == model.key], self._memory.waits_for(model.key)
             )
             for model in self._models.values()
         ]
@@ -252,7 +252,7 @@ class Router:
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the parts contradict each other (tests)."""
-        self._room.check_integrity()
+        self._memory.check_integrity()
         for model in self._models.values():
             model.check_integrity()
             for client in model.users:

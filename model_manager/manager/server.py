@@ -42,8 +42,8 @@ from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor
 from .gpus import gpu_memory, visible_gpus
+from .memory_scheduler import MACHINE, MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
-from .room import MACHINE, Room
 from .router import Router
 from .supervisor import ENGINE_COMMAND, EngineName, Supervisor
 
@@ -63,7 +63,7 @@ class ManagerServer:
     def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
         self._settings = settings
         gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
-        self._router = Router(settings, time.monotonic(), gpus, cores, _room(settings, gpus), memory_need)
+        self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
         self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
         self._pids: dict[int, int] = {}
@@ -280,8 +280,8 @@ class ManagerServer:
                 self._supervisor.stop((key, engine))
 
 
-def _room(settings: ManagerConfig, gpus: Sequence[str]) -> Room:
+def _memory(settings: ManagerConfig, gpus: Sequence[str]) -> MemoryScheduler:
     """The memory for models: what `memory_gib` says, or what there is."""
     if settings.memory_gib is not None:
-        return Room(dict.fromkeys((MACHINE, *gpus), int(settings.memory_gib * 2**30)), is_asked_for=True)
-    return Room({MACHINE: free_memory(), **gpu_memory(gpus)})
+        return MemoryScheduler(dict.fromkeys((MACHINE, *gpus), int(settings.memory_gib * 2**30)), is_limited=True)
+    return MemoryScheduler({MACHINE: free_memory(), **gpu_memory(gpus)})

@@ -1,7 +1,7 @@
 """How much memory a model takes once it is loaded, estimated from its files; knows no torch.
 
-manager/room.py decides by this estimate which models fit together. The engine that loads the model measures, and has
-the last word.
+manager/memory_scheduler.py decides by this estimate which models fit together. The engine that loads the model
+measures, and has the last word.
 """
 
 from __future__ import annotations

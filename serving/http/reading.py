@@ -20,7 +20,7 @@ _CLOSE = {"connection": "close"}
 _TAKEN = (b"", b"identity")
 
 
-class Room:
+class BodyMemory:
     """The memory for all bodies that are being read, in bytes."""
 
     def __init__(self, most: int) -> None:
@@ -51,10 +51,10 @@ class Room:
 class Incoming:
     """One body."""
 
-    def __init__(self, room: Room, client: Hashable) -> None:
+    def __init__(self, memory: BodyMemory, client: Hashable) -> None:
         self.client = client
         """Who sends it (clients.py)."""
-        self._room = room
+        self._memory = memory
         self._data = bytearray()
         self._counted = 0
         self.names: Mapping[str, str] = {}
@@ -86,7 +86,7 @@ class Incoming:
         if len(self._data) > most:
             raise _too_large(most)
         counted = max(0, len(self._data) - FREE)
-        if not self._room.take(counted - self._counted):
+        if not self._memory.take(counted - self._counted):
             raise _no_room()
         self._counted = counted
         return bool(message.get("more_body"))
@@ -104,7 +104,7 @@ class Incoming:
     def close(self) -> None:
         """It takes no memory any more; again does nothing."""
         self._data = bytearray()
-        self._room.give(self._counted)
+        self._memory.give(self._counted)
         self._counted = 0
 
 

@@ -102,7 +102,7 @@ class Endpoint:
         """Do the work; returns the error that is still to be told."""
         client = client_of(scope, has_keys=self._service.settings.api_key_file is not None)
         try:
-            with self._service.room.body(client) as body:
+            with self._service.body_memory.body(client) as body:
                 await self._read_and_handle(body, scope, receive, reply, observed)
         except HttpError as error:
             return error

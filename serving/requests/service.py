@@ -18,7 +18,7 @@ from millrace.model_manager.wire.conversion import shown
 
 from ..http.errors import HttpError, too_busy
 from ..http.observers import Observer, Observers
-from ..http.reading import Room
+from ..http.reading import BodyMemory
 from ..metrics.machine import MachineMetrics
 from ..metrics.requests import RequestMetrics
 from ..metrics.snapshot import snapshot
@@ -82,7 +82,7 @@ class Service:
         self._flushes = False
         self.crossing = Crossing(self._loop)
         self.submitter = Submitter(engine.cancel)
-        self.room = Room(settings.most_bytes_of_all)
+        self.body_memory = BodyMemory(settings.most_bytes_of_all)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
         self._places = Places(_THREADS)
         self.constraints = ConstraintChecks()

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from ...wire.config import ModelConfig
 from ...wire.errors import ConfigError
 from ..interface import ModelRunner
-from .model_loader import LoadedModel, load_model, room_for
+from .model_loader import LoadedModel, load_model, memory_of
 
 
 def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, ModelRunner | None]:
@@ -28,7 +28,7 @@ def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, Mod
         config, model=config.draft_model, max_model_len=None, max_loras=0, speculation="off", draft_model=None
     )
     _check_tokens(config, folder, draft_folder)
-    loaded = load_model(config, folder, beside=room_for(own, draft_folder))
+    loaded = load_model(config, folder, beside=memory_of(own, draft_folder))
     runner = load_model(own, draft_folder, num_blocks=loaded.info.num_blocks).runner
     if runner.vocab_size != loaded.info.vocab_size:
         raise _other_vocabulary(config, f"{runner.vocab_size} tokens, and {config.model} has {loaded.info.vocab_size}")

@@ -29,14 +29,14 @@ class CachePlan:
 
 
 @dataclass(frozen=True)
-class Room:
+class OtherModel:
     """Memory that a second model beside the first takes."""
 
     weight_bytes: int = 0
     bytes_per_block: int = 0
 
 
-NO_ROOM = Room()
+NO_OTHER = OtherModel()
 
 
 def plan_cache(

@@ -24,7 +24,7 @@ from .checkpoint import read_checkpoint
 from .compiled_loader import compiled_plan, compiled_runner
 from .damage import damage_named
 from .kept_passes import KeptPass
-from .kv_memory import NO_ROOM, Room
+from .kv_memory import NO_OTHER, OtherModel
 from .placement import Placement
 from .ranks import Rank
 
@@ -49,7 +49,7 @@ def load_model(
     folder: Path,
     rank: Rank | None = None,
     *,
-    beside: Room = NO_ROOM,
+    beside: OtherModel = NO_OTHER,
     num_blocks: int | None = None,
 ) -> LoadedModel:
     """Load the checkpoint in `folder` as `config` asks, or a rank's part of it; returns once a step has run.
@@ -74,7 +74,7 @@ def load_model(
     )
 
 
-def room_for(config: ModelConfig, folder: Path) -> Room:
+def memory_of(config: ModelConfig, folder: Path) -> OtherModel:
     """Memory that the checkpoint in `folder` will take, without loading its weights; raises as load_model does."""
     placement = Placement.choose(config, read_checkpoint(folder))
     plan = compiled_plan(placement)
@@ -84,7 +84,7 @@ def room_for(config: ModelConfig, folder: Path) -> Room:
         layout = layout_of(placement)
     else:
         layout = plan.layout
-    return Room(placement.weight_bytes, placement.cache_shape(layout, num_blocks=0).bytes_per_block)
+    return OtherModel(placement.weight_bytes, placement.cache_shape(layout, num_blocks=0).bytes_per_block)
 
 
 def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]:

@@ -22,7 +22,7 @@ from . import kv_memory
 from .architectures import feed_forward_size, longest_context
 from .checkpoint import Checkpoint
 from .device import choose_device, choose_dtype, usable_cores
-from .kv_memory import NO_ROOM, CachePlan, Room
+from .kv_memory import NO_OTHER, CachePlan, OtherModel
 from .ranks import Rank
 
 
@@ -36,7 +36,7 @@ class Placement:
     dtype: torch.dtype
     max_model_len: int
     rank: Rank | None = None
-    beside: Room = NO_ROOM
+    beside: OtherModel = NO_OTHER
     """Memory for another model, whose cache has as many blocks."""
     num_blocks: int | None = None
     """Blocks of the KV cache; by default all that fit."""
@@ -47,7 +47,7 @@ class Placement:
         config: ModelConfig,
         checkpoint: Checkpoint,
         rank: Rank | None = None,
-        beside: Room = NO_ROOM,
+        beside: OtherModel = NO_OTHER,
         num_blocks: int | None = None,
     ) -> Self:
         """Raises ConfigError, naming the setting, for what this machine or this model cannot do."""

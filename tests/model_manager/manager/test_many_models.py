@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.manager.memory_scheduler import MACHINE, MemoryScheduler
 from millrace.model_manager.manager.outbox import Start, Stop, ToClient, ToEngine
-from millrace.model_manager.manager.room import MACHINE, Room
 from millrace.model_manager.manager.router import Router
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
@@ -33,7 +33,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.router = Router(
-            SETTINGS, 0.0, room=Room({MACHINE: 100}, is_asked_for=True), estimate=lambda *_: MemoryNeed(60)
+            SETTINGS, 0.0, memory=MemoryScheduler({MACHINE: 100}, is_limited=True), estimate=lambda *_: MemoryNeed(60)
         )
         self.router.connect(1, observer=False)
         self.now = 0.0

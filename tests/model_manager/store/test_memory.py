@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
-from millrace.model_manager.engine.loading.model_loader import room_for
+from millrace.model_manager.engine.loading.model_loader import memory_of
 from millrace.model_manager.engine.loading.placement import Placement
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
@@ -26,7 +26,7 @@ def need(**settings: object) -> MemoryNeed:
 
 
 def test_weights_and_cache_are_as_the_engine_counts_them() -> None:
-    room = room_for(CONFIG, FOLDER)
+    room = memory_of(CONFIG, FOLDER)
     assert need().fixed == room.weight_bytes + ENGINE_BYTES
     assert need().most_cache * CONFIG.block_size == (
         room.bytes_per_block * CONFIG.max_num_seqs * Placement.choose(CONFIG, read_checkpoint(FOLDER)).max_model_len

@@ -18,7 +18,7 @@ import pytest
 from starlette.types import Receive
 
 from millrace.serving.http.errors import HttpError
-from millrace.serving.http.reading import FREE, Room
+from millrace.serving.http.reading import FREE, BodyMemory
 from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
 
@@ -115,12 +115,12 @@ def parts(count: int) -> Receive:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_room_is_given_back_however_a_body_ends(count: int) -> None:
-    async def read(room: Room) -> None:
-        with room.body("client") as body:
+    async def read(memory: BodyMemory) -> None:
+        with memory.body("client") as body:
             await body.read({"headers": []}, parts(count), 2**20, 60)
 
-    room = Room(100)
+    memory = BodyMemory(100)
     for _ in range(3):
         with pytest.raises(HttpError, match="max_bodies_mib") if count > 2 else contextlib.nullcontext():
-            asyncio.run(read(room))
-    assert room.take(100)
+            asyncio.run(read(memory))
+    assert memory.take(100)

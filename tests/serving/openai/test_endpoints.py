@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millrace.serving.http.errors import HttpError
-from millrace.serving.http.reading import Room
+from millrace.serving.http.reading import BodyMemory
 from millrace.serving.openai.bodies import decoded
 from millrace.serving.openai.body_size import MOST_LISTS, MOST_VALUES
 from millrace.serving.openai.endpoints import Endpoint
@@ -32,7 +32,7 @@ def made_beside(body: dict[str, Any]) -> bool:
 
     async def run() -> None:
         service = cast(Service, SimpleNamespace(settings=ServeConfig(), beside=run_beside))
-        with Room(2**30).body("client") as incoming:
+        with BodyMemory(2**30).body("client") as incoming:
             await incoming.read({"headers": []}, receive, 2**20, 60)
             endpoint = Endpoint(service, "/v1/completions")
             assert await endpoint.made(incoming, lambda fields, _: fields["prompt"]) == body["prompt"]

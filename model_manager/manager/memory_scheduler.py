@@ -33,7 +33,7 @@ _TURN_IN_LOADS = 4.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class LoadRequest:
     """A model that wants to be loaded."""
 
     key: str
@@ -44,7 +44,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Tenant:
+class LoadedModel:
     """A loaded model at one moment."""
 
     works: bool
@@ -84,14 +84,14 @@ class Evict:
 
 
 @dataclass(frozen=True)
-class Leave:
+class Drain:
     """Unload the model as soon as it has finished the requests that it has."""
 
     key: str
 
 
 @dataclass(frozen=True)
-class Stay:
+class EndDrain:
     """Nobody waits for the place of a model that was to leave: it takes requests again."""
 
     key: str
@@ -105,12 +105,12 @@ class Refuse:
     why: str
 
 
-Decision = Admit | Evict | Leave | Stay | Refuse
+Decision = Admit | Evict | Drain | EndDrain | Refuse
 
 
 @dataclass
 class _Waiting:
-    wish: Wish
+    request: LoadRequest
     since: float
     is_opening: bool = False
     waits_for: str = ""
@@ -122,30 +122,30 @@ class _Waiting:
 
 
 @dataclass
-class Room:
+class MemoryScheduler:
     """The places, who holds how much of them, and who waits."""
 
     capacity: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each place; a place that is not listed has no bound."""
-    is_asked_for: bool = False
+    is_limited: bool = False
     """Whether somebody set the budget. Else one model alone is always admitted: its engine measures what there is."""
-    _expected: dict[str, Wish] = field(default_factory=dict)
+    _expected: dict[str, LoadRequest] = field(default_factory=dict)
     """Models in use, loaded or not."""
-    _held: dict[str, tuple[Wish, int]] = field(default_factory=dict)
+    _held: dict[str, tuple[LoadRequest, int]] = field(default_factory=dict)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
-    _leaving: dict[str, None] = field(default_factory=dict)
+    _draining: dict[str, None] = field(default_factory=dict)
     """Models that were told to leave, in order."""
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def expect(self, wishes: Iterable[Wish]) -> None:
+    def expect(self, requests: Iterable[LoadRequest]) -> None:
         """The models that are in use from now on, loaded or not."""
-        self._expected = {wish.key: wish for wish in wishes}
+        self._expected = {request.key: request for request in requests}
 
-    def ask(self, wish: Wish, now: float, *, is_opening: bool = False) -> None:
+    def ask(self, request: LoadRequest, now: float, *, is_opening: bool = False) -> None:
         """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before."""
-        assert wish.key not in self._held, "it is loaded"
-        self._waiting.setdefault(wish.key, _Waiting(wish, now)).is_opening = is_opening
+        assert request.key not in self._held, "it is loaded"
+        self._waiting.setdefault(request.key, _Waiting(request, now)).is_opening = is_opening
 
     def withdraw(self, key: str) -> None:
         """A model no longer wants to be loaded."""
@@ -154,112 +154,113 @@ class Room:
     def release(self, key: str) -> None:
         """A model is not loaded any more."""
         self._held.pop(key, None)
-        self._leaving.pop(key, None)
+        self._draining.pop(key, None)
 
     # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def decide(self, tenants: Mapping[str, Tenant], now: float) -> list[Decision]:
-        """Who is loaded and who goes, in the order to carry it out in. `tenants` are the loaded models, by key."""
+    def decide(self, loaded: Mapping[str, LoadedModel], now: float) -> list[Decision]:
+        """Who is loaded and who goes, in the order to carry it out in. `loaded` are the loaded models, by key."""
         decisions: list[Decision] = []
         taken: set[str] = set()
         for waiting in sorted(self._waiting.values(), key=lambda each: not each.goes_first(now)):
-            if taken.isdisjoint(waiting.wish.places):
-                decisions += self._decide(waiting, {key: tenants[key] for key in self._held if key in tenants}, now)
+            if taken.isdisjoint(waiting.request.places):
+                decisions += self._decide_one(waiting, {key: loaded[key] for key in self._held if key in loaded}, now)
             else:
                 waiting.waits_for = "its turn: other models came before it"
-            if waiting.wish.key in self._waiting:
-                taken.update(waiting.wish.places)
-        staying = [key for key in self._leaving if taken.isdisjoint(self._held[key][0].places)]
+            if waiting.request.key in self._waiting:
+                taken.update(waiting.request.places)
+        staying = [key for key in self._draining if taken.isdisjoint(self._held[key][0].places)]
         for key in staying:
-            del self._leaving[key]
-        return decisions + [Stay(key) for key in staying]
+            del self._draining[key]
+        return decisions + [EndDrain(key) for key in staying]
 
-    def _decide(self, waiting: _Waiting, tenants: Mapping[str, Tenant], now: float) -> list[Decision]:
-        wish = waiting.wish
-        if why := self._never(waiting, tenants):
-            del self._waiting[wish.key]
-            return [Refuse(wish.key, why)]
-        idle = sorted((key for key in tenants if tenants[key].can_go(now)), key=lambda key: tenants[key].last_used)
-        going = self._enough(wish, idle)
+    def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, LoadedModel], now: float) -> list[Decision]:
+        request = waiting.request
+        if why := self._never(waiting, loaded):
+            del self._waiting[request.key]
+            return [Refuse(request.key, why)]
+        idle = sorted((key for key in loaded if loaded[key].can_go(now)), key=lambda key: loaded[key].last_used)
+        going = self._enough(request, idle)
         if going is not None:
             for key in going:
                 self.release(key)
-            return [*map(Evict, going), self._admit(wish)]
+            return [*map(Evict, going), self._admit(request)]
         due = sorted(
-            (key for key, tenant in tenants.items() if tenant.had_its_turn(now) and key not in self._leaving),
-            key=lambda key: tenants[key].ready_since,
+            (key for key, model in loaded.items() if model.had_its_turn(now) and key not in self._draining),
+            key=lambda key: loaded[key].ready_since,
         )
-        waiting.waits_for = self._lack(wish)
-        told = [key for key in self._enough(wish, [*idle, *self._leaving, *due]) or () if key in due]
-        self._leaving |= dict.fromkeys(told)
-        return [Leave(key) for key in told]
+        waiting.waits_for = self._lack(request)
+        told = [key for key in self._enough(request, [*idle, *self._draining, *due]) or () if key in due]
+        self._draining |= dict.fromkeys(told)
+        return [Drain(key) for key in told]
 
-    def _never(self, waiting: _Waiting, tenants: Mapping[str, Tenant]) -> str:
+    def _never(self, waiting: _Waiting, loaded: Mapping[str, LoadedModel]) -> str:
         """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
         what pins others.
         """
-        wish, pinned = waiting.wish, []
+        request, pinned = waiting.request, []
         if waiting.is_opening:
-            pinned = [key for key, tenant in tenants.items() if tenant.is_pinned and self._shares(key, wish)]
-        left = self._free(wish, without=[key for key in self._held if key not in pinned])
-        if wish.need.least <= left or not (pinned or self.is_asked_for):
+            pinned = [key for key, model in loaded.items() if model.is_pinned and self._shares(key, request)]
+        left = self._free(request, without=[key for key in self._held if key not in pinned])
+        if request.need.least <= left or not (pinned or self.is_limited):
             return ""
         beside = f" beside pinned {', '.join(self._held[key][0].name for key in pinned)}" if pinned else ""
+        needs = f"{request.name} takes about {_gib(request.need.least)} GiB"
         return (
-            f"{wish.name} takes about {_gib(wish.need.least)} GiB and {_gib(left)} GiB of memory are for it{beside}: "
+            f"{needs} and {_gib(left)} GiB of memory are for it{beside}: "
             "set memory_gib (--memory_gib) higher, or kv_cache_gib or max_num_seqs lower"
         )
 
-    def _enough(self, wish: Wish, keys: Iterable[str]) -> list[str] | None:
+    def _enough(self, request: LoadRequest, keys: Iterable[str]) -> list[str] | None:
         """The first of the models that make room for it if they go; None if all of them do not."""
         going: list[str] = []
         rest = list(keys)
-        while not self._fits(wish, without=going):
+        while not self._fits(request, without=going):
             if not rest:
                 return None
-            if self._shares(key := rest.pop(0), wish):
+            if self._shares(key := rest.pop(0), request):
                 going.append(key)
         return going
 
-    def _fits(self, wish: Wish, without: list[str]) -> bool:
-        alone = not any(self._shares(key, wish) for key in self._held if key not in without)
-        return wish.need.least <= self._free(wish, without) or (alone and not self.is_asked_for)
+    def _fits(self, request: LoadRequest, without: list[str]) -> bool:
+        alone = not any(self._shares(key, request) for key in self._held if key not in without)
+        return request.need.least <= self._free(request, without) or (alone and not self.is_limited)
 
-    def _admit(self, wish: Wish) -> Admit:
-        alone = not any(self._shares(key, wish) for key in self._held)
-        free, need = self._free(wish), wish.need
-        share = SHARE_OF_MACHINE if MACHINE in wish.places else SHARE_OF_GPU
-        free -= sum(each.need.least for each in self._others_expected(wish))
+    def _admit(self, request: LoadRequest) -> Admit:
+        alone = not any(self._shares(key, request) for key in self._held)
+        free, need = self._free(request), request.need
+        share = SHARE_OF_MACHINE if MACHINE in request.places else SHARE_OF_GPU
+        free -= sum(each.need.least for each in self._others_expected(request))
         left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * share)
         cache = max(need.least_cache, min(need.most_cache, left))
-        del self._waiting[wish.key]
-        self._held[wish.key] = wish, need.fixed + cache
-        is_own = cache == need.most_cache or (alone and not self.is_asked_for)
-        return Admit(wish.key, None if is_own else cache)
+        del self._waiting[request.key]
+        self._held[request.key] = request, need.fixed + cache
+        is_own = cache == need.most_cache or (alone and not self.is_limited)
+        return Admit(request.key, None if is_own else cache)
 
-    def _others_expected(self, wish: Wish) -> list[Wish]:
+    def _others_expected(self, request: LoadRequest) -> list[LoadRequest]:
         """Models in use that are not loaded, and want to be in one of its places."""
-        others = (each for key, each in self._expected.items() if key != wish.key and key not in self._held)
-        return [each for each in others if not set(each.places).isdisjoint(wish.places)]
+        others = (each for key, each in self._expected.items() if key != request.key and key not in self._held)
+        return [each for each in others if not set(each.places).isdisjoint(request.places)]
 
-    def _free(self, wish: Wish, without: Iterable[str] = ()) -> float:
+    def _free(self, request: LoadRequest, without: Iterable[str] = ()) -> float:
         """Bytes free in the fullest of its places."""
         gone = set(without)
-        return min((self._free_in(place, gone) for place in wish.places), default=math.inf)
+        return min((self._free_in(place, gone) for place in request.places), default=math.inf)
 
     def _free_in(self, place: str, gone: Iterable[str] = ()) -> float:
-        held = sum(size for key, (wish, size) in self._held.items() if key not in gone and place in wish.places)
+        held = sum(size for key, (request, size) in self._held.items() if key not in gone and place in request.places)
         return self.capacity.get(place, math.inf) - held
 
-    def _shares(self, key: str, wish: Wish) -> bool:
-        return not set(self._held[key][0].places).isdisjoint(wish.places)
+    def _shares(self, key: str, request: LoadRequest) -> bool:
+        return not set(self._held[key][0].places).isdisjoint(request.places)
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_waited_for(self) -> bool:
         """Whether any model waits, or is to leave for one that waited."""
-        return bool(self._waiting or self._leaving)
+        return bool(self._waiting or self._draining)
 
     def waits_for(self, key: str) -> str:
         """What a model that waits lacks, and who has it; empty for others."""
@@ -270,28 +271,28 @@ class Room:
         waits = [each for each in self._waiting.values() if now - each.since >= _TOLD_AFTER and not each.is_told]
         for each in waits:
             each.is_told = True
-        return [each.wish.key for each in waits]
+        return [each.request.key for each in waits]
 
     @property
     def is_crowded(self) -> bool:
         """Whether the models in use, several in a place, do not all fit at once."""
         needs: dict[str, list[int]] = {}
-        for wish in self._expected.values():
-            for place in wish.places:
-                needs.setdefault(place, []).append(wish.need.least)
+        for request in self._expected.values():
+            for place in request.places:
+                needs.setdefault(place, []).append(request.need.least)
         return any(len(each) > 1 and sum(each) > self.capacity.get(place, math.inf) for place, each in needs.items())
 
-    def _lack(self, wish: Wish) -> str:
-        holders = ", ".join(self._held[key][0].name for key in self._held if self._shares(key, wish))
-        return f"{_gib(wish.need.least)} GiB, {_gib(self._free(wish))} GiB are free; in memory: {holders}"
+    def _lack(self, request: LoadRequest) -> str:
+        holders = ", ".join(self._held[key][0].name for key in self._held if self._shares(key, request))
+        return f"{_gib(request.need.least)} GiB, {_gib(self._free(request))} GiB are free; in memory: {holders}"
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the account is wrong (tests)."""
         assert not self._held.keys() & self._waiting.keys(), "a model is loaded and waits"
-        assert self._leaving.keys() <= self._held.keys(), "a model is to leave that is not loaded"
+        assert self._draining.keys() <= self._held.keys(), "a model is to leave that is not loaded"
         for place, capacity in self.capacity.items():
-            holders = [wish for wish, _ in self._held.values() if place in wish.places]
-            alone = len(holders) == 1 and not self.is_asked_for
+            holders = [request for request, _ in self._held.values() if place in request.places]
+            alone = len(holders) == 1 and not self.is_limited
             assert alone or self._free_in(place) >= 0, f"more than {capacity} bytes of {place} are given out"
 
 

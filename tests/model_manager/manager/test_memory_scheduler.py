@@ -9,36 +9,49 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millrace.model_manager.manager.room import MACHINE, Admit, Decision, Evict, Leave, Refuse, Room, Stay, Tenant, Wish
+from millrace.model_manager.manager.memory_scheduler import (
+    MACHINE,
+    Admit,
+    Decision,
+    Drain,
+    EndDrain,
+    Evict,
+    LoadedModel,
+    LoadRequest,
+    MemoryScheduler,
+    Refuse,
+)
 from millrace.model_manager.store.memory import MemoryNeed
 
 GIB = 2**30
-IDLE = Tenant(works=False, ready_since=0.0)
-WORKS = Tenant(works=True, ready_since=0.0)
+IDLE = LoadedModel(works=False, ready_since=0.0)
+WORKS = LoadedModel(works=True, ready_since=0.0)
 LATER = 1000.0
 
 
-def wish(key: str, gib: float = 1.0, *, most_cache: float = 0.0, places: tuple[str, ...] = (MACHINE,)) -> Wish:
-    return Wish(key, key, MemoryNeed(int(gib * GIB), 0, int(most_cache * GIB)), places)
+def request(
+    key: str, gib: float = 1.0, *, most_cache: float = 0.0, places: tuple[str, ...] = (MACHINE,)
+) -> LoadRequest:
+    return LoadRequest(key, key, MemoryNeed(int(gib * GIB), 0, int(most_cache * GIB)), places)
 
 
-def room(gib: float = 2.0, *, is_asked_for: bool = True, **places: float) -> Room:
+def memory(gib: float = 2.0, *, is_limited: bool = True, **places: float) -> MemoryScheduler:
     sizes = {MACHINE: gib, **places}
-    return Room({place: int(size * GIB) for place, size in sizes.items()}, is_asked_for=is_asked_for)
+    return MemoryScheduler({place: int(size * GIB) for place, size in sizes.items()}, is_limited=is_limited)
 
 
-def full(*keys: str, of: Room | None = None) -> Room:
-    """A room with these models in it."""
-    made = of or room()
+def full(*keys: str, of: MemoryScheduler | None = None) -> MemoryScheduler:
+    """A memory with these models in it."""
+    made = of or memory()
     for key in keys:
-        made.ask(wish(key), 0.0)
+        made.ask(request(key), 0.0)
     assert made.decide({}, 0.0) == [Admit(key) for key in keys]
     return made
 
 
 def test_models_are_admitted_as_long_as_there_is_memory() -> None:
     made = full("a", "b")
-    made.ask(wish("c"), 0.0)
+    made.ask(request("c"), 0.0)
     assert made.decide({"a": WORKS, "b": WORKS}, 1.0) == []
     assert made.waits_for("c") == "1 GiB, 0 GiB are free; in memory: a, b"
     made.release("a")
@@ -48,47 +61,47 @@ def test_models_are_admitted_as_long_as_there_is_memory() -> None:
 
 def test_who_waits_for_long_is_told_once_a_wait() -> None:
     made = full("a", "b")
-    made.ask(wish("c"), 0.0)
+    made.ask(request("c"), 0.0)
     assert made.take_long_waits(5.0) == []
     assert made.take_long_waits(11.0) == ["c"]
     assert made.take_long_waits(12.0) == []
 
 
-def test_the_least_recently_used_model_without_work_makes_room() -> None:
-    made = full("a", "b", "c", of=room(3.0))
-    made.ask(wish("d"), 0.0)
+def test_the_least_recently_used_model_without_work_makes_memory() -> None:
+    made = full("a", "b", "c", of=memory(3.0))
+    made.ask(request("d"), 0.0)
     used = {"a": dataclasses.replace(WORKS, last_used=1.0), "b": dataclasses.replace(IDLE, last_used=3.0)}
-    tenants = used | {"c": dataclasses.replace(IDLE, last_used=2.0)}
-    assert made.decide(tenants, LATER) == [Evict("c"), Admit("d")]
+    loaded = used | {"c": dataclasses.replace(IDLE, last_used=2.0)}
+    assert made.decide(loaded, LATER) == [Evict("c"), Admit("d")]
 
 
 def test_no_more_models_go_than_must_and_only_from_the_place_that_is_full() -> None:
-    made = room(2.0, gpu=1.0)
-    for each in (wish("on gpu", places=("gpu",)), wish("a"), wish("b")):
+    made = memory(2.0, gpu=1.0)
+    for each in (request("on gpu", places=("gpu",)), request("a"), request("b")):
         made.ask(each, 0.0)
     made.decide({}, 0.0)
-    made.ask(wish("c"), 0.0)
-    tenants = {key: dataclasses.replace(IDLE, last_used=at) for at, key in enumerate(("on gpu", "a", "b"))}
-    assert made.decide(tenants, LATER) == [Evict("a"), Admit("c")]
+    made.ask(request("c"), 0.0)
+    loaded = {key: dataclasses.replace(IDLE, last_used=at) for at, key in enumerate(("on gpu", "a", "b"))}
+    assert made.decide(loaded, LATER) == [Evict("a"), Admit("c")]
 
 
 def test_nobody_overtakes_a_model_that_waits_for_the_same_place() -> None:
-    made = full("a", of=room(2.0, gpu=1.0))
-    made.ask(wish("large", 2.0), 0.0)
-    made.ask(wish("small"), 0.0)
-    made.ask(wish("elsewhere", places=("gpu",)), 0.0)
+    made = full("a", of=memory(2.0, gpu=1.0))
+    made.ask(request("large", 2.0), 0.0)
+    made.ask(request("small"), 0.0)
+    made.ask(request("elsewhere", places=("gpu",)), 0.0)
     assert made.decide({"a": WORKS}, 1.0) == [Admit("elsewhere")]
     assert made.waits_for("small") == "its turn: other models came before it"
     assert made.decide({"a": IDLE}, LATER) == [Evict("a"), Admit("large")]
 
 
 def test_a_model_that_a_client_opens_goes_before_those_that_come_back_for_a_while() -> None:
-    made = full("a", of=room(1.0))
-    made.ask(wish("back"), 0.0)
-    made.ask(wish("opened"), 10.0, is_opening=True)
+    made = full("a", of=memory(1.0))
+    made.ask(request("back"), 0.0)
+    made.ask(request("opened"), 10.0, is_opening=True)
     assert made.decide({"a": WORKS}, 5.0) == []
     assert made.decide({"a": IDLE}, 15.0) == [Evict("a"), Admit("opened")]
-    made.ask(wish("opened later"), 61.0, is_opening=True)
+    made.ask(request("opened later"), 61.0, is_opening=True)
     assert made.decide({"opened": IDLE}, 62.0) == [Evict("opened"), Admit("back")]
 
 
@@ -98,49 +111,49 @@ def test_a_model_that_a_client_opens_goes_before_those_that_come_back_for_a_whil
         dataclasses.replace(IDLE, last_used=LATER - 0.1),
         dataclasses.replace(IDLE, has_served=False, ready_since=LATER - 1),
         dataclasses.replace(IDLE, is_pinned=True),
-        Tenant(works=True),
+        LoadedModel(works=True),
     ],
     ids=["used a moment ago", "loaded and not used yet", "pinned", "loading"],
 )
-def test_a_model_does_not_go_at_once_when_it(stays: Tenant) -> None:
+def test_a_model_does_not_go_at_once_when_it(stays: LoadedModel) -> None:
     made = full("a", "b")
-    made.ask(wish("c"), 0.0)
-    assert made.decide({"a": stays, "b": WORKS}, LATER - 1) in ([], [Leave("b")])
+    made.ask(request("c"), 0.0)
+    assert made.decide({"a": stays, "b": WORKS}, LATER - 1) in ([], [Drain("b")])
     assert Evict("a") not in made.decide({"a": stays, "b": WORKS}, LATER)
 
 
 def test_a_model_with_work_leaves_after_its_turn_the_one_loaded_first_before_others() -> None:
     made = full("a", "b")
-    made.ask(wish("c"), 0.0)
-    tenants = {"a": dataclasses.replace(WORKS, ready_since=5.0), "b": dataclasses.replace(WORKS, ready_since=4.0)}
-    assert made.decide(tenants, 8.0) == []
-    assert made.decide(tenants, 20.0) == [Leave("b")]
-    assert made.decide(tenants, 21.0) == [], "one is enough, and it is told once"
-    tenants["b"] = dataclasses.replace(tenants["b"], works=False)
-    assert made.decide(tenants, 22.0) == [Evict("b"), Admit("c")]
+    made.ask(request("c"), 0.0)
+    loaded = {"a": dataclasses.replace(WORKS, ready_since=5.0), "b": dataclasses.replace(WORKS, ready_since=4.0)}
+    assert made.decide(loaded, 8.0) == []
+    assert made.decide(loaded, 20.0) == [Drain("b")]
+    assert made.decide(loaded, 21.0) == [], "one is enough, and it is told once"
+    loaded["b"] = dataclasses.replace(loaded["b"], works=False)
+    assert made.decide(loaded, 22.0) == [Evict("b"), Admit("c")]
 
 
 def test_a_turn_is_longer_for_a_model_that_takes_long_to_load() -> None:
-    made = full("a", of=room(1.0))
-    made.ask(wish("b"), 0.0)
+    made = full("a", of=memory(1.0))
+    made.ask(request("b"), 0.0)
     slow = {"a": dataclasses.replace(WORKS, load_seconds=30.0)}
     assert made.decide(slow, 100.0) == []
-    assert made.decide(slow, 120.0) == [Leave("a")]
+    assert made.decide(slow, 120.0) == [Drain("a")]
 
 
 def test_a_model_that_was_to_leave_stays_when_nobody_waits_any_more() -> None:
-    made = full("a", of=room(1.0))
-    made.ask(wish("b"), 0.0)
-    assert made.decide({"a": WORKS}, LATER) == [Leave("a")]
+    made = full("a", of=memory(1.0))
+    made.ask(request("b"), 0.0)
+    assert made.decide({"a": WORKS}, LATER) == [Drain("a")]
     made.withdraw("b")
     assert made.is_waited_for
-    assert made.decide({"a": WORKS}, LATER) == [Stay("a")]
+    assert made.decide({"a": WORKS}, LATER) == [EndDrain("a")]
     assert not made.is_waited_for
 
 
 def test_a_model_that_can_never_fit_is_refused_with_what_to_change() -> None:
-    made = room(2.0)
-    made.ask(wish("huge", 3.5), 0.0)
+    made = memory(2.0)
+    made.ask(request("huge", 3.5), 0.0)
     (refused,) = made.decide({}, 0.0)
     assert isinstance(refused, Refuse)
     assert "huge takes about 3.5 GiB and 2 GiB" in refused.why
@@ -149,27 +162,27 @@ def test_a_model_that_can_never_fit_is_refused_with_what_to_change() -> None:
 
 def test_beside_pinned_models_it_is_refused_by_their_names() -> None:
     made = full("a", "b")
-    made.ask(wish("c", 1.5), 0.0)
+    made.ask(request("c", 1.5), 0.0)
     pinned = {"a": dataclasses.replace(IDLE, is_pinned=True), "b": IDLE}
     assert made.decide(pinned, LATER) == [], "one that is to come back waits: the pin ends with its job"
-    made.ask(wish("c", 1.5), 0.0, is_opening=True)
+    made.ask(request("c", 1.5), 0.0, is_opening=True)
     (refused,) = made.decide(pinned, LATER)
     assert isinstance(refused, Refuse)
     assert "1 GiB of memory are for it beside pinned a" in refused.why
 
 
 def test_one_model_alone_is_always_admitted_where_nobody_set_a_budget() -> None:
-    made = full("a", of=room(2.0, is_asked_for=False))
-    made.ask(wish("huge", 3.5), 0.0)
+    made = full("a", of=memory(2.0, is_limited=False))
+    made.ask(request("huge", 3.5), 0.0)
     assert made.decide({"a": WORKS}, 1.0) == []
     assert made.decide({"a": IDLE}, LATER) == [Evict("a"), Admit("huge")]
     made.check_integrity()
 
 
 def test_a_kv_cache_shrinks_before_a_model_is_turned_away() -> None:
-    made = room(10.0)
-    made.ask(wish("a", 1.0, most_cache=100.0), 0.0)
-    made.ask(wish("b", 1.0, most_cache=100.0), 0.0)
+    made = memory(10.0)
+    made.ask(request("a", 1.0, most_cache=100.0), 0.0)
+    made.ask(request("b", 1.0, most_cache=100.0), 0.0)
     first, second = made.decide({}, 0.0)
     assert isinstance(first, Admit)
     assert isinstance(second, Admit)
@@ -181,25 +194,25 @@ def test_a_kv_cache_shrinks_before_a_model_is_turned_away() -> None:
 
 
 def test_an_engine_alone_sizes_its_own_cache_where_nobody_set_a_budget() -> None:
-    made = room(10.0, is_asked_for=False)
-    made.ask(wish("a", 1.0, most_cache=100.0), 0.0)
+    made = memory(10.0, is_limited=False)
+    made.ask(request("a", 1.0, most_cache=100.0), 0.0)
     assert made.decide({}, 0.0) == [Admit("a")]
 
 
 def test_several_models_in_a_place_crowd_it_and_one_does_not() -> None:
-    made = room(2.0, gpu=1.0)
+    made = memory(2.0, gpu=1.0)
     for models, is_crowded in (
-        ([wish("huge", 5.0)], False),
-        ([wish("a"), wish("b"), wish("c", places=("gpu",))], False),
-        ([wish("a"), wish("b"), wish("c")], True),
+        ([request("huge", 5.0)], False),
+        ([request("a"), request("b"), request("c", places=("gpu",))], False),
+        ([request("a"), request("b"), request("c")], True),
     ):
         made.expect(models)
         assert made.is_crowded is is_crowded
 
 
 def test_a_kv_cache_leaves_room_for_the_other_models_in_use() -> None:
-    made = room(4.0)
-    models = [wish(key, most_cache=100.0) for key in "abc"]
+    made = memory(4.0)
+    models = [request(key, most_cache=100.0) for key in "abc"]
     made.expect(models)
     for each in models:
         made.ask(each, 0.0)
@@ -212,63 +225,63 @@ class Traffic(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = room(4.0, is_asked_for=False)
+        self.memory = memory(4.0, is_limited=False)
         self.now = 0.0
-        self.tenants: dict[str, Tenant] = {}
-        self.wishes: set[str] = set()
+        self.loaded: dict[str, LoadedModel] = {}
+        self.requests: set[str] = set()
 
     @rule(key=st.sampled_from("abcdefgh"), gib=st.floats(0.5, 5.0), is_opening=st.booleans())
     def ask(self, key: str, gib: float, is_opening: bool) -> None:
-        if key not in self.tenants:
-            self.wishes.add(key)
-            self.room.ask(wish(key, gib), self.now, is_opening=is_opening)
+        if key not in self.loaded:
+            self.requests.add(key)
+            self.memory.ask(request(key, gib), self.now, is_opening=is_opening)
 
     @rule(key=st.sampled_from("abcdefgh"))
     def withdraw(self, key: str) -> None:
-        self.wishes.discard(key)
-        self.room.withdraw(key)
+        self.requests.discard(key)
+        self.memory.withdraw(key)
 
     @rule(key=st.sampled_from("abcdefgh"), works=st.booleans(), is_pinned=st.booleans())
     def change(self, key: str, works: bool, is_pinned: bool) -> None:
-        if key in self.tenants:
-            self.tenants[key] = Tenant(works, self.now, self.now, is_pinned=is_pinned)
+        if key in self.loaded:
+            self.loaded[key] = LoadedModel(works, self.now, self.now, is_pinned=is_pinned)
 
     @rule(key=st.sampled_from("abcdefgh"))
     def end(self, key: str) -> None:
-        if self.tenants.pop(key, None):
-            self.room.release(key)
+        if self.loaded.pop(key, None):
+            self.memory.release(key)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 20.0]))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        for decision in self.room.decide(self.tenants, self.now):
+        for decision in self.memory.decide(self.loaded, self.now):
             self.carry_out(decision)
 
     def carry_out(self, decision: Decision) -> None:
         match decision:
             case Admit(key):
-                self.wishes.remove(key)
-                self.tenants[key] = Tenant(works=True)
+                self.requests.remove(key)
+                self.loaded[key] = LoadedModel(works=True)
             case Evict(key):
-                tenant = self.tenants.pop(key)
-                assert not tenant.works
-                assert not tenant.is_pinned
-            case Leave(key):
-                assert self.tenants[key].works
+                model = self.loaded.pop(key)
+                assert not model.works
+                assert not model.is_pinned
+            case Drain(key):
+                assert self.loaded[key].works
             case Refuse(key):
-                self.wishes.remove(key)
+                self.requests.remove(key)
 
     @invariant()
     def the_account_is_right(self) -> None:
-        self.room.check_integrity()
-        assert self.room.is_waited_for or not self.wishes
+        self.memory.check_integrity()
+        assert self.memory.is_waited_for or not self.requests
 
     def teardown(self) -> None:
         for _ in range(20):
-            self.tenants = dict.fromkeys(self.tenants, IDLE)
+            self.loaded = dict.fromkeys(self.loaded, IDLE)
             self.pass_time(20.0)
-        assert not self.wishes
-        assert not self.room.is_waited_for
+        assert not self.requests
+        assert not self.memory.is_waited_for
 
 
 TestTraffic = Traffic.TestCase
