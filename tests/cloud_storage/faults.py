@@ -22,7 +22,6 @@ PASSING: list[Fault] = [
 LASTING: list[Fault] = [Status(503), Status(403), Lost(), Truncated(0, "part"), Altered()]
 """Faults that leave nothing to read, however often it is tried."""
 
-ALL_PASSING = pytest.mark.parametrize("fault", PASSING, ids=repr)
 ALL_LASTING = pytest.mark.parametrize("fault", LASTING, ids=repr)
 
 CLOUD_STORAGE = [

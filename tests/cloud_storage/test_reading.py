@@ -23,7 +23,7 @@ from millrace.transforms.reading.read_prompts import ReadPrompts
 from millrace.transforms.reading.read_rows import read_range
 from millrace.transforms.reading.row_places import Position
 from tests.cloud_storage.bucket import Bucket
-from tests.cloud_storage.faults import ALL_LASTING, ALL_PASSING, CLOUD_STORAGE
+from tests.cloud_storage.faults import ALL_LASTING, CLOUD_STORAGE, PASSING
 from tests.servers.fake_gcs import downloads, listings, looks
 from tests.servers.faulty_http import Altered, Fault, Reset, Status, Truncated
 from tests.transforms.running import check, pipeline
@@ -51,6 +51,7 @@ def parquet() -> bytes:
     return stream.getvalue()
 
 
+STREAMED: list[Fault] = [Truncated(1000, "part"), Truncated(1000, "none"), Altered()]
 CONTENTS = {
     "rows.jsonl": jsonl(),
     "rows.jsonl.gz": gzip.compress(jsonl(), mtime=0),
@@ -58,7 +59,14 @@ CONTENTS = {
     "rows.csv": table(),
     "rows.parquet": parquet(),
 }
-ALL_CONTENTS = pytest.mark.parametrize("name", CONTENTS)
+ONCE = [
+    *(("rows.jsonl", fault, 0) for fault in PASSING),
+    *(("rows.parquet", fault, 1) for fault in PASSING),
+    *((name, fault, 1) for name in ("rows.jsonl.gz", "rows.jsonl.bz2", "rows.csv") for fault in STREAMED),
+]
+"""Every fault, at the first reading of an object and at a later one. All formats share `object_reads`, so the others
+have the faults that end a stream early or alter it.
+"""
 
 
 def read(pattern: str) -> list[tuple[str, str | None]]:
@@ -74,9 +82,7 @@ def read(pattern: str) -> list[tuple[str, str | None]]:
 EXPECTED = [(row["id"], row["prompt"]) for row in ROWS]
 
 
-@ALL_CONTENTS
-@ALL_PASSING
-@pytest.mark.parametrize("after", [0, 1], ids=["the first reading", "a later one"])
+@pytest.mark.parametrize(("name", "fault", "after"), ONCE, ids=str)
 def test_rows_are_as_stored_when_a_download_fails_once(bucket: Bucket, name: str, fault: Fault, after: int) -> None:
     path = bucket.put(name, CONTENTS[name])
     rule = bucket.server.inject(fault, downloads(name), after=after)
@@ -84,9 +90,8 @@ def test_rows_are_as_stored_when_a_download_fails_once(bucket: Bucket, name: str
     assert rule.happened == 1
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+@pytest.mark.parametrize(("name", "after"), [("rows.jsonl", 0), ("rows.parquet", 1)])
 @ALL_LASTING
-@pytest.mark.parametrize("after", [0, 1], ids=["from the first reading", "from a later one"])
 def test_an_object_that_cannot_be_read_is_named(bucket: Bucket, name: str, fault: Fault, after: int) -> None:
     path = bucket.put(name, CONTENTS[name])
     bucket.inject_for_good(fault, downloads(name), after)
@@ -95,7 +100,7 @@ def test_an_object_that_cannot_be_read_is_named(bucket: Bucket, name: str, fault
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("fault", [Status(503), Status(500), Truncated(20, "part"), Truncated(0, "part"), Reset(10)])
+@pytest.mark.parametrize("fault", [Status(503), Truncated(0, "part"), Reset(10)])
 def test_what_is_asked_about_objects_is_asked_again(bucket: Bucket, fault: Fault) -> None:
     path = bucket.put("folder/rows.jsonl", jsonl())
     rules = [bucket.server.inject(fault, kind) for kind in (listings, looks("rows.jsonl"))]

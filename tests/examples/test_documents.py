@@ -148,6 +148,6 @@ def test_figures_come_out_of_extract(tmp_path: Path) -> None:
 @of_each_kind
 def test_the_shipped_model_finds_the_fields(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path / "run"))
-    shares = evaluate(kind, 200, EVALUATION_SEED + 1, ModelConfig(model=EMBEDDED_MODEL), show_errors=3)
+    shares = evaluate(kind, 60, EVALUATION_SEED + 1, ModelConfig(model=EMBEDDED_MODEL), show_errors=3)
     stop_models(tmp_path / "run")
     assert shares["fields"] >= 0.95

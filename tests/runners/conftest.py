@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from tests.runners.targets import Servers, Target, servers_in, targets
+from tests.runners.targets import ONLY_KILLED, Servers, Target, servers_in, targets
+
+_EACH = [target for target in targets() if target.name != ONLY_KILLED]
 
 
 @pytest.fixture(scope="package")
@@ -34,7 +36,7 @@ def servers(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-@pytest.fixture(scope="session", params=targets(), ids=lambda target: target.name)
+@pytest.fixture(scope="session", params=_EACH, ids=lambda target: target.name)
 def target(request: pytest.FixtureRequest) -> Target:
     found: Target = request.param
     return found

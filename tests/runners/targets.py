@@ -106,12 +106,6 @@ _TARGETS = [
         more=_STREAMING,
     ),
     Target(
-        "flink-batch-external",
-        lambda s: _portable(s.cluster.job_endpoint, "EXTERNAL", s.cluster.workers),
-        several_workers=True,
-        more=_FOUR,
-    ),
-    Target(
         "flink-batch-process",
         lambda s: _portable(s.cluster.job_endpoint, "PROCESS", _process(s)),
         several_workers=True,
@@ -141,6 +135,8 @@ def targets() -> list[Target]:
     return found
 
 
+ONLY_KILLED = "flink-streaming-process"
+"""The target of a kill alone: its environment is in the batch job's tests, its mode in the other streaming job's."""
 _ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.messages import Status
-from millrace.model_manager.wire.status import JobStatus, ModelStatus
+from millrace.model_manager.wire.status import ModelStatus
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of
 from tests.runners.targets import Servers, Target, targets
@@ -56,23 +56,20 @@ def job(target: Target, servers: Servers, prompts: str, output: Path) -> Abstrac
     return started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def the_job(runtime: Path) -> JobStatus | None:
-    status = status_of(runtime)
-    return status.jobs[0] if status and status.jobs else None
-
-
 def once_finished(runtime: Path, share: float) -> Status:
-    """Wait until this share of the requests is finished; more are not."""
+    """Wait until this share of the requests is finished, more are not, and a worker is there to be killed."""
+    seen: list[Status] = []
 
     def are_finished() -> bool:
-        counted = the_job(runtime)
-        return counted is not None and counted.finished >= FILES * ROWS * share
+        status = status_of(runtime)
+        if status is None or not status.jobs or status.jobs[0].finished < FILES * ROWS * share:
+            return False
+        seen.append(status)
+        return any(process.role == "client" for process in status.processes)
 
     until(are_finished, f"{share} of the requests are finished")
-    status = status_of(runtime)
-    assert status is not None
-    assert status.jobs[0].finished < FILES * ROWS * (share + 0.5), "the job is too fast for this test"
-    return status
+    assert seen[-1].jobs[0].finished < FILES * ROWS * (share + 0.5), "the job is too fast for this test"
+    return seen[-1]
 
 
 def complete(process: subprocess.Popen[str], output: Path) -> None:
