@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -137,12 +137,15 @@ def targets() -> list[Target]:
 
 ONLY_KILLED = "flink-streaming-process"
 """The target of a kill alone: its environment is in the batch job's tests, its mode in the other streaming job's."""
-_ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
+ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
+"""Each runner and mode in one environment, where every environment is too many."""
+OTHER_PROCESSES = ("direct-processes", "prism-external", "flink-batch-process")
+"""Each runner whose rows pass Beam's coder between processes."""
 
 
-def one_of_each() -> Any:
-    """Parametrizes a test with one environment of each runner and mode, where every environment is too many."""
-    found = [target for target in targets() if target.name in _ONE_OF_EACH]
+def only_on(names: Sequence[str]) -> Any:
+    """Parametrizes a test with some targets."""
+    found = [target for target in targets() if target.name in names]
     return pytest.mark.parametrize("target", found, ids=lambda target: target.name)
 
 

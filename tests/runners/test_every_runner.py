@@ -25,7 +25,7 @@ from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.generate import Generate
 from tests.job_commands import job_command
 from tests.json_lines import rows_of
-from tests.runners.targets import Servers, Target, one_of_each
+from tests.runners.targets import ONE_OF_EACH, Servers, Target, only_on
 from tests.runners.watching import nothing_is_left, watched
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
@@ -113,7 +113,7 @@ def counted(group: tuple[str, Iterable[Any]]) -> tuple[str, int]:
     return group[0], len(list(group[1]))
 
 
-@one_of_each()
+@only_on(ONE_OF_EACH)
 def test_results_keep_key_time_and_windows_and_are_counted(
     target: Target, servers: Servers, runtime: Path, tmp_path: Path
 ) -> None:

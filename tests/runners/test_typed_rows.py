@@ -24,7 +24,7 @@ from millrace import Classify, Extract, Span
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from tests.job_commands import job_command
 from tests.json_lines import rows_of
-from tests.runners.targets import Servers, Target, one_of_each
+from tests.runners.targets import OTHER_PROCESSES, Servers, Target, only_on
 from tests.runners.test_every_runner import Noted, its_id
 from tests.runners.watching import nothing_is_left
 
@@ -94,7 +94,7 @@ KEYS = [(f"key{number % 3}", f"d{number}") for number in range(COUNT) if number 
 LETTERS = [(f"key{number % 3}", f"d{number}") for number in range(0, COUNT, 5)]
 
 
-@one_of_each()
+@only_on(OTHER_PROCESSES)
 def test_rows_keep_their_types_through_beams_coder(
     target: Target, servers: Servers, runtime: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ def test_rows_keep_their_types_through_beams_coder(
     nothing_is_left(runtime)
 
 
-@one_of_each()
+@only_on(OTHER_PROCESSES)
 def test_millrace_extract_takes_a_class_that_no_worker_can_import(
     target: Target, servers: Servers, runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
