@@ -93,7 +93,7 @@ def common_settings(cluster: Cluster) -> dict[str, str]:
         "heartbeat.interval": "1000",
         "heartbeat.timeout": "10000",
         "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "10",
+        "restart-strategy.fixed-delay.attempts": "20",
         "restart-strategy.fixed-delay.delay": "3 s",
     }
 
