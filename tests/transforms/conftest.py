@@ -2,7 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import beam_signatures
 from tests.transforms.clients import RecordingClient
+
+beam_signatures.read_once()
 
 
 @pytest.fixture
