@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 
 
 @cache
@@ -14,7 +15,7 @@ def field_docs(settings: type) -> Mapping[str, str]:
     """The docstring that follows each field in the source, on one line; empty where none does."""
     body = _classes(settings.__module__)[settings.__name__].body
     docs: dict[str, str] = {}
-    for field, after in zip(body, body[1:], strict=False):
+    for field, after in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
             docs[field.target.id] = " ".join(str(text).split())

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from tests import beam_signatures
+from tests import quick_beam
 from tests.pipelines.refusals import Refused
 
-beam_signatures.read_once()
+quick_beam.compute_once()
 
 
 @pytest.fixture

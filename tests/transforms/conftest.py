@@ -2,10 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import beam_signatures
+from tests import quick_beam
 from tests.transforms.clients import RecordingClient
 
-beam_signatures.read_once()
+quick_beam.compute_once()
 
 
 @pytest.fixture
