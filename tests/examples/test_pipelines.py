@@ -52,7 +52,7 @@ def test_an_example_prints_what_its_reader_expects(name: str, run: Run) -> None:
 
 
 def test_an_example_runs_as_a_program(tmp_path: Path) -> None:
-    program = [sys.executable, EXAMPLES / "chat_and_row_parameters.py"]
+    program: list[str | Path] = [sys.executable, EXAMPLES / "chat_and_row_parameters.py"]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) == PRINTED["chat_and_row_parameters"]
