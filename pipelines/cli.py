@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 import millrace
 from millrace.model_manager.wire.imports import importing
 
+from .beam_import import without_unused_clients
 from .edge import at_the_edge, ended_by_interrupt, leave
 
 _HELP = """\
@@ -56,9 +58,10 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
     module, _, name = COMMANDS[arguments[0]].partition(":")
-    if len(arguments) == 1 and module == _TASKS:
+    is_task = module == _TASKS
+    if is_task and len(arguments) == 1:
         return _without_input()
-    with ended_by_interrupt(), importing():
+    with ended_by_interrupt(), importing(), without_unused_clients(arguments) if is_task else nullcontext():
         command: Callable[[Sequence[str]], int] = getattr(import_module(f".{module}", __package__), name)
     return command(arguments[1:])
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from huggingface_hub import HfApi
-from huggingface_hub.hf_api import RepoFile
-
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
 from millrace.model_manager.store.gguf import file_pattern, gguf_files, is_gguf
@@ -49,6 +46,9 @@ def _sizes(model: str, revision: str | None, backend: str) -> dict[str, int]:
 
 
 def _on_hub(model: str, revision: str | None) -> dict[str, int]:
+    from huggingface_hub import HfApi  # here: a job on this machine needs neither this module nor its seconds
+    from huggingface_hub.hf_api import RepoFile
+
     try:
         entries = list(HfApi().list_repo_tree(model, revision=revision))
     except Exception as error:  # what its transport raises depends on the HTTP library that its version uses

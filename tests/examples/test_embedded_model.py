@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "model_manager" / "store" / "embedded" / "millrace-tiny"
 PROMPTS = ROOT / "examples" / "prompts"
 CLAIMED = ("capitals", "arithmetic", "sentiment", "extraction", "unknown", "repeat")
+ASKED = {"arithmetic": 400, "unknown": 400}
+"""Held-out questions of a kind, by default 100: in these kinds more answers are wrong, and all are short."""
 Loaded = tuple[Model, PreTrainedTokenizerBase]
 
 
@@ -33,12 +35,16 @@ def bare() -> Tokenizer:
     return Tokenizer.from_file(str(MODEL / "tokenizer.json"))
 
 
+@pytest.fixture(scope="module")
+def trained() -> set[str]:
+    """Prompts of training."""
+    return {turn.prompt for found in islice(conversations(0, Split.TRAIN), 20_000) for turn in found.turns}
+
+
 @pytest.mark.parametrize("kind", CLAIMED)
-def test_no_held_out_question_is_in_training(kind: str) -> None:
+def test_no_held_out_question_is_in_training(kind: str, trained: set[str]) -> None:
     held_out = {one.prompt for one in examples(kind, 300, EVALUATION_SEED, Split.HELD_OUT)}
-    stream = islice(conversations(0, Split.TRAIN), 20_000)
-    seen = {turn.prompt for conversation in stream for turn in conversation.turns}
-    assert not held_out & seen
+    assert not held_out & trained
 
 
 def test_the_shipped_files_are_small() -> None:
@@ -50,17 +56,15 @@ def test_the_shipped_prompts_are_what_the_generator_writes() -> None:
         assert (PROMPTS / f"{name}.jsonl").read_text(encoding="utf-8") == render(name)
 
 
-def test_no_shipped_prompt_is_in_training() -> None:
-    seen = {turn.prompt for found in islice(conversations(0, Split.TRAIN), 20_000) for turn in found.turns}
+def test_no_shipped_prompt_is_in_training(trained: set[str]) -> None:
     for name in ("capitals", "arithmetic", "orders"):
         rows = [json.loads(line) for line in render(name).splitlines()]
-        assert not {row["prompt"] for row in rows if "prompt" in row} & seen
+        assert not {row["prompt"] for row in rows if "prompt" in row} & trained
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_the_tokenizer_round_trips_any_text(text: str) -> None:
-    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_the_tokenizer_round_trips_any_text(bare: Tokenizer, text: str) -> None:
+    assert bare.decode(bare.encode(text).ids, skip_special_tokens=False) == text
 
 
 def test_both_libraries_tokenize_alike(bare: Tokenizer) -> None:
@@ -88,5 +92,5 @@ def test_training_sees_what_the_chat_template_writes(bare: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", CLAIMED)
 def test_the_model_is_right_on_held_out_questions(loaded: Loaded, kind: str) -> None:
-    judged = judge(*loaded, examples(kind, 400, EVALUATION_SEED, Split.HELD_OUT))
+    judged = judge(*loaded, examples(kind, ASKED.get(kind, 100), EVALUATION_SEED, Split.HELD_OUT))
     assert accuracy(judged) >= 0.95, [one for one in judged if not one.is_right]

@@ -7,13 +7,16 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.job_commands import job_command, started
+from millrace.model_manager.wire.messages import Status
+from millrace.pipelines.cli import dispatch
+from tests.json_lines import write_rows
 from tests.runtime_folders import status_of
 from tests.serving.servers import MODEL, Server, fake_server, running
 from tests.waiting import eventually
@@ -68,20 +71,26 @@ def test_a_request_that_is_not_streamed_survives_the_death_of_its_engine(slow: S
     assert found == [expected]
 
 
-def test_a_job_beside_the_server_shares_its_engine(slow: Server, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"prompt": "a", "max_tokens": 200}\n' * 8)
-    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(slow.runtime)}
-    command = [*job_command("run", rows, tmp_path / "out"), "--backend", "fake", "--chat", "never", "--quiet"]
-    with started(command, env=env) as job:
+def test_a_job_beside_the_server_shares_its_engine(
+    slow: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": "a", "max_tokens": 200}] * 8)
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(slow.runtime))
+
+    def look() -> Status:
         eventually(lambda: slow.outstanding() >= 8)
         status = status_of(slow.runtime)
         assert status is not None
-        assert [len(model.pids) for model in status.models] == [1]
         assert slow.client().completions.create(**ASKED).choices
-        assert job.wait(120) == 0
-    jobs = {each.job.split(",")[0] for each in status.jobs}
-    assert "serve" in jobs
+        return status
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        flags = ["--output", f"{tmp_path}/out", "--backend", "fake", "--chat", "never", "--quiet"]
+        assert dispatch(["run", "--input", str(rows), *flags]) == 0
+        status = looking.result()
+    assert [len(model.pids) for model in status.models] == [1]
+    assert "serve" in {each.job.split(",")[0] for each in status.jobs}
 
 
 def test_a_model_that_does_not_exist_ends_the_server(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import quick_beam
 from tests.transforms.clients import RecordingClient
+
+quick_beam.compute_once()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def rows(folder: Path, name: str = "r") -> dict[str, dict[str, str]]:
     return found
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_results_are_csv_in_shards_that_a_resumed_job_adds_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -31,7 +31,7 @@ def test_results_are_csv_in_shards_that_a_resumed_job_adds_to(
     lines[3] = "not json"
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
     flags = ["--input", f"{tmp_path}/p.jsonl", "--output", f"{tmp_path}/r.csv", "--max_tokens", "4", *FLAGS]
-    workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=2", "--num_shards=2"]
+    workers = ["--direct_running_mode=multi_threading", "--direct_num_workers=2", "--num_shards=2"]
     assert dispatch(["run", *flags, "--limit", "5", *workers]) == 0
     assert f"{tmp_path}/r-00000-of-0000" in (said := capsys.readouterr().out)
     first = rows(tmp_path)
@@ -49,7 +49,7 @@ def test_results_are_csv_in_shards_that_a_resumed_job_adds_to(
     assert rows(tmp_path, "a").keys() == rows(tmp_path).keys()
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 @pytest.mark.parametrize(
     ("command", "flags", "column"),
     [

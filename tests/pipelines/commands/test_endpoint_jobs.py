@@ -1,18 +1,18 @@
-"""Jobs whose rows go to servers over HTTP, as a person sees them: real processes, and real sockets."""
+"""Jobs whose rows go to servers over HTTP, as a person sees them: a real manager and engine, and real sockets."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.job_commands import job_command
+from millrace.pipelines.cli import dispatch
+from tests.json_lines import write_rows
 from tests.model_manager.backends.stand_in_server import Servers, serving
+
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -21,46 +21,58 @@ def servers() -> Iterator[Servers]:
         yield found
 
 
-def run(folder: Path, url: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A job of three rows, on a runtime folder that the jobs of a test share."""
-    rows = folder / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"id": str(n), "prompt": f"row {n}"}) + "\n" for n in range(3)))
-    command = [*job_command("run", rows, folder / "out"), "--model", "m", "--endpoint", url, "--overwrite", *flags]
-    # /tmp: a socket's path may have 107 characters
-    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(folder / "run"), **variables}
-    return subprocess.run(command, env=env, text=True, capture_output=True, check=False, timeout=120)
+@pytest.fixture
+def run(tmp_path: Path, runtime: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a job of three rows; its status, and what it says on stderr."""
+    assert runtime
+    rows = write_rows(tmp_path / "rows.jsonl", ({"id": str(n), "prompt": f"row {n}"} for n in range(3)))
+
+    def job(url: str, *flags: str) -> tuple[int, str]:
+        places = ["--input", str(rows), "--output", f"{tmp_path}/out", "--overwrite"]
+        status = dispatch(["run", *places, "--model", "m", "--endpoint", url, *flags])
+        return status, capsys.readouterr().err
+
+    return job
 
 
-def test_a_person_reads_why_requests_are_sent_again(servers: Servers, tmp_path: Path) -> None:
+def test_a_person_reads_why_requests_are_sent_again(servers: Servers, run: Run) -> None:
     busy: Any = (429, {"Retry-After": "1"})
     server = servers.start(lambda _prompt, tries: busy if tries <= 2 else None)
-    job = run(tmp_path, server.url)
-    assert job.returncode == 0, job.stderr
-    assert "a request is sent again after 1 s, as the server asks" in job.stderr
-    assert "answered 429: no row" in job.stderr
+    status, said = run(server.url)
+    assert status == 0, said
+    assert "a request is sent again after 1 s, as the server asks" in said
+    assert "answered 429: no row" in said
 
 
-def test_a_key_goes_to_the_servers_of_its_own_job_alone(servers: Servers, tmp_path: Path) -> None:
+def test_a_key_goes_to_the_servers_of_its_own_job_alone(
+    servers: Servers, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alice, bob = servers.start(key="alice-1"), servers.start(key="bob-2")
-    first = run(tmp_path, alice.url, "--linger", "30", "--backend_options", "key_env=MY_KEY", MY_KEY="alice-1")
-    assert first.returncode == 0, first.stderr
-    second = run(tmp_path, bob.url, "--backend_options", "key_env=MY_KEY", MY_KEY="bob-2")
-    assert second.returncode == 2, second.stderr
-    assert "this machine's manager was started without this value of MY_KEY" in second.stderr
-    third = run(tmp_path, bob.url, "--backend_options", "key_env=MY_KEY")
-    assert third.returncode == 2, third.stderr
-    assert "key_env" in third.stderr
+    flags = ["--backend_options", "key_env=MY_KEY"]
+    monkeypatch.setenv("MY_KEY", "alice-1")
+    status, said = run(alice.url, "--linger", "30", *flags)
+    assert status == 0, said
+    monkeypatch.setenv("MY_KEY", "bob-2")
+    status, said = run(bob.url, *flags)
+    assert status == 2, said
+    assert "this machine's manager was started without this value of MY_KEY" in said
+    monkeypatch.delenv("MY_KEY")
+    status, said = run(bob.url, *flags)
+    assert status == 2, said
+    assert "key_env" in said
     assert not bob.seen
 
 
-def test_a_key_that_is_withdrawn_in_mid_job_is_a_failed_job_in_one_sentence(servers: Servers, tmp_path: Path) -> None:
+def test_a_key_that_is_withdrawn_in_mid_job_is_a_failed_job_in_one_sentence(
+    servers: Servers, run: Run, tmp_path: Path
+) -> None:
     server = servers.start(lambda prompt, _tries: 401 if prompt == "row 2" else None)
-    job = run(tmp_path, server.url)
-    assert job.returncode == 1
-    said = [line for line in job.stderr.splitlines() if line.startswith("millrace: ")]
+    status, shown = run(server.url)
+    assert status == 1
+    said = [line for line in shown.splitlines() if line.startswith("millrace: ")]
     assert len(said) == 1
     assert said[0].startswith(f"millrace: the job failed: {server.url}")
     why = "answered 401: no row 2; it refuses a request without a key (the option key_env names its variable)"
     assert why in said[0]
     assert said[0].endswith(f"; --resume goes on from what is in {tmp_path}/out.tmp")
-    assert "Traceback" not in job.stderr
+    assert "Traceback" not in shown

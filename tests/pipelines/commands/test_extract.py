@@ -49,7 +49,7 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--input", documents, "--schema", "typed_invoices:Invoice", "--output", "out/rows.parquet", *FLAGS]
     assert dispatch(["extract", *flags]) == 0
@@ -85,7 +85,7 @@ def test_text_files_become_rows_of_parquet(documents: str, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_an_answer_for_which_there_are_too_few_tokens_is_a_dead_letter_that_has_it(tmp_path: Path) -> None:
     source = str(Path(__file__).parents[3] / "examples/documents/orders/*.txt")
     found = {}
@@ -112,7 +112,7 @@ def test_an_answer_for_which_there_are_too_few_tokens_is_a_dead_letter_that_has_
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_columns_become_rows_of_json_under_a_schema_with_examples_and_a_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +136,7 @@ def test_columns_become_rows_of_json_under_a_schema_with_examples_and_a_template
     assert all(isinstance(row["id_"], int) and 0 <= row["id_"] <= 99 for row in found.values())
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_documents_get_labels(documents: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--input", documents, "--output", "out/l", "--backend", "fake", "--linger", "20"]
     assert dispatch(["classify", *flags, "--labels", "good,bad,odd"]) == 0
@@ -162,10 +162,10 @@ def test_documents_get_labels(documents: str, tmp_path: Path, capsys: pytest.Cap
     assert "1 completion in" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_answers_that_cannot_end_are_dead_letters_and_a_job_of_none_fails(documents: str, tmp_path: Path) -> None:
     flags = ["--input", documents, "--schema", "typed_invoices:Invoice", "--output", "out/r.parquet", "--quiet"]
-    assert dispatch(["extract", *flags, "--backend", "fake", "--max_tokens", "2", "--linger", "0.5"]) == 1
+    assert dispatch(["extract", *flags, "--backend", "fake", "--max_tokens", "2", "--linger", "20"]) == 1
     letters = rows_of(tmp_path, "out/r.dead_letters-*.jsonl")
     assert {letter["error"] for letter in letters} == {"UnreadableRow", "ConstraintNotMet"}
     assert not list(tmp_path.glob("out/r-*.parquet"))

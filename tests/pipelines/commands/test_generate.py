@@ -20,7 +20,7 @@ def prompts(tmp_path: Path) -> str:
 
 def run(prompts: str, folder: Path, *flags: str) -> int:
     output = ["--output", str(folder / "out" / "c")]
-    return main(["--input", prompts, *output, "--backend", "fake", "--max_tokens", "4", "--linger", "0.5", *flags])
+    return main(["--input", prompts, *output, "--backend", "fake", "--max_tokens", "4", "--linger", "20", *flags])
 
 
 def test_the_main_job_completes_prompts_and_says_where_and_how_many(
@@ -43,7 +43,7 @@ def test_the_main_job_completes_prompts_and_says_where_and_how_many(
     assert runtime.exists()
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_a_run_that_is_refused_leaves_no_temporary_folder(
     prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_run_that_is_refused_leaves_no_temporary_folder(
     assert not list((tmp_path / "temporary").glob("beam-*"))
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_the_stateful_variant_is_refused_where_it_would_give_nothing(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +64,7 @@ def test_the_stateful_variant_is_refused_where_it_would_give_nothing(
     assert "FnApiRunner" in said
 
 
+@pytest.mark.usefixtures("shared_runtime")
 def test_a_second_run_is_refused_and_a_resumed_one_only_tries_what_failed(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,7 +78,7 @@ def test_a_second_run_is_refused_and_a_resumed_one_only_tries_what_failed(
     assert len(rows_of(tmp_path, "out/c-*.jsonl")) == 28
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_an_overwriting_run_whose_model_cannot_be_loaded_leaves_everything_as_it_was(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +92,7 @@ def test_an_overwriting_run_whose_model_cannot_be_loaded_leaves_everything_as_it
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_a_job_that_is_to_fail_fast_ends_with_the_row_and_its_place(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,7 +135,7 @@ def test_three_workers_share_one_manager_and_one_engine(runtime: Path, tmp_path:
     assert [job.finished for job in status.jobs] == [600]
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_rows_that_share_ids_are_all_answered_and_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = tmp_path / "a.jsonl", tmp_path / "b.csv"
     one.write_text("".join(json.dumps({"id": f"x{number}", "prompt": f"a{number}"}) + "\n" for number in range(5)))

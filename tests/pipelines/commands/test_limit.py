@@ -36,7 +36,7 @@ def run(source: str, folder: Path, *flags: str) -> int:
 FIRST = [f"{file}{n}" for file in range(3) for n in range(10)]
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_the_first_rows_of_all_files_are_read_good_or_not(source: str, tmp_path: Path) -> None:
     bad = len("".join((tmp_path / "rows-0.jsonl").read_text().splitlines(keepends=True)[:2]))
     first = sorted([*FIRST[:2], f"rows-0.jsonl@{bad}", *FIRST[3:13]])
@@ -49,7 +49,7 @@ def test_the_first_rows_of_all_files_are_read_good_or_not(source: str, tmp_path:
     assert len(ids(tmp_path)) == 30
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_files_beyond_the_limit_are_not_opened(source: str, tmp_path: Path) -> None:
     (tmp_path / "rows-1.jsonl.gz").write_bytes(b"damaged")
     assert run(f"{tmp_path}/rows-*", tmp_path, "--limit", "10") == 0
@@ -59,7 +59,7 @@ def test_files_beyond_the_limit_are_not_opened(source: str, tmp_path: Path) -> N
     assert source
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 @pytest.mark.parametrize(
     ("command", "flags"), [("embed", []), ("classify", ["--labels", "a,b"]), ("score", ["--template", "{prompt}"])]
 )
@@ -83,6 +83,6 @@ def test_every_command_has_it(command: str, flags: list[str], source: str, tmp_p
         (["--input", "watch:x/*.jsonl", "--limit", "3"], "watch:x/*.jsonl is a stream"),
     ],
 )
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_a_limit_that_means_nothing_is_refused(flags: list[str], told: str, tmp_path: Path, refused: Refused) -> None:
     assert told in refused.run(*flags, "--output", str(tmp_path / "c"), *FLAGS)

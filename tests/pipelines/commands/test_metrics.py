@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 
 from millrace.model_manager.client.status import read_status, stop_models
 from millrace.pipelines.cli import dispatch
-from tests.job_commands import job_command, started
+from tests.job_commands import started
 from tests.serving.metrics.scrapes import Scrape, scraped
 from tests.waiting import eventually
 
@@ -42,13 +44,36 @@ def metrics() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @contextlib.contextmanager
-def job(folder: Path, *flags: str, step: float = 0.0) -> Iterator[subprocess.Popen[str]]:
-    """A job of 300 rows."""
-    (folder / "a.txt").write_text("".join(f"question {number}\n" for number in range(300)))
-    command = [*job_command("run", folder / "a.txt", folder / "out/c"), *_JOB_FLAGS, *flags]
-    env = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": str(step)}
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env) as process:
-        yield process
+def looked(url: str) -> Iterator[list[Scrape]]:
+    """What two who scrape at a time are told, until the block ends."""
+    scrapes, over = [scraped(url)], threading.Event()
+
+    def look() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            while not over.wait(0.03):
+                first, _ = pool.map(scraped, [url, url])
+                scrapes.append(first)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield scrapes
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a job of 300 rows to its end."""
+    (tmp_path / "a.txt").write_text("".join(f"question {number}\n" for number in range(300)))
+
+    def job(*flags: str, step: float = 0.0) -> None:
+        monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", str(step))
+        places = ("--input", f"{tmp_path}/a.txt", "--output", f"{tmp_path}/out/c", "--overwrite", "--quiet")
+        assert dispatch(["run", *places, *_JOB_FLAGS, *flags]) == 0
+
+    return job
 
 
 def numbers(scrape: Scrape) -> dict[tuple[Any, ...], float]:
@@ -59,16 +84,13 @@ def numbers(scrape: Scrape) -> dict[tuple[Any, ...], float]:
 
 @pytest.mark.usefixtures("runtime")
 def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with metrics() as (_, url), job(tmp_path, "--linger=300", step=0.02) as running:
-        scrapes = [scraped(url)]
-        with ThreadPoolExecutor(2) as pool:
-            while running.poll() is None:
-                both = [*pool.map(scraped, [url, url])]
-                scrapes.append(both[0])
-        assert running.returncode == 0, running.stdout and running.stdout.read()
+    with metrics() as (_, url):
+        with looked(url) as scrapes:
+            run("--linger=300", step=0.02)
         last = scraped(url)
+        capsys.readouterr()
         assert dispatch(["ps", "--json"]) == 0
         status = json.loads(capsys.readouterr().out)
     assert any(0 < each.total("job_rows_done_total") < 300 for each in scrapes)
@@ -83,46 +105,21 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
     assert last.total("resident_memory_bytes", kind="engine") == int(model["stats"]["rss_mb"] * 2**20)
 
 
-def test_scrapes_do_not_keep_a_manager_alive(runtime: Path, tmp_path: Path) -> None:
-    with metrics() as (_, url), job(tmp_path, "--linger=0.1") as running:
-        seen = []
-        while running.poll() is None or scraped(url).total("up"):
-            seen.append(scraped(url).total("up"))
-        assert running.returncode == 0
-    assert 1.0 in seen
+def test_scrapes_do_not_keep_a_manager_alive(runtime: Path, run: Callable[..., None]) -> None:
+    with metrics() as (_, url), looked(url) as scrapes:
+        run("--linger=0.1")
+        eventually(lambda: scrapes[-1].total("up") == 0)
+    assert 1.0 in [each.total("up") for each in scrapes]
     assert read_status(runtime) is None
 
 
-def test_a_manager_that_is_killed_is_down_and_the_next_one_is_seen(runtime: Path, tmp_path: Path) -> None:
+def test_a_manager_that_hangs_or_is_killed_is_down_until_it_goes_on_or_the_next_one_is_there(
+    runtime: Path, run: Callable[..., None]
+) -> None:
     with metrics() as (_, url):
         assert scraped(url).total("up") == 0, "before the first job"
-        with job(tmp_path, "--linger=300") as running:
-            assert running.wait(300) == 0
+        run("--linger=300")
         assert scraped(url).total("job_rows_done_total") == 300
-        status = read_status(runtime)
-        assert status is not None
-        os.kill(status.pid, signal.SIGKILL)
-        eventually(lambda: scraped(url).total("up") == 0)
-        with job(tmp_path, "--linger=300", "--overwrite") as running:
-            assert running.wait(300) == 0
-        assert scraped(url).total("up") == 1
-
-
-def test_a_killed_engine_is_a_restart_and_its_rows_are_done_all_the_same(tmp_path: Path, runtime: Path) -> None:
-    with metrics() as (_, url), job(tmp_path, "--linger=300", step=0.02) as running:
-        eventually(lambda: scraped(url).total("job_rows_done_total") > 0)
-        status = read_status(runtime)
-        assert status is not None
-        os.kill(status.models[0].pids[0], signal.SIGKILL)
-        assert running.wait(300) == 0
-        seen = scraped(url)
-    assert seen.total("engine_restarts_total") == 1
-    assert (seen.total("job_rows_done_total"), seen.total("job_rows_failed_total")) == (300, 0)
-
-
-def test_a_manager_that_hangs_is_down_until_it_goes_on(tmp_path: Path, runtime: Path) -> None:
-    with metrics() as (_, url), job(tmp_path, "--linger=300") as running:
-        assert running.wait(300) == 0
         status = read_status(runtime)
         assert status is not None
         os.kill(status.pid, signal.SIGSTOP)
@@ -131,6 +128,28 @@ def test_a_manager_that_hangs_is_down_until_it_goes_on(tmp_path: Path, runtime: 
         finally:
             os.kill(status.pid, signal.SIGCONT)
         assert scraped(url).total("job_rows_done_total") == 300
+        os.kill(status.pid, signal.SIGKILL)
+        eventually(lambda: scraped(url).total("up") == 0)
+        run("--linger=300")
+        assert scraped(url).total("up") == 1
+
+
+def test_a_killed_engine_is_a_restart_and_its_rows_are_done_all_the_same(
+    runtime: Path, run: Callable[..., None]
+) -> None:
+    def kill() -> None:
+        eventually(lambda: scraped(url).total("job_rows_done_total") > 0)
+        status = read_status(runtime)
+        assert status is not None
+        os.kill(status.models[0].pids[0], signal.SIGKILL)
+
+    with metrics() as (_, url), ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill)
+        run("--linger=300", step=0.02)
+        killed.result()
+        seen = scraped(url)
+    assert seen.total("engine_restarts_total") == 1
+    assert (seen.total("job_rows_done_total"), seen.total("job_rows_failed_total")) == (300, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -159,8 +178,8 @@ def test_a_signal_ends_it_with_0_and_no_word(number: signal.Signals) -> None:
 def test_an_address_that_cannot_be_had_is_told_in_one_sentence(
     flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with metrics() as (_, url):
-        taken = str(httpx.URL(url).port)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        taken = str(listening.getsockname()[1])
         assert dispatch(["metrics", *(flag.format(taken=taken) for flag in flags)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"millrace: {told.format(taken=taken)}")

@@ -40,10 +40,10 @@ def rows(folder: Path, pattern: str) -> dict[str, Any]:
     return {row["id"]: row for row in found}
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_rows_leave_in_the_format_that_they_came_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    flags = ["--input", f"{tmp_path}/b.jsonl", "--output", f"{tmp_path}/o/c", "--linger", "30"]
+    flags = ["--input", f"{tmp_path}/b.jsonl", "--output", f"{tmp_path}/o/c", "--linger", "30", "--backend", "fake"]
     apart = ["--dead_letters", f"{tmp_path}/errors/e"]
     assert dispatch(["run", *flags, *apart, "--limit", "5"]) == 0
     done = rows(tmp_path, "o/c-*")
@@ -87,7 +87,7 @@ def test_rows_leave_in_the_format_that_they_came_in(tmp_path: Path, capsys: pyte
     }
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_tables_have_their_columns_whatever_came_in(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, ROWS[1:4])))
     flags = ["--input", f"{tmp_path}/b.jsonl", "--linger", "30", "--quiet", "--backend", "fake"]

@@ -29,9 +29,9 @@ def questions(tmp_path: Path) -> str:
     return str(tmp_path / "rows.jsonl")
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_scores_of_files_go_to_files(questions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = ["--input", questions, "--output", str(tmp_path / "out/s"), "--backend", "fake", "--linger", "0.5"]
+    output = ["--input", questions, "--output", str(tmp_path / "out/s"), "--backend", "fake", "--linger", "20"]
     assert dispatch(["score", *output]) == 0
     scored = rows_of(tmp_path, "out/s-*.jsonl")
     assert sorted(row["columns"]["number"] for row in scored) == [0, 1, 2, 4, 5]
@@ -43,9 +43,9 @@ def test_scores_of_files_go_to_files(questions: str, tmp_path: Path, capsys: pyt
     assert dispatch(["score", *output, "--resume", "--quiet"]) == 0  # the one that failed fails again
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_vectors_of_files_go_to_parquet(questions: str, tmp_path: Path) -> None:
-    flags = ["--input", questions, "--output", str(tmp_path / "out/v.parquet"), "--pooling", "mean", "--linger", "0.5"]
+    flags = ["--input", questions, "--output", str(tmp_path / "out/v.parquet"), "--pooling", "mean", "--linger", "20"]
     assert dispatch(["embed", *flags, "--backend", "fake"]) == 0
     table = pq.read_table(next((tmp_path / "out").glob("v-*.parquet")))
     vectors = np.array(table.column("embedding").to_pylist())

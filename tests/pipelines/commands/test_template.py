@@ -36,7 +36,7 @@ def letters(output: Path) -> dict[str, Any]:
     return {letter["id"]: letter for letter in rows_of(output.parent, f"{output.name}.dead*")}
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_prompts_are_made_of_columns_under_a_system_message(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", ROWS)
     flags = ["--template", "{{{count}}} Sum: {text}!", "--system", "You are brief."]
@@ -54,7 +54,7 @@ def test_prompts_are_made_of_columns_under_a_system_message(tmp_path: Path) -> N
     assert "no `count`" in dead["c"]["reason"]
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 @pytest.mark.parametrize("name", ["lines.txt", "strings.jsonl"])
 def test_a_row_that_is_text_is_the_column_text_and_a_letter_has_it_as_it_was(name: str, tmp_path: Path) -> None:
     texts = ["one", "two words", "long " * 5000]
@@ -73,7 +73,7 @@ def test_a_row_that_is_text_is_the_column_text_and_a_letter_has_it_as_it_was(nam
     assert dead["row"].strip() == texts[2].strip()
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_vectors_are_of_the_template_too(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", ROWS[:1])
     by_hand = write_rows(tmp_path / "hand.jsonl", [{"id": "a", "prompt": "query: hello"}])
@@ -81,7 +81,7 @@ def test_vectors_are_of_the_template_too(tmp_path: Path) -> None:
     assert templated == answers("embed", by_hand, tmp_path / "h")
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 def test_a_rows_own_system_message_stays_and_token_ids_take_none(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Mine."}, {"role": "user", "content": "hello"}]
     source = write_rows(tmp_path / "rows.jsonl", [{"id": "a", "messages": messages}, {"id": "b", "prompt": [5, 6]}])
@@ -92,7 +92,7 @@ def test_a_rows_own_system_message_stays_and_token_ids_take_none(tmp_path: Path)
     assert "token ids" in letters(tmp_path / "s")["b"]["reason"]
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("shared_runtime")
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

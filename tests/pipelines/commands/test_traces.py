@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.job_commands import job_command
+from millrace.pipelines.cli import dispatch
+from tests.json_lines import write_rows
 from tests.model_manager.backends.stand_in_server import Servers, serving
 from tests.pipelines.refusals import Refused
 from tests.servers.otlp import Collector, collector, hanging_collector
@@ -24,20 +22,19 @@ def received() -> Iterator[Collector]:
         yield found
 
 
-def run(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A job of three rows, the last of which has a parameter out of range."""
+def job(folder: Path, *flags: str) -> list[str]:
+    """A command with three rows, the last of which has a parameter out of range."""
     rows = [{"id": f"row-{n}", "prompt": f"{SECRET} {n}", "max_tokens": 4} for n in range(3)]
     rows[2]["n"] = 2
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [*job_command("run", folder / "rows.jsonl", folder / "out"), "--overwrite", *flags]
-    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(folder / "run"), **variables}
-    return subprocess.run(command, env=env, text=True, capture_output=True, check=False, timeout=120)
+    write_rows(folder / "rows.jsonl", rows)
+    return ["run", "--input", f"{folder}/rows.jsonl", "--output", f"{folder}/out", "--overwrite", *flags]
 
 
+@pytest.mark.usefixtures("shared_runtime")
 def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: Collector) -> None:
     workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    job = run(tmp_path, "--backend", "fake", "--ignore_eos", "--otlp_endpoint", received.url, *workers)
-    assert job.returncode == 0, job.stderr
+    flags = ["--backend", "fake", "--ignore_eos", "--otlp_endpoint", received.url]
+    assert dispatch(job(tmp_path, *flags, *workers)) == 0
     rows = {span.attributes["millrace.row.id"]: span for span in received.named("row generate")}
     assert sorted(rows) == ["row-0", "row-1", "row-2"]
     assert len({span.trace_id for span in rows.values()}) == 3
@@ -54,11 +51,14 @@ def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: C
     assert not any(SECRET.encode() in body for body in received.bodies)
 
 
-def test_a_failed_row_and_a_server_that_is_asked_again_are_seen(tmp_path: Path, received: Collector) -> None:
+@pytest.mark.usefixtures("shared_runtime")
+def test_a_failed_row_and_a_server_that_is_asked_again_are_seen(
+    tmp_path: Path, received: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
     with serving() as servers:
-        server = _busy_once(servers)
-        job = run(tmp_path, "--model", "m", "--endpoint", server, "--traces", OTEL_EXPORTER_OTLP_ENDPOINT=received.url)
-    assert job.returncode == 0, job.stderr
+        flags = ["--model", "m", "--endpoint", _busy_once(servers), "--traces"]
+        assert dispatch(job(tmp_path, *flags)) == 0
     rows = {span.attributes["millrace.row.id"]: span for span in received.named("row generate")}
     assert {name: span.is_error for name, span in rows.items()} == {"row-0": True, "row-1": False, "row-2": False}
     assert rows["row-0"].attributes["error.type"] == "InvalidRequest"
@@ -77,14 +77,17 @@ def _busy_once(servers: Servers) -> str:
     return servers.start(answer).url
 
 
-def test_a_collector_that_hangs_costs_the_job_one_warning_among_its_others(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_runtime")
+def test_a_collector_that_hangs_costs_the_job_one_warning_among_its_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with hanging_collector() as url:
-        job = run(tmp_path, "--backend", "fake", "--otlp_endpoint", url)
-    assert job.returncode == 0, job.stderr
-    (warning,) = [line for line in job.stderr.splitlines() if "traces: " in line]
+        assert dispatch(job(tmp_path, "--backend", "fake", "--otlp_endpoint", url)) == 0
+    said = capsys.readouterr().err
+    (warning,) = [line for line in said.splitlines() if "traces: " in line]
     assert warning.startswith("W ")
     assert "has not taken the last spans within 2 s" in warning
-    assert "Traceback" not in job.stderr
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(

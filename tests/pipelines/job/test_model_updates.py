@@ -124,7 +124,7 @@ class Job:
 
         def look() -> None:
             work()
-            while not over.wait(0.02):
+            while not over.wait(0.05):
                 self.engines()
 
         thread = threading.Thread(target=look)

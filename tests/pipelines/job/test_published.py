@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from millrace.model_manager.wire.job_progress import JobProgress, running_jobs
+from millrace.model_manager.wire.job_progress import JobFile, JobProgress, running_jobs
+from millrace.pipelines.cli import dispatch
 from millrace.pipelines.job.published import Counts, counts_of
 from tests.job_commands import job_command, started
 from tests.waiting import eventually
@@ -96,20 +97,15 @@ def test_workers_that_are_other_processes_are_counted_by_the_manager(runtime: Pa
     assert not said.counted_here
 
 
-def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(runtime: Path, prompts: Path) -> None:
-    program = (
-        "import sys\n"
-        "from millrace.model_manager.wire.job_progress import JobFile\n"
-        "def refuses(*_): raise OSError(28, 'no space')\n"
-        "JobFile.write = refuses\n"
-        "from millrace.pipelines.cli import main\n"
-        "sys.argv = ['millrace', *sys.argv[1:]]\n"
-        "main()\n"
-    )
-    command = job_command("run", prompts, prompts.parent / "out/c")[3:]
-    flags = [*command, "--backend=fake", "--linger=0.1", "--max_tokens=2"]
-    ended = subprocess.run([sys.executable, "-c", program, *flags], capture_output=True, text=True, check=False)
-    assert (ended.returncode, "no space" in ended.stderr) == (0, False)
+def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(
+    runtime: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses = mock.Mock(side_effect=OSError(28, "no space"))
+    monkeypatch.setattr(JobFile, "write", refuses)
+    flags = ["--backend=fake", "--linger=0.1", "--max_tokens=2"]
+    assert dispatch(["run", "--input", str(prompts), "--output", f"{prompts.parent}/out/c", *flags]) == 0
+    assert refuses.called
+    assert "no space" not in capsys.readouterr().err
     assert running_jobs(runtime) == []
 
 

@@ -26,8 +26,8 @@ WORKERS = 2
 
 
 @contextmanager
-def pipeline() -> Iterator[beam.Pipeline]:
-    flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={WORKERS}"]
+def pipeline(workers: int = WORKERS) -> Iterator[beam.Pipeline]:
+    flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
     with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([*flags, "--pickle_library=cloudpickle"])) as made:
         yield made
 
@@ -59,7 +59,7 @@ def _assert_told(told: Any) -> None:
 
 
 def test_workers_are_told_what_transforms_add_to_the_options_where_no_other_machine_hears_it() -> None:
-    with pipeline() as p:
+    with pipeline(workers=1) as p:
         _ = p | _Adding()
 
 

@@ -40,7 +40,7 @@ def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     return path, BODIES[path][1] | draw(st.dictionaries(st.sampled_from(FIELDS[path]), VALUES, max_size=3))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests())
 def test_no_body_makes_the_server_fail(server: Server, asked: tuple[str, dict[str, Any]]) -> None:
     path, body = asked

@@ -27,7 +27,7 @@ from tests.servers.chromium import browser
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[4]
-pytestmark = pytest.mark.usefixtures("runtime")
+pytestmark = pytest.mark.usefixtures("shared_runtime")
 FAKE = ["--backend", "fake", "--max_tokens", "4", "--linger", "20"]
 
 
