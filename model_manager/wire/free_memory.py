@@ -15,9 +15,18 @@ ENGINE_BYTES = int(_ENGINE_GIB * _GIB)
 _SHORTAGE = ("DefaultCPUAllocator", "annot allocate memory", "failed to map segment")
 
 
-def free_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes this process may still take: what the machine has available, within its control group's limits."""
-    return min([int(psutil.virtual_memory().available), *_cgroup_headroom(cgroups, own)])
+def free_memory(
+    cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup"), proc: Path = Path("/proc")
+) -> int:
+    """Bytes this process may still take: what the machine has available, within its control group's limits.
+
+    Pages of files count as free for the kernel, also those that other processes have mapped and need: the weights of
+    their models. These do not count as free here; this process's own do.
+    """
+    machine, mapped = _counts(proc / "meminfo"), _counts(proc / "self" / "status").get("RssFile", 0)
+    others = max(0, machine.get("Mapped", 0) - machine.get("Shmem", 0) - mapped)
+    available = max(0, int(psutil.virtual_memory().available) - others)
+    return min([available, *_cgroup_headroom(cgroups, own, mapped)])
 
 
 def is_shortage(error: BaseException) -> bool:
@@ -37,7 +46,13 @@ def shortage() -> str:
     return f"{has}, and an engine takes about {_ENGINE_GIB} GiB {beside}: use a machine or a container with more memory"
 
 
-def _cgroup_headroom(cgroups: Path, own: Path) -> list[int]:
+def _counts(file: Path) -> dict[str, int]:
+    """Bytes by name, of lines "NAME: COUNT kB"."""
+    lines = (line.split() for line in _text(file).splitlines())
+    return {line[0].removesuffix(":"): int(line[1]) * 1024 for line in lines if line[2:] == ["kB"]}
+
+
+def _cgroup_headroom(cgroups: Path, own: Path, mapped: int) -> list[int]:
     """Limit minus use of each control group that this process is in (v2 and v1), their parents included."""
     folders: list[tuple[Path, str, str]] = []
     for line in _text(own).splitlines():
@@ -49,7 +64,7 @@ def _cgroup_headroom(cgroups: Path, own: Path) -> list[int]:
             root = cgroups / "memory"
             names = "memory.limit_in_bytes", "memory.usage_in_bytes"
             folders += [(folder, *names) for folder in _upwards(root, path)]
-    return [room for folder, limit, use in folders if (room := _headroom(folder, limit, use)) is not None]
+    return [room for folder, limit, use in folders if (room := _headroom(folder, limit, use, mapped)) is not None]
 
 
 def _upwards(root: Path, path: str) -> list[Path]:
@@ -58,20 +73,22 @@ def _upwards(root: Path, path: str) -> list[Path]:
     return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
-def _headroom(folder: Path, limit_name: str, use_name: str) -> int | None:
+def _headroom(folder: Path, limit_name: str, use_name: str, mapped: int) -> int | None:
     limit, use = _text(folder / limit_name).strip(), _text(folder / use_name).strip()
     if not limit.isdigit() or not use.isdigit():
         return None
-    return max(0, int(limit) - int(use) + _reclaimable(folder))
+    return max(0, int(limit) - int(use) + _reclaimable(folder, mapped))
 
 
-def _reclaimable(folder: Path) -> int:
-    """File pages that the kernel gives up before it refuses memory; a checkpoint just read is full of them."""
-    for line in _text(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file"):
-            return int(value)
-    return 0
+def _reclaimable(folder: Path, mapped: int) -> int:
+    """File pages that the kernel gives up before it refuses memory; a checkpoint just read is full of them.
+
+    `mapped`: bytes of files that this process has mapped.
+    """
+    lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
+    counts = {name.removeprefix("total_"): int(count) for name, count in lines}
+    others = max(0, counts.get("file_mapped", counts.get("mapped_file", 0)) - counts.get("shmem", 0) - mapped)
+    return max(0, counts.get("inactive_file", 0) - others)
 
 
 def _text(path: Path) -> str:

@@ -17,7 +17,7 @@ from ..paged_attention import CacheShape
 from .attention import CpuAttention
 from .decoder_inputs import angles
 from .decoder_plan import DecoderPlan, LayerPlan
-from .decoder_weights import DecoderWeights
+from .decoder_weights import DecoderWeights, KeptTensors
 from .matrix_ops import LANES, Epilogue, Format
 from .parameters import Parameters
 from .records import Linear, Normalize
@@ -54,8 +54,11 @@ class CompiledRunner:
         max_model_len: int,
         eos_token_ids: list[int],
         num_threads: int,
+        kept: KeptTensors | None = None,
     ) -> None:
-        """`max_tokens` is the most that a step computes; `parameters` are taken and packed layer by layer."""
+        """`max_tokens` is the most that a step computes; `parameters` are taken and packed layer by layer, but for what
+        is `kept`.
+        """
         self.vocab_size = plan.head.out_features
         self.max_model_len = max_model_len
         self.num_blocks = shape.num_blocks
@@ -67,7 +70,7 @@ class CompiledRunner:
         self._max_tokens = max_tokens
         team, kernels = Team(num_threads), Kernels()
         self._body, self._last, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(5))
-        weights = DecoderWeights(parameters, fmt, shape.dtype)
+        weights = DecoderWeights(parameters, fmt, shape.dtype, kept)
         for index, layer in enumerate(plan.layers):
             self._emit_layer(index, layer, weights, shape)
         self._emit_head(weights)

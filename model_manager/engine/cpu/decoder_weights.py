@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch.nn.functional import embedding
@@ -10,41 +11,52 @@ from torch.nn.functional import embedding
 from .decoder_inputs import Embedding
 from .decoder_plan import DecoderPlan, LayerPlan, LinearPlan, NormPlan
 from .matrix_ops import Format
-from .packed_matrix import PackedMatrix
+from .packed_matrix import PackedMatrix, pack, padded
 from .parameters import Parameters
 from .step_emitter import NormWeights
 
+Tensors = Sequence[torch.Tensor]
+
+
+class KeptTensors(Protocol):
+    """Tensors that an earlier load has made, or that this one makes for later ones."""
+
+    def tensors(self, name: str, make: Callable[[], Tensors]) -> Tensors:
+        """The tensors of that name: the kept ones, or those that `make` makes."""
+
 
 class DecoderWeights:
-    """Takes the parameters of a part of the model, and packs them."""
+    """Takes the parameters of a part of the model, and packs them; what is kept is neither read nor packed."""
 
-    def __init__(self, parameters: Parameters, fmt: Format, dtype: torch.dtype) -> None:
+    def __init__(
+        self, parameters: Parameters, fmt: Format, dtype: torch.dtype, kept: KeptTensors | None = None
+    ) -> None:
         self._parameters = parameters
         self._fmt = fmt
         self._dtype = dtype
-        self._taken: dict[str, torch.Tensor] = {}
+        self._kept = kept
+        self._wanted: list[str] = []
+        self._read: dict[str, torch.Tensor] = {}
 
     def take(self, part: LayerPlan | LinearPlan | NormPlan) -> None:
-        """Read the parameters of `part`, and drop all others."""
-        self._have([name for name, _ in part.shapes])
+        """Go on to the parameters of `part`, and drop all others."""
+        self._want([name for name, _ in part.shapes])
 
     def head_and_embedding(self, plan: DecoderPlan) -> tuple[PackedMatrix, Embedding]:
         """The packed head, and the embedding: from the head's own panels if it is tied and not rounded."""
-        positions = self._copy_of(plan.positions.weight) if plan.positions else None
+        positions = self._table(plan.positions.weight) if plan.positions else None
         if plan.is_tied and self._fmt != Format.INT8:
             self.take(plan.head)
             head = self.pack([plan.head])
             return head, Embedding(plan, head.rows, positions, self._dtype)
-        table = self._copy_of(plan.tokens)
-        self._taken = {plan.tokens: table}
+        table = self._table(plan.tokens)
         if not plan.is_tied:
             self.take(plan.head)
         head = self.pack([plan.head])
         return head, Embedding(plan, lambda token_ids: embedding(token_ids, table), positions, self._dtype)
 
     def norm(self, plan: NormPlan) -> NormWeights:
-        weight = self._float(plan.weight) + plan.stored_less
-        bias = self._float(plan.bias) if plan.bias else torch.zeros_like(weight)
+        weight, bias = self._made(plan.weight, lambda: self._norm(plan))
         return NormWeights(plan.kind, weight, bias, plan.epsilon)
 
     def head_norms(self, layer: LayerPlan) -> tuple[NormWeights, NormWeights] | None:
@@ -55,24 +67,49 @@ class DecoderWeights:
 
     def pack(self, linears: Sequence[LinearPlan]) -> PackedMatrix:
         """Linears that read the same rows, each padded to whole panels."""
-        biases = [self._float(linear.bias) if linear.bias else None for linear in linears]
-        return PackedMatrix([self._taken[linear.weight] for linear in linears], biases, self._fmt, self._dtype)
+
+        def packed() -> Tensors:
+            biases = [self._float(linear.bias) if linear.bias else None for linear in linears]
+            weights = [self._parameter(linear.weight) for linear in linears]
+            return pack(weights, biases, self._fmt, self._dtype).tensors
+
+        return self._matrix(linears, [padded(linear.out_features) for linear in linears], packed)
 
     def pack_joined(self, linears: Sequence[LinearPlan]) -> PackedMatrix:
         """The same without padding between them."""
-        weight = torch.cat([self._taken[linear.weight] for linear in linears])
-        biases = [self._float(linear.bias) if linear.bias else torch.zeros(linear.out_features) for linear in linears]
-        return PackedMatrix([weight], [torch.cat(biases)], self._fmt, self._dtype)
 
-    def _have(self, names: Collection[str]) -> None:
-        self._taken = {}
-        self._taken = self._parameters.take(names)
+        def packed() -> Tensors:
+            weight = torch.cat([self._parameter(linear.weight) for linear in linears])
+            biases = [self._float(each.bias) if each.bias else torch.zeros(each.out_features) for each in linears]
+            return pack([weight], [torch.cat(biases)], self._fmt, self._dtype).tensors
 
-    def _copy_of(self, name: str) -> torch.Tensor:
+        return self._matrix(linears, [padded(sum(linear.out_features for linear in linears))], packed)
+
+    def _matrix(self, linears: Sequence[LinearPlan], columns: list[int], packed: Callable[[], Tensors]) -> PackedMatrix:
+        first = linears[0]
+        return PackedMatrix(self._fmt, first.in_features, columns, *self._made(f"{first.weight} packed", packed))
+
+    def _norm(self, plan: NormPlan) -> Tensors:
+        weight = self._float(plan.weight) + plan.stored_less
+        return weight, self._float(plan.bias) if plan.bias else torch.zeros_like(weight)
+
+    def _table(self, name: str) -> torch.Tensor:
         """A copy of one parameter, in its own memory."""
-        self._have([name])
-        return self._taken[name].to(self._dtype, copy=True)
+        self._want([name])
+        (table,) = self._made(name, lambda: [self._parameter(name).to(self._dtype, copy=True)])
+        return table
+
+    def _made(self, name: str, make: Callable[[], Tensors]) -> Tensors:
+        return self._kept.tensors(name, make) if self._kept else make()
+
+    def _want(self, names: list[str]) -> None:
+        self._wanted, self._read = names, {}
+
+    def _parameter(self, name: str) -> torch.Tensor:
+        if not self._read:
+            self._read = self._parameters.take(self._wanted)
+        return self._read[name]
 
     def _float(self, name: str) -> torch.Tensor:
         """A float32 copy, rounded as the model's dtype rounds."""
-        return self._taken[name].to(self._dtype).to(torch.float32, copy=True)
+        return self._parameter(name).to(self._dtype).to(torch.float32, copy=True)

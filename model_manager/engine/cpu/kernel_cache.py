@@ -77,6 +77,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _sum_of(file: Path) -> str:
+    status = file.stat()
+    return _sum_as_of(file, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _sum_as_of(file: Path, _ino: int, _size: int, _mtime_ns: int) -> str:
+    """Computed once, although each kernel checks all files."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 

@@ -7,6 +7,8 @@ Knows one matrix; not which layer it belongs to.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -18,6 +20,7 @@ _ROWS_AT_ONCE = 64 * PANEL
 """Rows of a weight that are laid out at a time, so that copies stay small."""
 
 
+@dataclass(frozen=True)
 class PackedMatrix:
     """The transposed weights [out_features, in_features] of layers that read the same input, side by side.
 
@@ -25,31 +28,36 @@ class PackedMatrix:
     steps, of a size that each output has for itself.
     """
 
-    def __init__(
-        self,
-        weights: Sequence[torch.Tensor],
-        biases: Sequence[torch.Tensor | None],
-        fmt: Format,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        """`weights` have in_features that are a multiple of 4; they are taken as they would be in `dtype`, by default
-        their own.
-        """
-        self.in_features = weights[0].shape[1]
-        assert self.in_features % 4 == 0
-        self.fmt = fmt
-        self._dtype = dtype or weights[0].dtype
-        self.steps = self.in_features * fmt // 4
-        self.columns = [-(-weight.shape[0] // PANEL) * PANEL for weight in weights]
-        self.bias = torch.cat([_padded_bias(weight, bias) for weight, bias in zip(weights, biases, strict=True)])
-        self.scales = torch.zeros(len(self.bias) if fmt == Format.INT8 else 0)
-        self.offsets = torch.zeros(len(self.scales), dtype=torch.int32)
-        self.data = torch.empty(sum(self.columns) * self.in_features * fmt, dtype=torch.uint8)
-        first = 0
-        for weight, columns in zip(weights, self.columns, strict=True):
-            for start in range(0, len(weight), _ROWS_AT_ONCE):
-                self._place(weight[start : start + _ROWS_AT_ONCE], first + start)
-            first += columns
+    fmt: Format
+    in_features: int
+    columns: list[int]
+    """Outputs of each part, with padding."""
+    data: torch.Tensor
+    """The panels' bytes."""
+    scales: torch.Tensor
+    offsets: torch.Tensor
+    """Of each output; none unless in int8."""
+    bias: torch.Tensor
+
+    @classmethod
+    def empty(cls, in_features: int, columns: list[int], fmt: Format) -> Self:
+        """Without weights."""
+        assert in_features % 4 == 0
+        outputs = sum(columns)
+        scales = torch.zeros(outputs if fmt == Format.INT8 else 0)
+        offsets = torch.zeros(len(scales), dtype=torch.int32)
+        data = torch.empty(outputs * in_features * fmt, dtype=torch.uint8)
+        return cls(fmt, in_features, columns, data, scales, offsets, torch.zeros(outputs))
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All that it holds, in the order of its fields."""
+        return self.data, self.scales, self.offsets, self.bias
+
+    @property
+    def steps(self) -> int:
+        """Steps from a panel's first to its last."""
+        return self.in_features * self.fmt // 4
 
     @property
     def panels(self) -> int:
@@ -62,9 +70,8 @@ class PackedMatrix:
         steps = self.data.view(torch.int32).view(-1, self.steps, PANEL)[outputs // PANEL, :, outputs % PANEL]
         return steps.view(torch.bfloat16 if self.fmt == Format.BFLOAT16 else torch.float32)
 
-    def _place(self, weight: torch.Tensor, first: int) -> None:
+    def place(self, weight: torch.Tensor, first: int) -> None:
         """Store the weights of outputs from `first` on, the beginning of a panel."""
-        weight = weight.to(self._dtype)
         if self.fmt == Format.INT8:
             weight = self._rounded(weight.float(), slice(first, first + len(weight)))
         else:
@@ -90,8 +97,26 @@ class PackedMatrix:
         return rounded.to(torch.int8)
 
 
-def _padded_bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    padded = torch.zeros(-(-weight.shape[0] // PANEL) * PANEL)
-    if bias is not None:
-        padded[: len(bias)] = bias.float()
-    return padded
+def pack(
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    fmt: Format,
+    dtype: torch.dtype | None = None,
+) -> PackedMatrix:
+    """`weights` have in_features that are a multiple of 4; they are taken as they would be in `dtype`, by default their
+    own.
+    """
+    matrix = PackedMatrix.empty(weights[0].shape[1], [padded(len(weight)) for weight in weights], fmt)
+    first = 0
+    for weight, bias, columns in zip(weights, biases, matrix.columns, strict=True):
+        if bias is not None:
+            matrix.bias[first : first + len(bias)] = bias.float()
+        for start in range(0, len(weight), _ROWS_AT_ONCE):
+            matrix.place(weight[start : start + _ROWS_AT_ONCE].to(dtype or weight.dtype), first + start)
+        first += columns
+    return matrix
+
+
+def padded(outputs: int) -> int:
+    """Columns of whole panels for so many outputs."""
+    return -(-outputs // PANEL) * PANEL

@@ -10,8 +10,10 @@ import logging
 from ..cpu.attention import CpuAttention, supports
 from ..cpu.compiled_runner import CompiledRunner, obstacle
 from ..cpu.decoder_plan import DecoderPlan, plan_decoder
+from ..cpu.decoder_weights import KeptTensors
 from ..cpu.matrix_ops import Format
-from ..cpu.parameters import Parameters
+from ..cpu.parameters import LoadedParameters, Parameters
+from .kept_weights import KeptWeights
 from .placement import Placement
 
 log = logging.getLogger(__name__)
@@ -30,8 +32,23 @@ def compiled_plan(placement: Placement) -> DecoderPlan | None:
     return plan
 
 
+def mapped_runner(placement: Placement, plan: DecoderPlan) -> CompiledRunner | None:
+    """A runner of the weights that an earlier load packed; None if they are not kept."""
+    mapped = KeptWeights(placement, plan, _format(placement)).mapped()
+    if mapped is None:
+        return None
+    return _runner(placement, plan, LoadedParameters({}), max(placement.weight_bytes, mapped.size), mapped)
+
+
 def compiled_runner(placement: Placement, plan: DecoderPlan, parameters: Parameters, *, reserve: int) -> CompiledRunner:
-    """Packs the parameters; `reserve` bytes are still needed for them."""
+    """Packs the parameters, and keeps them packed; `reserve` bytes are still needed for them."""
+    with KeptWeights(placement, plan, _format(placement)).keeping() as keeper:
+        return _runner(placement, plan, parameters, reserve, keeper)
+
+
+def _runner(
+    placement: Placement, plan: DecoderPlan, parameters: Parameters, reserve: int, kept: KeptTensors | None
+) -> CompiledRunner:
     config = placement.config
     cache = placement.plan_cache(plan.layout, reserve)
     log.info("KV cache: %d blocks of %d tokens", cache.num_blocks, config.block_size)
@@ -46,6 +63,7 @@ def compiled_runner(placement: Placement, plan: DecoderPlan, parameters: Paramet
         max_model_len=cache.max_model_len,
         eos_token_ids=placement.checkpoint.eos_token_ids,
         num_threads=placement.num_threads,
+        kept=kept,
     )
 
 

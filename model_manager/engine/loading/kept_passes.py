@@ -65,10 +65,10 @@ def _conditions(placement: Placement) -> dict[str, Any]:
     return {
         "config": hashlib.sha256((checkpoint.folder / "config.json").read_bytes()).hexdigest(),
         "weights": [_identity(file) for file in files],
-        "code": _code(),
+        "code": engine_code(),
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
-        "processor": sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
+        "processor": processor(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dtype": str(placement.dtype),
         "quantization": config.quantization,
@@ -88,8 +88,13 @@ def _identity(file: Path) -> tuple[str, int, int]:
     return file.name, status.st_size, status.st_mtime_ns
 
 
+def processor() -> list[str]:
+    """The instructions that this processor has."""
+    return sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True)
+
+
 @cache
-def _code() -> str:
+def engine_code() -> str:
     """A hash of the engine's sources: a version says nothing while they are being changed."""
     digest = hashlib.sha256()
     for source in sorted(_ENGINE.rglob("*.py")):

@@ -21,7 +21,7 @@ from ..cpu.decoder_plan import DecoderPlan
 from ..cpu.parameters import stored_parameters
 from ..interface import AdapterSlots, ModelRunner
 from .checkpoint import read_checkpoint
-from .compiled_loader import compiled_plan, compiled_runner
+from .compiled_loader import compiled_plan, compiled_runner, mapped_runner
 from .damage import damage_named
 from .kept_passes import KeptPass
 from .kv_memory import NO_OTHER, OtherModel
@@ -94,6 +94,8 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
     """
     plan = _checked_plan(placement)
     checkpoint = placement.checkpoint
+    if plan and (mapped := mapped_runner(placement, plan)):
+        return mapped, placement.config.quantization
     if plan and checkpoint.quantization is None:
         stored = stored_parameters(plan.shapes, checkpoint.parameters)
         if stored:

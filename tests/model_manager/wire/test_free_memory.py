@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
+
 from millrace.model_manager.wire.free_memory import free_memory
 
 _MIB = 2**20
@@ -40,6 +42,28 @@ def test_a_version_1_control_group_limits_what_is_free(tmp_path: Path) -> None:
     _write(group, usage)
     own = _own(tmp_path, "12:cpu,cpuacct:/x\n3:memory:/job\n")
     assert free_memory(tmp_path / "fs", own) == 607
+
+
+def test_files_that_other_processes_have_mapped_are_not_free_in_a_control_group(tmp_path: Path) -> None:
+    """Of 500 KiB mapped this process has 100 KiB: of 900 KiB of pages that could be given up 400 KiB are needed."""
+    stat = "\n".join(
+        f"{name} {kib << 10}" for name, kib in (("inactive_file", 900), ("file_mapped", 500), ("shmem", 0))
+    )
+    limits = {"memory.max": str(2000 << 10), "memory.current": str(1500 << 10), "memory.stat": stat}
+    _write(tmp_path / "fs", limits)
+    _write(tmp_path / "proc" / "self", {"status": "Name:\tpython\nRssFile:\t     100 kB\nThreads:\t1\n"})
+    found = free_memory(tmp_path / "fs", _own(tmp_path, "0::/\n"), tmp_path / "proc")
+    assert found == (2000 - 1500 + 900 - 400) << 10
+
+
+def test_files_that_other_processes_have_mapped_are_not_free_on_the_machine(tmp_path: Path) -> None:
+    has = int(psutil.virtual_memory().available) >> 10
+    mapped = f"MemTotal: 9 kB\nMapped:  {has // 2 + 1005} kB\nShmem:  5 kB\nHugePages_Total:  0\n"
+    _write(tmp_path / "proc", {"meminfo": mapped})
+    _write(tmp_path / "proc" / "self", {"status": "RssFile:\t1000 kB\n"})
+    assert free_memory(tmp_path, tmp_path / "nothing", tmp_path / "proc") < has * 1024 * 3 // 4
+    _write(tmp_path / "proc" / "self", {"status": f"RssFile:\t{has} kB\n"})
+    assert free_memory(tmp_path, tmp_path / "nothing", tmp_path / "proc") > has * 1024 * 3 // 4
 
 
 def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from millrace.model_manager.engine.cpu import step_emitter
 from millrace.model_manager.engine.cpu.matrix_ops import LANES, Epilogue, Format, Unit
-from millrace.model_manager.engine.cpu.packed_matrix import PackedMatrix
+from millrace.model_manager.engine.cpu.packed_matrix import pack
 from millrace.model_manager.engine.cpu.row_ops import Norm
 from millrace.model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rotation, Rows
 from millrace.model_manager.engine.cpu.step_program import Kernels
@@ -79,7 +79,7 @@ def test_products_of_any_number_of_rows(emitter: Emitter, fmt: Format, rows: int
     x, weight, bias = torch.randn(rows, 64), torch.randn(200, 64), torch.randn(200)
     out = Rows(rows, 200, torch.float32)
     out.tensor.zero_()
-    emitter.multiply(_factors(emitter, x, fmt), PackedMatrix([weight], [bias], fmt), out, Epilogue.STORE)
+    emitter.multiply(_factors(emitter, x, fmt), pack([weight], [bias], fmt), out, Epilogue.STORE)
     emitter.run(rows)
     assert _deviation(out.tensor[:rows, :200], x @ weight.T + bias) < _TOLERANCE[fmt]
     assert not out.tensor[:rows, 200:].any()
@@ -91,7 +91,7 @@ def test_products_of_any_number_of_rows(emitter: Emitter, fmt: Format, rows: int
 def test_a_row_is_the_same_bits_whatever_its_company(emitter: Emitter, fmt: Format, inner: int) -> None:
     """80 is no whole number of the matrix unit's tiles in any format."""
     x, weight = torch.randn(300, inner), torch.randn(100, inner)
-    matrix, factors = PackedMatrix([weight], [None], fmt), _factors(emitter, x, fmt)
+    matrix, factors = pack([weight], [None], fmt), _factors(emitter, x, fmt)
     out = Rows(300, 100, torch.float32)
     emitter.multiply(factors, matrix, out, Epilogue.STORE)
     emitter.run(300)
@@ -112,7 +112,7 @@ def test_all_instructions_for_products_agree(
     assert best is not None
     if best == Unit.AVX2:
         pytest.skip("the processor lacks AVX-512 and AMX for this format")
-    x, matrix = torch.randn(rows, 256), PackedMatrix([torch.randn(96, 256)], [None], fmt)
+    x, matrix = torch.randn(rows, 256), pack([torch.randn(96, 256)], [None], fmt)
     results = []
     for unit in [unit for unit in Unit if unit <= best]:
         monkeypatch.setattr(step_emitter, "unit_of", lambda *_, unit=unit: unit)
@@ -130,7 +130,7 @@ def test_what_becomes_of_products(emitter: Emitter, fmt: Format, epilogue: Epilo
     torch.manual_seed(epilogue)
     x, weight, there = torch.randn(21, 96), torch.randn(96, 96) / 10, torch.randn(21, 96)
     out = _filled(there, torch.float32)
-    emitter.multiply(_factors(emitter, x, fmt), PackedMatrix([weight], [None], fmt), out, epilogue)
+    emitter.multiply(_factors(emitter, x, fmt), pack([weight], [None], fmt), out, epilogue)
     emitter.run(21)
     assert _deviation(out.tensor[:21], _EPILOGUES[epilogue](x @ weight.T, there)) < _TOLERANCE[fmt]
 
@@ -142,7 +142,7 @@ def test_gated_pairs_of_products(emitter: Emitter, fmt: Format, epilogue: Epilog
     x, gate, up = torch.randn(30, 64), torch.randn(112, 64) / 4, torch.randn(112, 64) / 4
     out = Rows(30, 112, torch.float32)
     biases = [torch.randn(112), torch.randn(112)]
-    emitter.multiply(_factors(emitter, x, fmt), PackedMatrix([gate, up], biases, fmt), out, epilogue)
+    emitter.multiply(_factors(emitter, x, fmt), pack([gate, up], biases, fmt), out, epilogue)
     emitter.run(30)
     expected = _GATED[epilogue](x @ gate.T + biases[0]) * (x @ up.T + biases[1])
     assert _deviation(out.tensor[:30, :112], expected) < 2 * _TOLERANCE[fmt]
@@ -151,7 +151,7 @@ def test_gated_pairs_of_products(emitter: Emitter, fmt: Format, epilogue: Epilog
 def test_bfloat16_results_are_rounded_to_nearest(emitter: Emitter) -> None:
     x, weight = torch.randn(9, 32), torch.randn(48, 32)
     out = Rows(9, 48, torch.bfloat16)
-    emitter.multiply(_filled(x, torch.float32), PackedMatrix([weight], [None], Format.FLOAT32), out, Epilogue.STORE)
+    emitter.multiply(_filled(x, torch.float32), pack([weight], [None], Format.FLOAT32), out, Epilogue.STORE)
     emitter.run(9)
     torch.testing.assert_close(out.tensor[:9], (x @ weight.T).bfloat16(), rtol=1e-2, atol=1e-6)
 
@@ -200,7 +200,7 @@ def test_a_row_that_is_not_finite_stays_so_in_int8_and_harms_no_other(emitter: E
     broken[3, 5], broken[7, 63] = float("nan"), float("inf")
     out = Rows(12, 48, torch.float32)
     factors = _factors(emitter, broken, Format.INT8)
-    emitter.multiply(factors, PackedMatrix([weight], [None], Format.INT8), out, Epilogue.STORE)
+    emitter.multiply(factors, pack([weight], [None], Format.INT8), out, Epilogue.STORE)
     emitter.run(12)
     finite = out.tensor[:12].isfinite().all(dim=1)
     assert finite.tolist() == [row not in (3, 7) for row in range(12)]

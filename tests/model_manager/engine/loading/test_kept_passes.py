@@ -100,7 +100,7 @@ def test_what_is_computed_otherwise_is_checked(folder: Path, settings: dict[str,
     assert not _pass(folder, **{"dtype": "float32"} | settings).is_kept()
 
 
-@pytest.mark.parametrize("name", ["transformers.__version__", "_code"])
+@pytest.mark.parametrize("name", ["transformers.__version__", "engine_code"])
 def test_other_code_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     _pass(folder).keep()
     assert _pass(folder).is_kept()

@@ -1,0 +1,310 @@
+"""A second load maps the packed weights of the first and answers bit for bit as it does; what is not right is packed
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import resource
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
+from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
+from millrace.model_manager.engine.cpu.parameters import StoredParameters
+from millrace.model_manager.engine.cpu.units import unit_of
+from millrace.model_manager.engine.interface import StepInput
+from millrace.model_manager.engine.loading import kept_weights, plan_check
+from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelCorrupt
+from tests.model_manager.engine import random_checkpoints, tested_models
+
+pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
+
+_FORMATS: tuple[dict[str, Any], ...] = ({"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"})
+_CASES = (
+    (random_checkpoints.llama_gqa, {"dtype": "float32"}),
+    (random_checkpoints.qwen2, {"quantization": "int8"}),
+    (random_checkpoints.opt, {"dtype": "bfloat16"}),
+    (tested_models.gemma, {"quantization": "int8"}),
+    (tested_models.starcoder2, {"dtype": "float32"}),
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not checked, which has tests of its own and takes longer than a load."""
+    monkeypatch.setattr(kept_weights, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(plan_check, "disagreement", lambda _placement: None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random_checkpoints.write(tmp_path, random_checkpoints.qwen2())
+    return tmp_path
+
+
+def _load(folder: Path, **settings: Any) -> Any:
+    return load_model(ModelConfig(model="org/small", kv_cache_gib=0.01, num_threads=1, **settings), folder).runner
+
+
+def _logits(runner: Any) -> torch.Tensor:
+    logits: torch.Tensor = runner.execute(StepInput.of_first_tokens(9)).logits
+    return logits.clone()
+
+
+def _files(cache: Path) -> list[Path]:
+    return sorted((cache / "packed").glob("*"))
+
+
+class _Reads:
+    """Counts the reads of a checkpoint's parameters."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        take = StoredParameters.take
+
+        def counted(*arguments: Any) -> Any:
+            self.count += 1
+            return take(*arguments)
+
+        monkeypatch.setattr(StoredParameters, "take", counted)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> _Reads:
+    return _Reads(monkeypatch)
+
+
+@pytest.mark.parametrize(("config", "settings"), _CASES)
+def test_a_second_load_reads_no_checkpoint_and_answers_bit_for_bit_the_same(
+    tmp_path: Path, reads: _Reads, settings: dict[str, Any], config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_checkpoints.write(tmp_path, config())
+    with monkeypatch.context() as nothing_kept:
+        nothing_kept.setattr(kept_weights, "_LEAST_BYTES", 2**40)
+        plain = _load(tmp_path, **settings)
+    assert isinstance(plain, CompiledRunner)
+    first = _load(tmp_path, **settings)
+    assert reads.count > 0
+    reads.count = 0
+    second = _load(tmp_path, **settings)
+    assert reads.count == 0
+    expected, states = _logits(plain), torch.randn(3, first.execute(_with_states()).hidden.shape[1])
+    for runner in (first, second):
+        assert torch.equal(_logits(runner), expected)
+        assert torch.equal(runner.execute(_with_states()).hidden, plain.execute(_with_states()).hidden)
+        assert torch.equal(runner.logits(states), plain.logits(states))
+
+
+def _with_states() -> StepInput:
+    step = StepInput.of_first_tokens(9)
+    object.__setattr__(step, "hidden_rows", np.arange(9))
+    return step
+
+
+def test_formats_of_one_model_are_kept_beside_each_other(folder: Path, kept_in: Path, reads: _Reads) -> None:
+    for settings in _FORMATS:
+        _load(folder, **settings)
+    assert len(_files(kept_in)) == 3
+    reads.count = 0
+    for settings in _FORMATS:
+        _load(folder, **settings)
+    assert reads.count == 0
+
+
+def test_kept_weights_are_their_users_alone(folder: Path, kept_in: Path) -> None:
+    _load(folder)
+    (file,) = _files(kept_in)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def _flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 16
+    file.write_bytes(content)
+
+
+def _other_end(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-8] + b"whatever")
+
+
+def _other_index(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-40] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _flipped,
+        _other_end,
+        _other_index,
+        lambda file: os.truncate(file, file.stat().st_size // 2),
+        lambda file: os.truncate(file, 3),
+        lambda file: os.truncate(file, 0),
+        lambda file: file.write_bytes(file.read_bytes() + b"more"),
+    ],
+)
+def test_a_damaged_file_is_noticed_and_written_anew(
+    folder: Path, kept_in: Path, reads: _Reads, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = _logits(_load(folder))
+    (file,) = _files(kept_in)
+    whole = file.read_bytes()
+    damage(file)
+    assert torch.equal(_logits(_load(folder)), expected)
+    assert caplog.text.count("; the weights are packed again") == 1
+    assert file.read_bytes() == whole
+    reads.count = 0
+    _load(folder)
+    assert reads.count == 0
+
+
+def test_another_checkpoint_of_the_same_name_size_and_time_is_packed_anew(folder: Path, kept_in: Path) -> None:
+    """Nothing tells it but the time at which the file was changed, which cannot be set."""
+    before = _logits(_load(folder))
+    file = folder / "model.safetensors"
+    status = file.stat()
+    weights = {name: tensor * 2 for name, tensor in load_file(file).items()}
+    save_file(weights, file, {"format": "pt"})
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    after = _logits(_load(folder))
+    assert not torch.equal(after, before)
+    assert torch.equal(_logits(_load(folder)), after)
+    assert len(_files(kept_in)) == 1
+
+
+def test_other_code_packs_anew(folder: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    _load(folder)
+    monkeypatch.setattr(kept_weights, "engine_code", lambda: "other")
+    reads.count = 0
+    _load(folder)
+    assert reads.count > 0
+
+
+def test_a_folder_that_cannot_be_written_costs_one_line(
+    folder: Path, kept_in: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (kept_in / "packed").write_text("a file where the folder should be")
+    with caplog.at_level(logging.WARNING):
+        _logits(_load(folder))
+    (line,) = (record for record in caplog.records if record.name == kept_weights.__name__)
+    assert "are not kept for the next load" in line.getMessage()
+
+
+def test_a_full_disk_costs_one_line(folder: Path, kept_in: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No file may be larger than 64 KiB; the packed weights are."""
+    expected = _logits(_load(folder))
+    size = _files(kept_in)[0].stat().st_size
+    shutil.rmtree(kept_in / "packed")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limit[1]))
+    try:
+        runner = _load(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert size > 2**16
+    assert torch.equal(_logits(runner), expected)
+    assert caplog.text.count("packed weights are not kept for the next load") == 1
+    assert not _files(kept_in)
+
+
+def test_what_a_killed_load_left_is_written_over(folder: Path, kept_in: Path) -> None:
+    _load(folder)
+    (file,) = _files(kept_in)
+    whole = file.read_bytes()
+    file.rename(file.with_name(f"{file.name}.unfinished")).write_bytes(whole[:5000] * 90)
+    _load(folder)
+    assert [each.read_bytes() for each in _files(kept_in)] == [whole]
+
+
+def test_a_load_that_fails_keeps_nothing(folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = StoredParameters.take
+
+    def torn(parameters: Any, names: list[str]) -> Any:
+        if any("norm.weight" in name and "layers" not in name for name in names):
+            raise OSError("the disk is torn")
+        return take(parameters, names)
+
+    monkeypatch.setattr(StoredParameters, "take", torn)
+    with pytest.raises(ModelCorrupt):
+        _load(folder)
+    assert not _files(kept_in)
+
+
+def _load_often(folder: Path, times: int) -> None:
+    kept_weights._LEAST_BYTES = 0
+    for at in range(times):
+        _logits(_load(folder))
+        if at % 2:
+            for file in _files(Path(os.environ["MILLRACE_CACHE_DIR"])):
+                if not file.name.endswith(".unfinished"):
+                    file.unlink(missing_ok=True)
+    _load(folder)
+
+
+def test_two_loads_at_once_do_not_disturb_each_other(folder: Path, kept_in: Path, reads: _Reads) -> None:
+    starting = multiprocessing.get_context("spawn")
+    processes = [starting.Process(target=_load_often, args=(folder, 10)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    _load(folder)
+    assert len(_files(kept_in)) == 1
+    reads.count = 0
+    _load(folder)
+    assert reads.count == 0
+
+
+def test_small_weights_and_those_of_adapters_are_not_kept(
+    folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers' modules, which take adapters, have weights of their own."""
+    _load(folder, max_loras=1)
+    monkeypatch.undo()
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(kept_in))
+    _load(folder)
+    assert not _files(kept_in)
+
+
+def test_files_that_were_not_used_for_longest_make_room(
+    folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _load(folder, dtype="float32")
+    size = _files(kept_in)[0].stat().st_size
+    others = [kept_in / "packed" / name for name in ("oldest", "older", "newest")]
+    for age, file in enumerate(others):
+        file.write_bytes(bytes(size))
+        os.utime(file, ns=(age, age))
+    _disk(monkeypatch, total=10 * (2 * size + size // 2), free=100 * size)
+    _load(folder, dtype="float32")  # is used: the newest now
+    _load(folder, quantization="int8")
+    names = {file.name for file in _files(kept_in)}
+    assert len(names) == 3
+    assert names & {"oldest", "older", "newest"} == {"newest"}
+    _disk(monkeypatch, total=size, free=size)
+    _load(folder, dtype="bfloat16")
+    assert "are more than they may take of this disk" in caplog.text
+    assert {file.name for file in _files(kept_in)} == names
+
+
+def _disk(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(total=total, free=free))
