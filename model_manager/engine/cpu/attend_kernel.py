@@ -44,7 +44,7 @@ def scratch_bytes(max_rows: int, head_dim: int) -> int:
     return 4 * max_rows * (2 * head_dim + STRETCH + 2)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _attend(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
     thread = fetch_add(record + 8 * Field.THREAD_COUNTER)
     scratch = get(record, Field.SCRATCH) + thread * get(record, Field.SCRATCH_STRIDE)
@@ -52,11 +52,11 @@ def _attend(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
     tile = fetch_add(record + 8 * Field.ATTEND_COUNTER)
     while tile < tiles:
         place = get(record, Field.TILES) + tile * 4 * TILE_FIELDS
-        _attend_tile(record, place, scratch, literally(lanes), literally(itemsize), literally(stored))
+        _attend_tile(record, place, scratch, lanes, itemsize, stored)
         tile = fetch_add(record + 8 * Field.ATTEND_COUNTER)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any, stored: Any) -> None:
     """Every row's softmax over its context, stretch by stretch; a stretch is done for all heads before the next, so
     that memory is read in the order of the blocks.
@@ -73,8 +73,8 @@ def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any
     position = load_int32(get(record, Field.CONTEXT_LENS), sequence) - (rows_end - first_row)
     table = get(record, Field.BLOCK_TABLES) + sequence * get(record, Field.TABLE_STRIDE)
 
-    _start_heads(record, first_row, rows, first_head, heads, q, states, literally(lanes), literally(itemsize))
-    clear_row(out, heads * rows * dim, literally(lanes))
+    _start_heads(record, first_row, rows, first_head, heads, q, states, lanes, itemsize)
+    clear_row(out, heads * rows * dim, lanes)
 
     stop = position + num_rows
     begin = max(0, position + 1 - get(record, Field.WINDOW)) // lanes * lanes
@@ -98,14 +98,14 @@ def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any
                 scores,
                 states + 8 * first,
                 out + 4 * first * dim,
-                literally(lanes),
-                literally(stored),
+                lanes,
+                stored,
             )
 
-    _finish_heads(record, first_row, rows, first_head, heads, out, states, literally(lanes), literally(itemsize))
+    _finish_heads(record, first_row, rows, first_head, heads, out, states, lanes, itemsize)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _attend_stretch(
     record: int,
     q: int,
@@ -125,21 +125,21 @@ def _attend_stretch(
     dim, window = get(record, Field.HEAD_DIM), get(record, Field.WINDOW)
     group = get(record, Field.NUM_HEADS) // get(record, Field.NUM_KV_HEADS)
     count = (end - start + lanes - 1) // lanes * lanes
-    _score(record, q, rows, table, head, start, end, scores, literally(lanes), literally(stored))
+    _score(record, q, rows, table, head, start, end, scores, lanes, stored)
     for r in range(rows):
         row = scores + 4 * r * STRETCH
         seen = position + r // group + 1
         low, high = max(0, seen - window - start), min(seen, end) - start
         if high > low:
             if get(record, Field.SOFTCAP) != 0:
-                cap_row(row, count, record + 8 * Field.SOFTCAP, literally(lanes))
-            softmax_row(row, count, low, high, states + 8 * r, out + 4 * r * dim, dim, literally(lanes))
+                cap_row(row, count, record + 8 * Field.SOFTCAP, lanes)
+            softmax_row(row, count, low, high, states + 8 * r, out + 4 * r * dim, dim, lanes)
         else:
-            clear_row(row, count, literally(lanes))
-    _weigh(record, scores, rows, table, head, start, end, out, literally(lanes), literally(stored))
+            clear_row(row, count, lanes)
+    _weigh(record, scores, rows, table, head, start, end, out, lanes, stored)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _start_heads(
     record: int, first_row: int, rows: int, first_head: int, heads: int, q: int, states: int, lanes: Any, itemsize: Any
 ) -> None:
@@ -151,13 +151,13 @@ def _start_heads(
         query_head = head * group + r % group
         row = get(record, Field.QUERY) + (first_row + r // group) * get(record, Field.QUERY_STRIDE)
         place = row + query_head * dim * itemsize
-        scale_row(place, q + 4 * index * dim, dim, scale, literally(lanes), literally(itemsize))
+        scale_row(place, q + 4 * index * dim, dim, scale, lanes, itemsize)
         start_state(states + 8 * index)
         if get(record, Field.SINKS) != 0:
             start_state_with(states + 8 * index, get(record, Field.SINKS), query_head)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _finish_heads(
     record: int,
     first_row: int,
@@ -176,10 +176,10 @@ def _finish_heads(
         r, head = index % rows, first_head + index // rows
         row = (first_row + r // group) * query_heads + head * group + r % group
         place = get(record, Field.OUTPUT) + row * dim * itemsize
-        divide_row(out + 4 * index * dim, place, dim, states + 8 * index + 4, literally(lanes), literally(itemsize))
+        divide_row(out + 4 * index * dim, place, dim, states + 8 * index + 4, lanes, itemsize)
 
 
-@njit(nogil=True)
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def _score(
     record: int, q: int, rows: int, table: int, head: int, start: int, end: int, scores: int, lanes: Any, stored: Any
 ) -> None:
@@ -211,14 +211,14 @@ def _score(
                 multiply_row(place + 4 * r * STRETCH, scales, literally(lanes))
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _score_rows(q: int, r: int, dim: int, keys: int, scores: int, count: Any, lanes: Any, stored: Any) -> None:
     """Scores of rows r .. r + count - 1 against one group of tokens."""
     place = scores + 4 * r * STRETCH
-    dot_rows(q + 4 * r * dim, dim, keys, dim, place, STRETCH, literally(count), literally(lanes), literally(stored))
+    dot_rows(q + 4 * r * dim, dim, keys, dim, place, STRETCH, count, lanes, stored)
 
 
-@njit(nogil=True)
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def _weigh(
     record: int,
     scores: int,
@@ -254,7 +254,7 @@ def _weigh(
             _weigh_rows(weights, r, values, dim, count, out, 1, literally(lanes), literally(stored))
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _weigh_rows(
     weights: int, r: int, values: int, dim: int, tokens: int, out: int, count: Any, lanes: Any, stored: Any
 ) -> None:
@@ -262,22 +262,20 @@ def _weigh_rows(
     at, to = weights + 4 * r * STRETCH, out + 4 * r * dim
     d = 0
     while d + 4 * lanes <= dim:
-        _weigh_columns(at, values, d, dim, tokens, to, literally(count), 4, literally(lanes), literally(stored))
+        _weigh_columns(at, values, d, dim, tokens, to, count, 4, lanes, stored)
         d += 4 * lanes
     while d < dim:
-        _weigh_columns(at, values, d, dim, tokens, to, literally(count), 1, literally(lanes), literally(stored))
+        _weigh_columns(at, values, d, dim, tokens, to, count, 1, lanes, stored)
         d += lanes
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _weigh_columns(
     at: int, values: int, d: int, dim: int, tokens: int, to: int, count: Any, width: Any, lanes: Any, stored: Any
 ) -> None:
     """The sums of `width` vectors from column d on."""
     v, out = values + d * stored, to + 4 * d
-    add_weighted_rows(
-        at, STRETCH, v, dim, tokens, out, literally(count), literally(width), literally(lanes), literally(stored)
-    )
+    add_weighted_rows(at, STRETCH, v, dim, tokens, out, count, width, lanes, stored)
 
 
 def attend_kernel(lanes: int, itemsize: int, stored: int) -> Callable[[int], None]:

@@ -60,14 +60,14 @@ class Field(enum.IntEnum):
     THREAD_COUNTER = 30
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def head_page(record: int, block: int, head: int) -> Any:
     """Address of a head's page in a block."""
     page = block * get(record, Field.NUM_KV_HEADS) + head
     return get(record, Field.CACHE) + page * get(record, Field.PAGE_BYTES)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def key_scales(record: int, page: int) -> Any:
     """Address of the float32 scales of a page's int8 keys; the scales of its values follow."""
     return page + 2 * get(record, Field.BLOCK_SIZE) * get(record, Field.HEAD_DIM)

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, since compiling takes half a minute. Knows no kernel.
+"""Compiled kernels on disk, since compiling takes a quarter of a minute. Knows no kernel.
 
 They lie in this user's cache folder under a digest of their sources, each file with its checksum: what is damaged is
 removed, and compiled and kept again. Where the folder cannot be written, what it has is used all the same.
@@ -56,12 +56,12 @@ def _compiled_elsewhere(function: Callable[[int], None], folder: Path) -> Any:
             _remove_damaged(copy)
             return _cached(function, copy)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
-        return cfunc(_SIGNATURE)(function)
+        return cfunc(_SIGNATURE, error_model="numpy")(function)
 
 
 def _cached(function: Callable[[int], None], folder: Path) -> Any:
     with _numba_cache(folder):
-        return cfunc(_SIGNATURE, cache=True)(function)
+        return cfunc(_SIGNATURE, cache=True, error_model="numpy")(function)
 
 
 def _folder(sources: Sequence[Path]) -> Path:

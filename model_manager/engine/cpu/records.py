@@ -6,9 +6,6 @@ Threads draw tasks from TASKS and their own number from THREADS, which are zero 
 from __future__ import annotations
 
 import enum
-from typing import Any
-
-from numba import njit
 
 from .vector_ops import load_int64
 
@@ -108,7 +105,5 @@ class Run(enum.IntEnum):
     """Address of usleep."""
 
 
-@njit(nogil=True)
-def get(record: int, field: Any) -> Any:
-    """A field of the record at that address."""
-    return load_int64(record, field)
+get = load_int64
+"""A field of the record at that address."""

@@ -92,7 +92,7 @@ def rotate(lanes: int, itemsize: int) -> Callable[[int], None]:
     return kernel
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _run(record: int) -> None:
     calls, counts = get(record, Run.CALLS), get(record, Run.COUNT_THREADS)
     threads = call_count(counts) if counts else 1
@@ -102,7 +102,7 @@ def _run(record: int) -> None:
         _wait(record, (index + 1) * threads)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _wait(record: int, arrivals: int) -> None:
     """Wait until so many threads have arrived."""
     spins = 0
@@ -115,25 +115,25 @@ def _wait(record: int, arrivals: int) -> None:
             call_kernel(get(record, Run.YIELD), 0)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any) -> None:
     thread = fetch_add(record + 8 * Linear.THREADS)
     sums = get(record, Linear.SUMS) + thread * SUMS_BYTES
     rows, panels = get(record, Linear.ROWS), get(record, Linear.PANELS)
     chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
-    configure_tiles(get(record, Linear.TILE_SHAPES), literally(unit))
+    configure_tiles(get(record, Linear.TILE_SHAPES), unit)
     task = fetch_add(record + 8 * Linear.TASKS)
     while task < panels * chunks:
         first = task % chunks * _CHUNK_ROWS
         _panel(
             record, task // chunks, first, min(first + _CHUNK_ROWS, rows), sums,
-            literally(fmt), literally(epilogue), literally(itemsize), literally(unit),
+            fmt, epilogue, itemsize, unit,
         )  # fmt: skip
         task = fetch_add(record + 8 * Linear.TASKS)
-    release_tiles(literally(unit))
+    release_tiles(unit)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _panel(
     record: int, panel: int, first: int, end: int, sums: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any
 ) -> None:
@@ -142,14 +142,14 @@ def _panel(
     right = get(record, Linear.WEIGHT) + panel * size
     gap = get(record, Linear.GATED) * get(record, Linear.PANELS) * size  # bytes from a gate to its product
     ahead = _next_panel(record, panel)
-    at_once = BLOCK_ROWS if _suits_tiles(end - first, literally(fmt), literally(unit)) else _VECTOR_ROWS
+    at_once = BLOCK_ROWS if _suits_tiles(end - first, fmt, unit) else _VECTOR_ROWS
     parts = (end - first + at_once - 1) // at_once
     for row in range(first, end, at_once):
         left = end - row
-        _multiply(record, row, left, at_once, right, sums, ahead, parts, literally(fmt), literally(unit))
+        _multiply(record, row, left, at_once, right, sums, ahead, parts, fmt, unit)
         if gap:
             place, pair = right + gap, sums + SUMS_BYTES // 2
-            _multiply(record, row, left, at_once, place, pair, ahead + gap, parts, literally(fmt), literally(unit))
+            _multiply(record, row, left, at_once, place, pair, ahead + gap, parts, fmt, unit)
         for r in range(row, min(row + at_once, end)):
             _finish(
                 record,
@@ -158,15 +158,15 @@ def _panel(
                 r - row,
                 sums,
                 gap,
-                literally(fmt),
-                literally(epilogue),
-                literally(itemsize),
-                literally(unit),
+                fmt,
+                epilogue,
+                itemsize,
+                unit,
             )
         ahead += size // parts
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _suits_tiles(rows: int, fmt: Any, unit: Any) -> bool:
     """Whether the matrix unit computes these rows.
 
@@ -176,7 +176,7 @@ def _suits_tiles(rows: int, fmt: Any, unit: Any) -> bool:
     return bool(unit == Unit.TILES and (fmt != Format.INT8 or rows > _VECTOR_ROWS))
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _next_panel(record: int, panel: int) -> int:
     """Address of the panel that this thread reads next, perhaps of another matrix; its own where there is none."""
     size = 4 * PANEL * get(record, Linear.STEPS)
@@ -188,7 +188,7 @@ def _next_panel(record: int, panel: int) -> int:
     return address
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _multiply(
     record: int, row: int, rows: int, at_once: int, right: int, sums: int, ahead: int, parts: int, fmt: Any, unit: Any
 ) -> None:
@@ -197,12 +197,12 @@ def _multiply(
     left = get(record, Linear.INPUT) + row * stride
     pace = 4 * PANEL // parts
     if at_once == BLOCK_ROWS:
-        _multiply_tiles(left, stride, right, steps, sums, ahead, pace, rows, literally(fmt), literally(unit))
+        _multiply_tiles(left, stride, right, steps, sums, ahead, pace, rows, fmt, unit)
     else:
-        _multiply_vectors(left, stride, right, steps, sums, ahead, pace, rows, literally(fmt), literally(unit))
+        _multiply_vectors(left, stride, right, steps, sums, ahead, pace, rows, fmt, unit)
 
 
-@njit(nogil=True)
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def _multiply_tiles(
     left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
@@ -224,7 +224,7 @@ def _multiply_tiles(
         multiply_block(left, stride, right, steps, sums, ahead, pace, 2, 4, literally(fmt), literally(unit))
 
 
-@njit(nogil=True)
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def _multiply_vectors(
     left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
@@ -234,9 +234,7 @@ def _multiply_vectors(
     """
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:
-            multiply_tile(
-                left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), literally(unit)
-            )
+            multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), unit)
         else:
             multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt), literally(unit))
     elif rows > 6:
@@ -249,7 +247,7 @@ def _multiply_vectors(
         multiply_tile(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt), literally(unit))
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _finish(
     record: int, panel: int, row: int, r: int, sums: int, gap: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any
 ) -> None:
@@ -263,14 +261,14 @@ def _finish(
         get(record, Linear.BIAS) + column,
         gap // get(record, Linear.STEPS),
         get(record, Linear.OUTPUT) + row * get(record, Linear.OUTPUT_STRIDE) + panel * PANEL * itemsize,
-        literally(fmt),
-        literally(epilogue),
-        literally(itemsize),
-        literally(unit),
+        fmt,
+        epilogue,
+        itemsize,
+        unit,
     )
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _normalize(record: int, norm: Any, fmt: Any) -> None:
     thread = fetch_add(record + 8 * Normalize.THREADS)
     dim, rows, index = get(record, Normalize.DIM), get(record, Normalize.ROWS), get(record, Normalize.ROW_INDEX)
@@ -288,13 +286,13 @@ def _normalize(record: int, norm: Any, fmt: Any) -> None:
                 get(record, Normalize.OUTPUT) + row * get(record, Normalize.OUTPUT_STRIDE),
                 scratch,
                 get(record, Normalize.OUTPUT_SCALES) + 4 * row,
-                literally(norm),
-                literally(fmt),
+                norm,
+                fmt,
             )
         start = fetch_add(record + 8 * Normalize.TASKS) * _ROWS_A_TASK
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _quantize(record: int, itemsize: Any) -> None:
     rows = get(record, Quantize.ROWS)
     start = fetch_add(record + 8 * Quantize.TASKS) * _ROWS_A_TASK
@@ -305,21 +303,21 @@ def _quantize(record: int, itemsize: Any) -> None:
                 get(record, Quantize.DIM),
                 get(record, Quantize.OUTPUT) + row * get(record, Quantize.OUTPUT_STRIDE),
                 get(record, Quantize.OUTPUT_SCALES) + 4 * row,
-                literally(itemsize),
+                itemsize,
             )
         start = fetch_add(record + 8 * Quantize.TASKS) * _ROWS_A_TASK
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _rotate(record: int, lanes: Any, itemsize: Any) -> None:
     rows = get(record, Rotate.ROWS)
     row = fetch_add(record + 8 * Rotate.TASKS)
     while row < rows:
-        _rotate_token(record, row, literally(lanes), literally(itemsize))
+        _rotate_token(record, row, lanes, itemsize)
         row = fetch_add(record + 8 * Rotate.TASKS)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _rotate_token(record: int, row: int, lanes: Any, itemsize: Any) -> None:
     dim, half, heads = get(record, Rotate.DIM), get(record, Rotate.HALF), get(record, Rotate.HEADS)
     epsilon = get(record, Rotate.EPSILON)
@@ -329,7 +327,7 @@ def _rotate_token(record: int, row: int, lanes: Any, itemsize: Any) -> None:
         place = x + head * dim * itemsize
         weight = get(record, Rotate.QUERY_NORM) if head < heads else get(record, Rotate.KEY_NORM)
         if weight:
-            normalize_head(place, dim, weight, epsilon, literally(lanes), literally(itemsize))
+            normalize_head(place, dim, weight, epsilon, lanes, itemsize)
         if half:
             cos, sin = get(record, Rotate.COS) + angles, get(record, Rotate.SIN) + angles
-            rotate_head(place, half, cos, sin, literally(lanes), literally(itemsize))
+            rotate_head(place, half, cos, sin, lanes, itemsize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numba import literally, njit
+from numba import njit
 
 from .attention_record import Field, head_page, key_scales
 from .records import get
@@ -15,7 +15,7 @@ STORE_TOKENS = 32
 """Tokens of one KV head that a storing task takes."""
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _store(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
     heads, tokens = get(record, Field.NUM_KV_HEADS), get(record, Field.NUM_TOKENS)
     tasks = (tokens + STORE_TOKENS - 1) // STORE_TOKENS * heads
@@ -25,12 +25,12 @@ def _store(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
         end = min(first + STORE_TOKENS, tokens)
         for token in range(first, end):
             if token + 1 < end:
-                _ask_for_keys(record, token, token + 1, task % heads, literally(lanes), literally(stored))
-            _store_token(record, token, task % heads, literally(lanes), literally(itemsize), literally(stored))
+                _ask_for_keys(record, token, token + 1, task % heads, lanes, stored)
+            _store_token(record, token, task % heads, lanes, itemsize, stored)
         task = fetch_add(record + 8 * Field.STORE_COUNTER)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, stored: Any) -> None:
     dim, block_size = get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
     slot = load_int64(get(record, Field.SLOTS), token)
@@ -43,14 +43,14 @@ def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, 
     value_place = page + (block_size + offset) * dim * stored
     if stored == 1:
         scale = key_scales(record, page) + 4 * offset
-        round_row(key, key_place, dim, lanes, scale, literally(lanes), literally(itemsize))
-        round_row(value, value_place, dim, 1, scale + 4 * block_size, literally(lanes), literally(itemsize))
+        round_row(key, key_place, dim, lanes, scale, lanes, itemsize)
+        round_row(value, value_place, dim, 1, scale + 4 * block_size, lanes, itemsize)
     else:
-        spread(key, key_place, dim, lanes, literally(itemsize))
-        spread(value, value_place, dim, 1, literally(itemsize))
+        spread(key, key_place, dim, lanes, itemsize)
+        spread(value, value_place, dim, 1, itemsize)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _ask_for_keys(record: int, token: int, following: int, head: int, lanes: Any, stored: Any) -> None:
     """Prefetch the cache lines for the `following` token's key, one a dimension, if they are not `token`'s."""
     slots, dim, block_size = get(record, Field.SLOTS), get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
