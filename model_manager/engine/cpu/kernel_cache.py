@@ -34,9 +34,11 @@ def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # Numba would write beside the sources, without a word
-        _remove_damaged(folder)
+        _remove_damaged_once(folder, _state(folder))
+        before = _state(folder)
         made = _cached(function, folder)
-        _keep_sums(folder)
+        if _state(folder) != before:
+            _keep_sums(folder)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
         why = getattr(error, "strerror", None) or error
         _tell(f"{folder.parent}: compiled kernels are not kept for the next start, which takes longer: {why}")
@@ -76,6 +78,24 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.nb[ci]"))
 
 
+def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Name, inode, size and time of each file: what differs if one was written, damaged or removed."""
+    found = []
+    for each in os.scandir(folder):
+        if each.is_dir():
+            for file in os.scandir(each):
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                    status = file.stat()
+                    found.append((file.path, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=1)
+def _remove_damaged_once(folder: Path, _state: object) -> None:
+    """Not again for each kernel of a start, unless a file has changed meanwhile."""
+    _remove_damaged(folder)
+
+
 def _sum_of(file: Path) -> str:
     status = file.stat()
     return _sum_as_of(file, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -83,7 +103,6 @@ def _sum_of(file: Path) -> str:
 
 @functools.cache
 def _sum_as_of(file: Path, _ino: int, _size: int, _mtime_ns: int) -> str:
-    """Computed once, although each kernel checks all files."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
