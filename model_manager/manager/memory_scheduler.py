@@ -5,7 +5,7 @@ does, or how it is loaded and unloaded: `decide` is shown the loaded models, and
 
 A model that wants to be loaded is admitted if it fits with the smallest KV cache worth having. Else the models without
 work go, the least recently used first. If that is not enough, models with work get a turn (`_TURN`, or longer if they
-take long to load) and then leave: they finish the requests that they have, and come back behind the models that waited.
+take long to load) and then drain: they finish the requests that they have, and come back behind the models that waited.
 Nobody overtakes in a place, however small, with one exception: a model that a client is opening goes before those that
 are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile; the requests of
 the others queue, and each load then serves more of them.
@@ -44,8 +44,8 @@ class LoadRequest:
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A loaded model at one moment."""
+class ModelUse:
+    """How a loaded model is used at one moment."""
 
     works: bool
     """Whether it has requests to finish before it can go."""
@@ -92,7 +92,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class EndDrain:
-    """Nobody waits for the place of a model that was to leave: it takes requests again."""
+    """The model need not drain any more: it takes requests again."""
 
     key: str
 
@@ -134,7 +134,7 @@ class MemoryScheduler:
     _held: dict[str, tuple[LoadRequest, int]] = field(default_factory=dict)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _draining: dict[str, None] = field(default_factory=dict)
-    """Models that were told to leave, in order."""
+    """Models that drain, in the order in which they were told."""
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +158,7 @@ class MemoryScheduler:
 
     # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def decide(self, loaded: Mapping[str, LoadedModel], now: float) -> list[Decision]:
+    def decide(self, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
         """Who is loaded and who goes, in the order to carry it out in. `loaded` are the loaded models, by key."""
         decisions: list[Decision] = []
         taken: set[str] = set()
@@ -169,12 +169,12 @@ class MemoryScheduler:
                 waiting.waits_for = "its turn: other models came before it"
             if waiting.request.key in self._waiting:
                 taken.update(waiting.request.places)
-        staying = [key for key in self._draining if taken.isdisjoint(self._held[key][0].places)]
-        for key in staying:
+        no_longer_needed = [key for key in self._draining if taken.isdisjoint(self._held[key][0].places)]
+        for key in no_longer_needed:
             del self._draining[key]
-        return decisions + [EndDrain(key) for key in staying]
+        return decisions + [EndDrain(key) for key in no_longer_needed]
 
-    def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, LoadedModel], now: float) -> list[Decision]:
+    def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
         request = waiting.request
         if why := self._never(waiting, loaded):
             del self._waiting[request.key]
@@ -194,7 +194,7 @@ class MemoryScheduler:
         self._draining |= dict.fromkeys(told)
         return [Drain(key) for key in told]
 
-    def _never(self, waiting: _Waiting, loaded: Mapping[str, LoadedModel]) -> str:
+    def _never(self, waiting: _Waiting, loaded: Mapping[str, ModelUse]) -> str:
         """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
         what pins others.
         """
@@ -259,7 +259,7 @@ class MemoryScheduler:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether any model waits, or is to leave for one that waited."""
+        """Whether any model waits, or drains for one that waited."""
         return bool(self._waiting or self._draining)
 
     def waits_for(self, key: str) -> str:
@@ -289,7 +289,7 @@ class MemoryScheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError if the account is wrong (tests)."""
         assert not self._held.keys() & self._waiting.keys(), "a model is loaded and waits"
-        assert self._draining.keys() <= self._held.keys(), "a model is to leave that is not loaded"
+        assert self._draining.keys() <= self._held.keys(), "a model drains that is not loaded"
         for place, capacity in self.capacity.items():
             holders = [request for request, _ in self._held.values() if place in request.places]
             alone = len(holders) == 1 and not self.is_limited

@@ -27,7 +27,7 @@ from ..wire.status import EngineStats, ModelInfo, ModelStatus
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State
 from .gpus import EngineSetup
 from .jobs import JobCounts
-from .memory_scheduler import MACHINE, LoadedModel, LoadRequest
+from .memory_scheduler import MACHINE, LoadRequest, ModelUse
 from .outbox import Outbox
 from .requests import Requests
 from .results import KeptResults
@@ -137,9 +137,13 @@ class Model:
         if self._requests.entries:
             self._engines.wait()
 
-    def drain(self, now: float | None) -> None:
-        """Finish the requests that have arrived by now, and no others. None: go on with all."""
+    def drain(self, now: float) -> None:
+        """Finish the requests that have arrived by now, and no others."""
         self._requests.last_call = now
+
+    def end_drain(self) -> None:
+        """Go on with all requests."""
+        self._requests.last_call = None
 
     def crowd(self, is_crowded: bool) -> None:
         """Not all models fit at once: clients may send more requests, which wait until their model is loaded."""
@@ -156,10 +160,10 @@ class Model:
         return bool(self._waiting)
 
     @property
-    def loaded(self) -> LoadedModel:
+    def use(self) -> ModelUse:
         """The loaded model as the memory scheduler sees it."""
         is_ready = self.state is State.READY
-        return LoadedModel(
+        return ModelUse(
             works=not is_ready or self._requests.has_work,
             last_used=self._last_used,
             ready_since=self._ready_since if is_ready else math.inf,

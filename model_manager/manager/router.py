@@ -176,7 +176,7 @@ class Router:
                 self._memory.withdraw(model.key)
                 self._memory.release(model.key)
         if self._memory.is_waited_for:
-            loaded = {model.key: model.loaded for model in self._models.values() if model.state in RUNNING}
+            loaded = {model.key: model.use for model in self._models.values() if model.state in RUNNING}
             for decision in self._memory.decide(loaded, now):
                 self._carry_out(decision, now)
 
@@ -192,7 +192,7 @@ class Router:
                 _log.info("%s finishes the requests that it has: another model needs its memory", model.key)
                 model.drain(now)
             case EndDrain():
-                model.drain(None)
+                model.end_drain()
             case Refuse(_, why):
                 model.fail(ModelDoesNotFit(why).info())
 

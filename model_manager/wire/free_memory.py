@@ -21,7 +21,8 @@ def free_memory(
     """Bytes this process may still take: what the machine has available, within its control group's limits.
 
     Pages of files count as free for the kernel, also those that other processes have mapped and need: the weights of
-    their models. These do not count as free here; this process's own do.
+    their models. These do not count as free here; this process's own do. A tmpfs that nobody has mapped hides as much
+    of what others have mapped: no count tells the two apart.
     """
     machine, mapped = _counts(proc / "meminfo"), _counts(proc / "self" / "status").get("RssFile", 0)
     others = max(0, machine.get("Mapped", 0) - machine.get("Shmem", 0) - mapped)
@@ -88,7 +89,8 @@ def _reclaimable(folder: Path, mapped: int) -> int:
     lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
     counts = {name.removeprefix("total_"): int(count) for name, count in lines}
     others = max(0, counts.get("file_mapped", counts.get("mapped_file", 0)) - counts.get("shmem", 0) - mapped)
-    return max(0, counts.get("inactive_file", 0) - others)
+    own = min(mapped, counts.get("active_file", 0))  # there once they have been mapped a few times
+    return max(0, counts.get("inactive_file", 0) + own - others)
 
 
 def _text(path: Path) -> str:

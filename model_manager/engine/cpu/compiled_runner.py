@@ -57,7 +57,7 @@ class CompiledRunner:
         kept: KeptTensors | None = None,
     ) -> None:
         """`max_tokens` is the most that a step computes; `parameters` are taken and packed layer by layer, but for what
-        is `kept`.
+        `kept` has.
         """
         self.vocab_size = plan.head.out_features
         self.max_model_len = max_model_len

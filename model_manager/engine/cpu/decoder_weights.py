@@ -26,7 +26,7 @@ class KeptTensors(Protocol):
 
 
 class DecoderWeights:
-    """Takes the parameters of a part of the model, and packs them; what is kept is neither read nor packed."""
+    """Takes the parameters of a part of the model and packs them; kept tensors are neither read nor packed."""
 
     def __init__(
         self, parameters: Parameters, fmt: Format, dtype: torch.dtype, kept: KeptTensors | None = None

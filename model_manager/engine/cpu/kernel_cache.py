@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, since compiling takes a quarter of a minute. Knows no kernel.
+"""Compiled kernels on disk, since compiling takes some 15 s. Knows no kernel.
 
 They lie in this user's cache folder under a digest of their sources, each file with its checksum: what is damaged is
 removed, and compiled and kept again. Where the folder cannot be written, what it has is used all the same.

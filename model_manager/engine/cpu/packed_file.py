@@ -4,7 +4,7 @@
     index          JSON: what the weights were made of, then name, place, dtype, shape and CRC-32 of each tensor
     end            length and CRC-32 of the index, and a magic number
 
-The end comes last, so that a file that was not written to its end is none. Knows neither models nor folders.
+The end is written last, so a file that was not written to its end is invalid. Knows neither models nor folders.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 class DamagedFile(Exception):
-    """A file of packed weights is not as it was written."""
+    """A file of packed weights was damaged after it was written, or is not whole."""
 
 
 class OtherWeights(Exception):

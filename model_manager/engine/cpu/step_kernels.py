@@ -234,7 +234,9 @@ def _multiply_vectors(
     """
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:
-            multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), unit)
+            multiply_tile(
+                left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), literally(unit)
+            )
         else:
             multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt), literally(unit))
     elif rows > 6:

@@ -1,9 +1,9 @@
 """Packed weights of models, kept in the cache folder: a later load maps what the first one packed.
 
 A model's folder, dtype and quantization have one file. It says what its weights were made of: the checkpoint's files,
-the code, the processor. If anything of it has changed, the file is written anew. A file is written under a name of its
-own, under a lock, and renamed: one that is there is whole, and of two loads at the same time one writes. Files that
-were not used for longest make room for others.
+the code, the processor. If any of these has changed, the file is written anew. A file is written under a name of its
+own, under a lock, and renamed: one that is there is whole, and of two loads at the same time one writes. The least
+recently used files are removed for new ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -39,7 +39,7 @@ _FOLDER = "packed"
 _LEAST_BYTES = 2**25
 """Less is packed in a moment."""
 _PART_OF_DISK = 10
-"""All files together take at most a tenth of the disk, and at most half of what they leave free."""
+"""All files together take at most a tenth of the disk, and at most half of what is free without them."""
 _LONGEST_NAME = 80
 
 
@@ -63,7 +63,10 @@ class KeptWeights:
                 weights = MappedWeights(file, self._made_of, self._num_threads)
                 with suppress(OSError):  # of a folder that cannot be written nothing is removed either
                     os.utime(file.fileno())
-        except (OSError, OtherWeights):  # not there; or not to be read, and keeping them will say why
+        except (FileNotFoundError, NotADirectoryError, OtherWeights):
+            return None
+        except OSError as error:
+            log.warning("%s: cannot be read (%s); the weights are packed again", self._file, error.strerror or error)
             return None
         except DamagedFile as error:
             log.warning("%s: is damaged (%s); the weights are packed again", self._file, error)
@@ -77,13 +80,14 @@ class KeptWeights:
         if file is None:
             yield None
             return
-        with file:
-            keeper = _Keeper(file, self._unfinished, self._file)
-            try:
-                yield keeper
-                keeper.finish(self._made_of)
-            finally:
-                keeper.clean_up()
+        keeper = _Keeper(file, self._unfinished, self._file)
+        try:
+            yield keeper
+            keeper.finish(self._made_of)
+        finally:
+            keeper.clean_up()
+            with suppress(OSError):  # what a full disk did not take is written once more
+                file.close()
 
     def _begun(self) -> BinaryIO | None:
         """The file to write to, locked; None if it is not to be written, or another process writes it."""
@@ -91,8 +95,11 @@ class KeptWeights:
             return None
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _make_room(self._file, self._size):
-                return _locked(self._unfinished)
+            file = _locked(self._unfinished)
+            if file is None or _make_room(self._size, for_files=(self._file, self._unfinished)):
+                return file
+            self._unfinished.unlink()
+            file.close()
             _tell(self._file, f"{self._size >> 20} MiB are more than they may take of this disk")
         except OSError as error:
             _tell(self._file, error.strerror or error)
@@ -164,20 +171,33 @@ def _locked(path: Path) -> BinaryIO | None:
     return file
 
 
-def _make_room(place: Path, size: int) -> bool:
-    """Remove the files that were not used for longest until there is room for `size` bytes at `place`; False if that
-    is more than there may be.
+def _make_room(size: int, *, for_files: Collection[Path]) -> bool:
+    """Remove the least recently used of the other files until there is room for `size` bytes; False if that is more
+    than there may be.
     """
-    others = sorted((each for each in _files(place.parent) if each.path != place), key=lambda each: each.used)
+    folder = next(iter(for_files)).parent
+    others = sorted((each for each in _files(folder) if each.path not in for_files), key=lambda each: each.used)
     held = sum(each.size for each in others)
-    disk = shutil.disk_usage(place.parent)
+    disk = shutil.disk_usage(folder)
     most = min(disk.total // _PART_OF_DISK, (disk.free + held) // 2)
     if size > most:
         return False
     for each in others:
-        if held + size > most:
-            each.path.unlink(missing_ok=True)
+        if held + size > most and _is_removed(each.path):
             held -= each.size
+    return held + size <= most
+
+
+def _is_removed(file: Path) -> bool:
+    """Remove it, but not what another process is writing."""
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
     return True
 
 

@@ -16,16 +16,16 @@ from millrace.model_manager.manager.memory_scheduler import (
     Drain,
     EndDrain,
     Evict,
-    LoadedModel,
     LoadRequest,
     MemoryScheduler,
+    ModelUse,
     Refuse,
 )
 from millrace.model_manager.store.memory import MemoryNeed
 
 GIB = 2**30
-IDLE = LoadedModel(works=False, ready_since=0.0)
-WORKS = LoadedModel(works=True, ready_since=0.0)
+IDLE = ModelUse(works=False, ready_since=0.0)
+WORKS = ModelUse(works=True, ready_since=0.0)
 LATER = 1000.0
 
 
@@ -111,11 +111,11 @@ def test_a_model_that_a_client_opens_goes_before_those_that_come_back_for_a_whil
         dataclasses.replace(IDLE, last_used=LATER - 0.1),
         dataclasses.replace(IDLE, has_served=False, ready_since=LATER - 1),
         dataclasses.replace(IDLE, is_pinned=True),
-        LoadedModel(works=True),
+        ModelUse(works=True),
     ],
     ids=["used a moment ago", "loaded and not used yet", "pinned", "loading"],
 )
-def test_a_model_does_not_go_at_once_when_it(stays: LoadedModel) -> None:
+def test_a_model_does_not_go_at_once_when_it(stays: ModelUse) -> None:
     made = full("a", "b")
     made.ask(request("c"), 0.0)
     assert made.decide({"a": stays, "b": WORKS}, LATER - 1) in ([], [Drain("b")])
@@ -227,7 +227,7 @@ class Traffic(RuleBasedStateMachine):
         super().__init__()
         self.memory = memory(4.0, is_limited=False)
         self.now = 0.0
-        self.loaded: dict[str, LoadedModel] = {}
+        self.loaded: dict[str, ModelUse] = {}
         self.requests: set[str] = set()
 
     @rule(key=st.sampled_from("abcdefgh"), gib=st.floats(0.5, 5.0), is_opening=st.booleans())
@@ -244,7 +244,7 @@ class Traffic(RuleBasedStateMachine):
     @rule(key=st.sampled_from("abcdefgh"), works=st.booleans(), is_pinned=st.booleans())
     def change(self, key: str, works: bool, is_pinned: bool) -> None:
         if key in self.loaded:
-            self.loaded[key] = LoadedModel(works, self.now, self.now, is_pinned=is_pinned)
+            self.loaded[key] = ModelUse(works, self.now, self.now, is_pinned=is_pinned)
 
     @rule(key=st.sampled_from("abcdefgh"))
     def end(self, key: str) -> None:
@@ -261,7 +261,7 @@ class Traffic(RuleBasedStateMachine):
         match decision:
             case Admit(key):
                 self.requests.remove(key)
-                self.loaded[key] = LoadedModel(works=True)
+                self.loaded[key] = ModelUse(works=True)
             case Evict(key):
                 model = self.loaded.pop(key)
                 assert not model.works

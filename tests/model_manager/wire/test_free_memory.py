@@ -56,6 +56,16 @@ def test_files_that_other_processes_have_mapped_are_not_free_in_a_control_group(
     assert found == (2000 - 1500 + 900 - 400) << 10
 
 
+def test_what_this_process_has_mapped_for_long_is_free_for_it_in_a_control_group(tmp_path: Path) -> None:
+    """The kernel moves such pages from the inactive to the active ones."""
+    stat = f"file_mapped {500 << 10}\ninactive_file {300 << 10}\nactive_file {800 << 10}"
+    limits = {"memory.max": str(2000 << 10), "memory.current": str(1500 << 10), "memory.stat": stat}
+    _write(tmp_path / "fs", limits)
+    _write(tmp_path / "proc" / "self", {"status": "RssFile:\t     500 kB\n"})
+    found = free_memory(tmp_path / "fs", _own(tmp_path, "0::/\n"), tmp_path / "proc")
+    assert found == (2000 - 1500 + 300 + 500) << 10
+
+
 def test_files_that_other_processes_have_mapped_are_not_free_on_the_machine(tmp_path: Path) -> None:
     has = int(psutil.virtual_memory().available) >> 10
     mapped = f"MemTotal: 9 kB\nMapped:  {has // 2 + 1005} kB\nShmem:  5 kB\nHugePages_Total:  0\n"

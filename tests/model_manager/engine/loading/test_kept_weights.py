@@ -4,6 +4,7 @@ again.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -208,13 +209,14 @@ def test_a_folder_that_cannot_be_written_costs_one_line(
     assert "are not kept for the next load" in line.getMessage()
 
 
-def test_a_full_disk_costs_one_line(folder: Path, kept_in: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No file may be larger than 64 KiB; the packed weights are."""
+@pytest.mark.parametrize("most", [0, 2**12, 2**16])
+def test_a_full_disk_costs_one_line(folder: Path, kept_in: Path, most: int, caplog: pytest.LogCaptureFixture) -> None:
+    """No file may be larger, and the packed weights are: small tensors fail when their buffer is full."""
     expected = _logits(_load(folder))
     size = _files(kept_in)[0].stat().st_size
     shutil.rmtree(kept_in / "packed")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit[1]))
     try:
         runner = _load(folder)
     finally:
@@ -304,6 +306,29 @@ def test_files_that_were_not_used_for_longest_make_room(
     _load(folder, dtype="bfloat16")
     assert "are more than they may take of this disk" in caplog.text
     assert {file.name for file in _files(kept_in)} == names
+
+
+def test_what_another_process_is_writing_is_left_to_it(
+    folder: Path, kept_in: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _load(folder)
+    (file,) = _files(kept_in)
+    size = file.stat().st_size
+    file.unlink()
+    _disk(monkeypatch, total=10 * (size + size // 2), free=100 * size)
+    for name, is_written in (("other.unfinished", True), (f"{file.name}.unfinished", True), ("left.unfinished", False)):
+        writing = (file.parent / name).open("wb")
+        writing.write(bytes(size))
+        writing.flush()
+        if is_written:
+            fcntl.flock(writing, fcntl.LOCK_EX)
+        else:
+            writing.close()
+        _load(folder)
+        assert {each.name for each in _files(kept_in)} == ({name} if is_written else {file.name})
+        writing.close()
+        (file.parent / name).unlink(missing_ok=True)
+    assert reads.count > 0
 
 
 def _disk(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:
