@@ -17,9 +17,12 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, 
 
 from millrace.model_manager.wire.config import runtime_dir
 
+# A shell starts its background jobs (`make test &`) with interrupts ignored, nohup what it starts with hangups ignored,
+# and their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts its background jobs (`make test &`) with interrupts ignored, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile(
     "a busy machine",
