@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _NEVER_USED = ("pandas", "pymongo", "IPython", "google.cloud.bigquery", "google.cloud.bigquery_storage_v1")
-_USED_WHERE_NAMED = {"google.cloud.pubsub": "pubsub", "google.cloud.dataflow": r"dataflow|--runner[= ]\S*\."}
-"""Used by a job whose flags match; a runner's full name may be that of a class that extends Dataflow's."""
+_USED_WHERE_NAMED = {"google.cloud.pubsub": "pubsub", "google.cloud.dataflow": "dataflow"}
+"""Used by a job one of whose flags has that word in it."""
+_USERS_CODE = re.compile(r"--runner[= ]\S*\.|--schema[= ]\S*:")
+"""A class of the user's, whose module may want all of Beam."""
 
 
 @contextmanager
@@ -22,8 +24,8 @@ def without_unused_clients(flags: Sequence[str]) -> Iterator[None]:
     imported, stay without them. Not for use while other threads import.
     """
     words = " ".join(flags).lower()
-    unused = [*_NEVER_USED, *(name for name, word in _USED_WHERE_NAMED.items() if not re.search(word, words))]
-    hidden = [name for name in unused if name not in sys.modules]
+    unused = [*_NEVER_USED, *(name for name, word in _USED_WHERE_NAMED.items() if word not in words)]
+    hidden = [name for name in unused if name not in sys.modules and not _USERS_CODE.search(words)]
     mongodb = logging.getLogger("apache_beam.io.mongodbio")
     mongodb.disabled = True  # it warns that pymongo is missing
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it raises ImportError
