@@ -59,7 +59,7 @@ class KeptWeights:
     def mapped(self) -> MappedWeights | None:
         """What an earlier load kept, if it is undamaged and of this very model."""
         try:
-            with self._file.open("rb") as file:
+            with _opened(self._file) as file:
                 weights = MappedWeights(file, self._made_of, self._num_threads)
                 with suppress(OSError):  # of a folder that cannot be written nothing is removed either
                     os.utime(file.fileno())
@@ -150,6 +150,11 @@ class _Keeper:
             self._unfinished.unlink()
 
 
+def _opened(file: Path) -> BinaryIO:
+    """To be read; opening what is no file waits for nobody."""
+    return os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
 def _tell(file: Path, why: object) -> None:
     log.warning("%s: packed weights are not kept for the next load, which takes longer: %s", file, why)
 
@@ -191,7 +196,7 @@ def _make_room(size: int, *, for_files: Collection[Path]) -> bool:
 def _is_removed(file: Path) -> bool:
     """Remove it, but not what another process is writing."""
     try:
-        with file.open("rb") as opened:
+        with _opened(file) as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink()
     except FileNotFoundError:
@@ -217,8 +222,10 @@ def _files(folder: Path) -> Iterator[_File]:
 def _packed_bytes(plan: DecoderPlan, fmt: Format, dtype: torch.dtype) -> int:
     """About the bytes of a model's packed weights and its embedding."""
     sizes = {name: math.prod(shape) for name, shape in plan.shapes.items()}
-    shares_head = plan.is_tied and fmt != Format.INT8
-    return sum(sizes.values()) * fmt + (0 if shares_head else sizes[plan.tokens] * dtype.itemsize)
+    packed = sum(sizes.values()) * fmt
+    if plan.is_tied:
+        return packed + (sizes[plan.tokens] * dtype.itemsize if fmt == Format.INT8 else 0)
+    return packed + sizes[plan.tokens] * (dtype.itemsize - fmt)
 
 
 def _made_of(checkpoint: Checkpoint) -> str:

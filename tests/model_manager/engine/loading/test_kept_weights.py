@@ -126,6 +126,39 @@ def test_formats_of_one_model_are_kept_beside_each_other(folder: Path, kept_in: 
     assert reads.count == 0
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("settings", [{"dtype": "bfloat16"}, {"dtype": "float32", "quantization": "int8"}])
+def test_the_size_of_a_file_is_known_before_it_is_written(
+    tmp_path: Path, kept_in: Path, settings: dict[str, Any], is_tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large vocabulary, beside which padding counts little."""
+    config = random_checkpoints.llama_gqa()
+    config.vocab_size, config.tie_word_embeddings = 20_000, is_tied
+    asked: list[int] = []
+    make_room = kept_weights._make_room
+
+    def noted(size: int, **more: Any) -> bool:
+        asked.append(size)
+        return make_room(size, **more)
+
+    monkeypatch.setattr(kept_weights, "_make_room", noted)
+    random_checkpoints.write(tmp_path, config)
+    _load(tmp_path, **settings)
+    (file,) = _files(kept_in)
+    assert asked == [pytest.approx(file.stat().st_size, rel=0.06)]
+
+
+def test_what_is_no_file_is_written_over(folder: Path, kept_in: Path, reads: _Reads) -> None:
+    _load(folder)
+    (file,) = _files(kept_in)
+    file.unlink()
+    os.mkfifo(file)
+    _load(folder)
+    reads.count = 0
+    _load(folder)
+    assert reads.count == 0
+
+
 def test_kept_weights_are_their_users_alone(folder: Path, kept_in: Path) -> None:
     _load(folder)
     (file,) = _files(kept_in)
