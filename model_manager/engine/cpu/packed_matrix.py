@@ -36,7 +36,7 @@ class PackedMatrix:
     """The panels' bytes."""
     scales: torch.Tensor
     offsets: torch.Tensor
-    """Of each output; none unless in int8."""
+    """Scales and offsets have an entry for each output in int8, and none in other formats."""
     bias: torch.Tensor
 
     @classmethod

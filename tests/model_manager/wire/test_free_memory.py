@@ -45,7 +45,7 @@ def test_a_version_1_control_group_limits_what_is_free(tmp_path: Path) -> None:
 
 
 def test_files_that_other_processes_have_mapped_are_not_free_in_a_control_group(tmp_path: Path) -> None:
-    """Of 500 KiB mapped this process has 100 KiB: of 900 KiB of pages that could be given up 400 KiB are needed."""
+    """500 KiB are mapped, 100 KiB of them by this process. So 400 KiB of the 900 KiB of inactive pages are not free."""
     stat = "\n".join(
         f"{name} {kib << 10}" for name, kib in (("inactive_file", 900), ("file_mapped", 500), ("shmem", 0))
     )
