@@ -63,12 +63,8 @@ def _conditions(placement: Placement) -> dict[str, Any]:
     files = sorted({file for file, _ in checkpoint.parameters.values()})
     device = placement.device
     return {
-        "config": hashlib.sha256((checkpoint.folder / "config.json").read_bytes()).hexdigest(),
         "weights": [_identity(file) for file in files],
-        "code": engine_code(),
-        "torch": str(torch.__version__),
-        "transformers": transformers.__version__,
-        "processor": processor(),
+        **surroundings(checkpoint.folder),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dtype": str(placement.dtype),
         "quantization": config.quantization,
@@ -88,9 +84,15 @@ def _identity(file: Path) -> tuple[str, int, int]:
     return file.name, status.st_size, status.st_mtime_ns
 
 
-def processor() -> list[str]:
-    """The instructions that this processor has."""
-    return sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True)
+def surroundings(folder: Path) -> dict[str, Any]:
+    """What the engine computes of a checkpoint's weights depends on, but for its settings."""
+    return {
+        "config": hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
+        "code": engine_code(),
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+        "processor": sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
+    }
 
 
 @cache

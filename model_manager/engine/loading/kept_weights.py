@@ -22,7 +22,6 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 import torch
-import transformers
 
 from ...store.cache_folder import cache_folder
 from ..cpu.decoder_plan import DecoderPlan
@@ -30,7 +29,7 @@ from ..cpu.decoder_weights import KeptTensors, Tensors
 from ..cpu.matrix_ops import Format
 from ..cpu.packed_file import DamagedFile, MappedWeights, OtherWeights, WrittenWeights
 from .checkpoint import Checkpoint
-from .kept_passes import engine_code, processor
+from .kept_passes import surroundings
 from .placement import Placement
 
 log = logging.getLogger(__name__)
@@ -234,12 +233,5 @@ def _made_of(checkpoint: Checkpoint) -> str:
     """
     files = sorted({file for file, _ in checkpoint.parameters.values()})
     status = {file.name: file.stat() for file in files}
-    made_of = {
-        "config": hashlib.sha256((checkpoint.folder / "config.json").read_bytes()).hexdigest(),
-        "weights": [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in status.items()],
-        "code": engine_code(),
-        "torch": str(torch.__version__),
-        "transformers": transformers.__version__,
-        "processor": processor(),
-    }
-    return msgspec.json.encode(made_of).decode()
+    weights = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in status.items()]
+    return msgspec.json.encode(surroundings(checkpoint.folder) | {"weights": weights}).decode()

@@ -26,7 +26,7 @@ from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
 from millrace.model_manager.engine.cpu.parameters import StoredParameters
 from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.interface import StepInput
-from millrace.model_manager.engine.loading import kept_weights, plan_check
+from millrace.model_manager.engine.loading import kept_passes, kept_weights, plan_check
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelCorrupt
@@ -226,7 +226,7 @@ def test_another_checkpoint_of_the_same_name_size_and_time_is_packed_anew(folder
 
 def test_other_code_packs_anew(folder: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     _load(folder)
-    monkeypatch.setattr(kept_weights, "engine_code", lambda: "other")
+    monkeypatch.setattr(kept_passes, "engine_code", lambda: "other")
     reads.count = 0
     _load(folder)
     assert reads.count > 0
