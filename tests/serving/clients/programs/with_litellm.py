@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from typing import Any, Literal
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # without it, its import asks the network three times
 
 import litellm
 from pydantic import BaseModel
@@ -36,8 +39,9 @@ def main(url: str, model: str) -> None:
     assert call.function.name == "look_up"
     assert json.loads(call.function.arguments)["country"] in ("Mexico", "Italy")
     assert asyncio.run(litellm.acompletion(**asked)).choices[0].message.content == text
-    as_text = {**common, "model": f"text-completion-openai/{model}"}
-    assert litellm.text_completion(prompt="The capital of Mexico is", max_tokens=5, **as_text).choices[0].text
+    as_text = {**asked, "model": f"text-completion-openai/{model}", "prompt": "The capital of Mexico is"}
+    del as_text["messages"]
+    assert litellm.text_completion(**as_text).choices[0].text
     assert len(litellm.embedding(input=["a", "b"], **common).data) == 2
     assert "top_p=2" in refusal({**asked, "top_p": 2})
 
