@@ -79,14 +79,12 @@ def _only_products(emitter: Any) -> tuple[Any, list[Any]]:
     """A program of the emitter's products, and their records."""
     from millrace.model_manager.engine.cpu.step_program import Program
 
-    program, records = Program(emitter._team, emitter._kernels), []
-    kernels = {kernel.address for key, kernel in emitter._kernels._compiled.items() if key[0] == "linear"}
-    own = {record.ctypes.data: record for record in emitter._records}
+    program = Program(emitter._team)
+    products = {record.ctypes.data for record in emitter._products}
     for kernel, address in emitter._program._calls:
-        if kernel in kernels:
+        if address in products:
             program.add_foreign(kernel, address)
-            records.append(own[address])
-    return program, records
+    return program, emitter._products
 
 
 class TorchProducts:

@@ -5,9 +5,7 @@ The kernels walk the block tables where the pages lie; nothing is gathered. Know
 
 from __future__ import annotations
 
-import inspect
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,10 @@ from ..paged_attention import AttentionOptions, CacheShape
 from . import attend_kernel, attention_record, records, store_kernel, vector_ops
 from .attend_kernel import TILE_FIELDS
 from .attention_record import Field
-from .team import Kernel, Team
+from .team import Team, kernel
 
+_SOURCES = (store_kernel, attend_kernel, attention_record, records, vector_ops)
+"""What the kernels are made of."""
 _TILE_ROWS = 32
 """Query rows (tokens x the heads that share a KV head) that one task attends together."""
 _NARROW = 2
@@ -46,12 +46,8 @@ class CpuAttention:
         assert supports(shape), shape
         lanes = 16 if shape.block_size % 16 == 0 and shape.head_dim % 16 == 0 else 8
         variant = lanes, shape.dtype.itemsize, shape.stored.itemsize
-        sources = [
-            Path(inspect.getfile(module))
-            for module in (store_kernel, attend_kernel, attention_record, records, vector_ops)
-        ]
-        self._store = Kernel(store_kernel.store_kernel(*variant), sources)
-        self._attend = Kernel(attend_kernel.attend_kernel(*variant), sources)
+        self._store = kernel(_SOURCES, store_kernel.store_kernel, *variant)
+        self._attend = kernel(_SOURCES, attend_kernel.attend_kernel, *variant)
         self._team = Team(num_threads)
         self._kv_heads = shape.num_kv_heads
         self._heads_per_group = shape.num_heads // shape.num_kv_heads

@@ -22,7 +22,6 @@ from .matrix_ops import LANES, Epilogue, Format
 from .parameters import Parameters
 from .records import Linear, Normalize
 from .step_emitter import Emitter, Rotation, Rows
-from .step_program import Kernels
 from .team import Team
 from .units import unit_of
 
@@ -68,8 +67,8 @@ class CompiledRunner:
         self._attention = attention
         self._buffers = _Buffers(plan, shape, fmt, max_tokens)
         self._max_tokens = max_tokens
-        team, kernels = Team(num_threads), Kernels()
-        self._body, self._last, self._head, self._final, self._given_head = (Emitter(team, kernels) for _ in range(5))
+        team = Team(num_threads)
+        self._body, self._last, self._head, self._final, self._given_head = (Emitter(team) for _ in range(5))
         weights = DecoderWeights(parameters, fmt, shape.dtype, kept)
         for index, layer in enumerate(plan.layers):
             self._emit_layer(index, layer, weights, shape)

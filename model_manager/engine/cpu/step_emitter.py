@@ -19,7 +19,7 @@ from .packed_matrix import PackedMatrix
 from .records import Linear, Normalize, Quantize, Rotate
 from .row_ops import Norm
 from .step_kernels import SPARE_ROWS, SUMS_BYTES
-from .step_program import Kernels, Program
+from .step_program import Program, step_kernel
 from .team import Kernel, Team
 from .tile_ops import tile_shapes
 from .units import unit_of
@@ -87,13 +87,12 @@ class Rotation:
 class Emitter:
     """Appends calls to a program and runs it; keeps alive what they refer to."""
 
-    def __init__(self, team: Team, kernels: Kernels) -> None:
+    def __init__(self, team: Team) -> None:
         self._team = team
-        self._kernels = kernels
-        self._program = Program(team, kernels)
+        self._program = Program(team)
         self._records: list[Longs] = []
-        self._product: Longs | None = None
-        """The record of the last product."""
+        self._products: list[Longs] = []
+        """The records of products among them, in order."""
         self._kept: list[Any] = []
         self._shapes = tile_shapes()
         self._sums = -(-self._address(torch.zeros(team.size * SUMS_BYTES + _LINE, dtype=torch.uint8)) // _LINE) * _LINE
@@ -109,7 +108,7 @@ class Emitter:
         dim, fmt = len(norm.weight), _FORMATS[target.tensor.dtype]
         self._kept += (source, target)
         return self._add(
-            self._kernels.get(step_kernels.normalize, norm.kind, fmt),
+            step_kernel(step_kernels.normalize, norm.kind, fmt),
             {
                 Normalize.INPUT: source.address,
                 Normalize.INPUT_STRIDE: source.stride,
@@ -130,11 +129,11 @@ class Emitter:
         self._kept += (source, matrix, target)
         gated, unit = epilogue in _GATED, unit_of(matrix.fmt, matrix.steps)
         assert unit is not None
-        if self._product is not None:
-            self._product[Linear.NEXT_WEIGHT] = matrix.data.data_ptr()
-            self._product[Linear.NEXT_STEPS] = matrix.steps
-        self._product = self._add(
-            self._kernels.get(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize, unit),
+        for last in self._products[-1:]:
+            last[Linear.NEXT_WEIGHT] = matrix.data.data_ptr()
+            last[Linear.NEXT_STEPS] = matrix.steps
+        product = self._add(
+            step_kernel(step_kernels.linear, matrix.fmt, epilogue, target.tensor.itemsize, unit),
             {
                 Linear.INPUT: source.address,
                 Linear.INPUT_STRIDE: source.stride,
@@ -153,7 +152,8 @@ class Emitter:
                 Linear.TILE_SHAPES: self._shapes.ctypes.data if unit == Unit.TILES else 0,
             },
         )
-        return self._product
+        self._products.append(product)
+        return product
 
     def quantize(self, source: Rows, dim: int, target: Rows | None) -> Rows:
         """The first `dim` elements of each row as the products take them: `source` itself, or `target`, in int8."""
@@ -161,7 +161,7 @@ class Emitter:
             return source
         self._kept += (source, target)
         self._add(
-            self._kernels.get(step_kernels.quantize, source.tensor.itemsize),
+            step_kernel(step_kernels.quantize, source.tensor.itemsize),
             {
                 Quantize.INPUT: source.address,
                 Quantize.INPUT_STRIDE: source.stride,
@@ -182,7 +182,7 @@ class Emitter:
         self._kept += (heads, angles)
         lanes = LANES if angles.half % LANES == 0 else LANES // 2
         self._add(
-            self._kernels.get(step_kernels.rotate, lanes, heads.tensor.itemsize),
+            step_kernel(step_kernels.rotate, lanes, heads.tensor.itemsize),
             {
                 Rotate.INPUT: heads.address,
                 Rotate.INPUT_STRIDE: heads.stride,

@@ -7,18 +7,15 @@ kernels and records; not what they compute.
 from __future__ import annotations
 
 import ctypes
-import inspect
 from collections.abc import Callable
 from enum import IntEnum
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..interface import Longs
 from . import matrix_ops, product_ops, records, row_ops, step_kernels, tile_ops, vector_ops
 from .records import Linear, Normalize, Rotate, Run
-from .team import Kernel, Team
+from .team import Kernel, Team, kernel
 
 _FIELDS = max(len(kind) for kind in (Linear, Normalize, Rotate))
 _COUNTERS = 2
@@ -26,28 +23,17 @@ _SOURCES = (step_kernels, records, matrix_ops, product_ops, row_ops, tile_ops, v
 """What the kernels are made of."""
 
 
-class Kernels:
-    """The kernels in use, each compiled once."""
-
-    def __init__(self) -> None:
-        self._compiled: dict[tuple[Any, ...], Kernel] = {}
-
-    def get(self, make: Callable[..., Callable[[int], None]], *variant: int) -> Kernel:
-        """The kernel that `make(*variant)` writes."""
-        key = (make.__name__, *variant)
-        if key not in self._compiled:
-            sources = [Path(inspect.getfile(module)) for module in _SOURCES]
-            self._compiled[key] = Kernel(make(*map(int, variant)), sources)
-        return self._compiled[key]
+def step_kernel(make: Callable[..., Callable[[int], None]], *variant: int) -> Kernel:
+    """The kernel that `make(*variant)`, a function of step_kernels.py, writes."""
+    return kernel(_SOURCES, make, *variant)
 
 
 class Program:
     """Calls of kernels in order."""
 
-    def __init__(self, team: Team, kernels: Kernels) -> None:
+    def __init__(self, team: Team) -> None:
         self._team = team
-        self._kernels = kernels
-        self._run = kernels.get(step_kernels.run_all)
+        self._run = step_kernel(step_kernels.run_all)
         self._calls: list[tuple[int, int]] = []
         self._records: list[Longs] = []
         self._array = np.zeros((0, 2), np.int64)

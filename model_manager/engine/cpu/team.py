@@ -7,9 +7,12 @@ Knows no kernel.
 from __future__ import annotations
 
 import ctypes
+import functools
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .kernel_cache import compiled
@@ -26,6 +29,12 @@ class Kernel:
     def __init__(self, function: Callable[[int], None], sources: Sequence[Path]) -> None:
         self._compiled = compiled(function, sources)
         self.address = int(self._compiled.address)
+
+
+@functools.cache
+def kernel(sources: tuple[ModuleType, ...], make: Callable[..., Callable[[int], None]], *variant: int) -> Kernel:
+    """The kernel that `make(*variant)` writes out of these modules: one in a process, however many models it loads."""
+    return Kernel(make(*map(int, variant)), [Path(inspect.getfile(module)) for module in sources])
 
 
 class Team:

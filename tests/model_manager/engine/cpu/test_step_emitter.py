@@ -16,7 +16,6 @@ from millrace.model_manager.engine.cpu.matrix_ops import LANES, Epilogue, Format
 from millrace.model_manager.engine.cpu.packed_matrix import pack
 from millrace.model_manager.engine.cpu.row_ops import Norm
 from millrace.model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rotation, Rows
-from millrace.model_manager.engine.cpu.step_program import Kernels
 from millrace.model_manager.engine.cpu.team import Team
 from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.paged_attention import CacheShape
@@ -37,18 +36,13 @@ _GATED: dict[Epilogue, Callable[[torch.Tensor], torch.Tensor]] = {
 pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
 
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    return Kernels()
-
-
 @pytest.fixture(params=[(1, None), (2, None), (2, Unit.AVX2)], ids=["one thread", "two threads", "AVX2"])
-def emitter(kernels: Kernels, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Emitter:
+def emitter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Emitter:
     """With the fastest instructions of this processor, and with those that nearly all have."""
     threads, unit = request.param
     if unit is not None:
         monkeypatch.setattr(step_emitter, "unit_of", lambda *_: unit)
-    return Emitter(Team(threads), kernels)
+    return Emitter(Team(threads))
 
 
 def _filled(values: torch.Tensor, dtype: torch.dtype) -> Rows:
@@ -104,9 +98,7 @@ def test_a_row_is_the_same_bits_whatever_its_company(emitter: Emitter, fmt: Form
 
 @pytest.mark.parametrize("fmt", Format)
 @pytest.mark.parametrize("rows", [1, 9, 40, 200])
-def test_all_instructions_for_products_agree(
-    kernels: Kernels, fmt: Format, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_instructions_for_products_agree(fmt: Format, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """int8 is exact, and float32 adds in one order."""
     best = unit_of(fmt, 32)
     assert best is not None
@@ -116,7 +108,7 @@ def test_all_instructions_for_products_agree(
     results = []
     for unit in [unit for unit in Unit if unit <= best]:
         monkeypatch.setattr(step_emitter, "unit_of", lambda *_, unit=unit: unit)
-        emitter, out = Emitter(Team(2), kernels), Rows(rows, 96, torch.float32)
+        emitter, out = Emitter(Team(2)), Rows(rows, 96, torch.float32)
         emitter.multiply(_factors(emitter, x, fmt), matrix, out, Epilogue.STORE)
         emitter.run(rows)
         results.append(out.tensor[:rows].clone())
@@ -162,11 +154,10 @@ import torch
 from millrace.model_manager.engine.cpu.team import Team
 from millrace.model_manager.engine.cpu.matrix_ops import Format
 from millrace.model_manager.engine.cpu.step_emitter import Emitter, NormWeights, Rows
-from millrace.model_manager.engine.cpu.step_program import Kernels
 
 source, target = Rows(5, 48, torch.float32, exact=True), Rows(5, 48, torch.uint8, exact=True)
 source.tensor.fill_(1.0)
-emitter = Emitter(Team(2), Kernels())
+emitter = Emitter(Team(2))
 emitter.quantize(source, 48, target)
 emitter.run(5)
 print(int(target.tensor[:5].sum()))
