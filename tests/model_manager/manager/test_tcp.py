@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -197,8 +198,16 @@ def test_the_manager_finds_models_and_adapters_in_its_own_files(manager: Staying
     with opened(manager.settings(), model=str(folder), max_loras=1) as client:
         expect_whole(submit(client, 2, "folder"))
         assert client.info.folder == str(folder)
+        adapter = tmp_path / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_config.json").write_text("{}")
+        (adapter / "adapter_model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+        adapted = client.submit(
+            prompt(0), SamplingParams(adapter=str(adapter), max_tokens=TOKENS), request_id="adapted"
+        )
+        expect_whole({0: adapted})
         with pytest.raises(InvalidRequest, match=r"adapter /no/adapter: no such folder"):
-            client.submit(prompt(0), SamplingParams(adapter="/no/adapter"), request_id="adapted")
+            client.submit(prompt(0), SamplingParams(adapter="/no/adapter"), request_id="none")
     with pytest.raises(ModelNotFound, match="reads the tokenizer by the model's name, and finds none here"):
         opened(manager.settings(), model="/no/model")
 
