@@ -54,9 +54,7 @@ def _address(flags: argparse.Namespace) -> TcpAddress:
         raise ConfigError("--listen is missing: takes tcp://HOST:PORT")
     address = parse_address(flags.listen, "--listen")
     if not isinstance(address, TcpAddress):
-        raise ConfigError(
-            f"--listen {flags.listen}: takes tcp://HOST:PORT; on this machine jobs start their own manager"
-        )
+        raise ConfigError(f"--listen {flags.listen}: takes tcp://HOST:PORT; in a folder, jobs start their own manager")
     return address
 
 
