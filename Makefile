@@ -58,7 +58,7 @@ test-runners: $(READY)
 	$(PYTEST) -n $(RUNNER_WORKERS) -m runners $(if $(RUNNER),tests/runners)
 
 test-engines: $(READY)
-	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/model_manager/backends tests/notebooks tests/serving/clients
+	ENGINES="$(ENGINES)" $(PYTEST) -m engines tests/deploy tests/model_manager/backends tests/notebooks tests/serving/clients
 
 test-long: $(READY)
 	$(VENV)/bin/python -m tests.servers.everything

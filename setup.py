@@ -19,6 +19,7 @@ CLIENT = [
     "aiohttp>=3.10,<4",
     "apache-beam[gcp]>=2.77,<3",
     "confluent-kafka>=2.6,<3",
+    "cryptography>=43",
     "google-cloud-pubsub>=2.18,<3",
     "google-cloud-storage>=3.1,<4",
     "huggingface-hub>=1,<3",

@@ -35,6 +35,7 @@ commands:
   top           the same as a live picture in the terminal; top --web as a page in a browser
   stop [MODEL]  end a model's engine, or everything
   metrics       serve metrics of this machine to Prometheus
+  manager       run models for jobs in other containers; manager --make_key PATH makes the key that they share
   worker-pool   start worker processes when a Beam runner asks for them
 
   --version     print the version
@@ -85,6 +86,7 @@ COMMANDS = {
     "top": "commands.top:main",
     "stop": "commands.processes:stop",
     "metrics": "commands.metrics:main",
+    "manager": "commands.manager:main",
     "worker-pool": "runners.worker_pool:main",
 }
 """The function that runs each command, by its module."""

@@ -24,13 +24,19 @@ class Adapters:
     """Adapters by name; thread-safe. Adapters are fetched one at a time; other callers wait."""
 
     def __init__(
-        self, max_loras: int, find: Callable[[str], Adapter] = find_adapter, clock: Callable[[], float] = time.monotonic
+        self,
+        max_loras: int,
+        find: Callable[[str], Adapter] = find_adapter,
+        clock: Callable[[], float] = time.monotonic,
+        stamp: Callable[[Path], object] = stamp,
     ) -> None:
+        """`stamp` of an adapter's folder changes when the adapter has to be found again; it may raise OSError."""
         self._max_loras = max_loras
         self._find = find
+        self._stamp = stamp
         self._clock = clock
         self._lock = threading.Lock()
-        self._found: dict[str, tuple[Adapter, tuple[tuple[int, int], ...]]] = {}
+        self._found: dict[str, tuple[Adapter, object]] = {}
         self._failed: dict[str, tuple[str, float]] = {}
 
     def of(self, name: str) -> Adapter | None:
@@ -48,7 +54,7 @@ class Adapters:
             return None
         adapter, before = self._found[name]
         try:
-            return adapter if stamp(Path(adapter.folder)) == before else None
+            return adapter if self._stamp(Path(adapter.folder)) == before else None
         except OSError:
             return None
 
@@ -58,7 +64,7 @@ class Adapters:
             raise InvalidRequest(reason)
         try:
             adapter = self._find(name)
-            self._found[name] = adapter, stamp(Path(adapter.folder))
+            self._found[name] = adapter, self._stamp(Path(adapter.folder))
         except (ModelError, OSError, ValueError, RuntimeError) as error:  # the latter of pathlib, for what is no path
             reason = f"adapter {name}: {str(error).removeprefix(f'--model {name}: ')}"
             self._failed[name] = reason, self._clock() + _TRY_AGAIN_AFTER

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,9 @@ import msgspec
 
 from ..wire.config import ManagerConfig
 from ..wire.errors import ManagerUnavailable, signal_name
+from ..wire.messages import ManagerToClient
 from ..wire.runtime import RuntimeDir
+from ..wire.transport import Connection
 
 MANAGER_COMMAND = ("-P", "-m", "millrace.model_manager.manager.process")
 """Arguments of the Python interpreter; -P keeps the current folder's files from standing in for modules."""
@@ -44,7 +45,7 @@ class Election:
         self._settings = settings
         self._command = command
 
-    def connect(self, give_up: threading.Event, within: float = START_WITHIN) -> socket.socket:
+    def connect(self, give_up: threading.Event, within: float = START_WITHIN) -> Connection[ManagerToClient]:
         """A connection to the manager, started if need be.
 
         Raises ManagerUnavailable after `within` seconds, when a manager that it started fails or several were killed,
@@ -56,7 +57,7 @@ class Election:
             self._runtime.prepare()
             sock = self._runtime.connect()
             if sock is not None:
-                return sock
+                return Connection(sock, ManagerToClient)
             status = self._stand(give_up, deadline)
             if status is not None:
                 killed += 1
@@ -115,7 +116,7 @@ class Election:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": _module_path()},
+                env={**os.environ, "PYTHONPATH": module_path()},
                 pass_fds=[lock],
                 start_new_session=True,
             )
@@ -137,6 +138,6 @@ class Election:
         return f": {lines[-1]}" if lines else ""
 
 
-def _module_path() -> str:
+def module_path() -> str:
     """Where this process finds modules, for one that starts in another folder and without this one's main module."""
     return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)

@@ -13,24 +13,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
-from ..store import resolve
-from ..store.gguf import check_files, is_gguf
-from ..store.revisions import revision_of
 from ..wire.backends import BACKENDS, Backend
-from ..wire.config import ManagerConfig, ModelConfig, runtime_dir
-from ..wire.errors import ConfigError, InvalidRequest, ModelError
+from ..wire.config import ManagerConfig, ModelConfig
+from ..wire.errors import ConfigError, InvalidRequest
+from ..wire.manager_place import manager_place
 from ..wire.messages import Output, Pooling, Request
-from ..wire.runtime import RuntimeDir
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo
 from ..wire.traces import Traces
+from .access import access_to
 from .adapter_lookup import Adapters
 from .choices import SendStreamed, submit_choices
 from .deltas import OnDelta
-from .election import MANAGER_COMMAND, Election
+from .election import MANAGER_COMMAND
 from .encoding import Encoding, Prompt, TextPrompts
 from .joined import submit_joined
 from .request_ids import callers_id, sibling_id
@@ -41,7 +37,7 @@ _NO_SAMPLING = SamplingParams()
 
 
 class EngineClient:
-    """One model on this machine, for one process; thread-safe, and a context manager.
+    """One model of a manager, for one process; thread-safe, and a context manager.
 
     Futures are completed on the client's own thread: a callback may do anything but submit.
     """
@@ -59,36 +55,32 @@ class EngineClient:
         abandoned: threading.Event | None = None,
         traces: Traces | None = None,
     ) -> Self:
-        """A client whose model is loaded; starts the manager and the engine if need be.
+        """A client whose model is loaded; starts the manager and the engine if need be. A manager at a TCP address is
+        not started here: it finds the model by its name, and the client only the tokenizer.
 
         `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
         tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted. `traces` is where
         spans of requests go, below the span that is current where they are submitted.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
-        ConfigError when the runtime folder is not safe, or for a `chat` that the model has no template for.
+        ConfigError when the runtime folder or the key file is not safe, or for a `chat` that the model has no template
+        for.
         """
-        model, backend = config.model, BACKENDS[config.backend]
+        backend, settings = BACKENDS[config.backend], manager or ManagerConfig()
+        access = access_to(manager_place(settings, runtime), config, settings, manager_command)
         tokenizer: Tokenizer | None = None
         encoding: Encoding | TextPrompts = TextPrompts(backend.name, chat)
-        folder = Path()
-        if backend.fetches_files:
-            check_files(config.model, backend)
-            folder = resolve(config.model, config.revision, backend=config.backend).absolute()
-            config = _on_this_machine(config, folder, revision_of(config.model, folder))
         if backend.takes == "tokens":
-            tokenizer = Tokenizer.load(folder)
+            tokenizer = Tokenizer.load(access.folder)
             encoding = Encoding(tokenizer, chat, config.max_model_len)
             _check_chat(config.model, tokenizer, chat)
-        settings = manager or ManagerConfig()
-        election = Election(RuntimeDir(runtime or runtime_dir()), settings, manager_command)
-        session = Session(config, folder, election, settings, tokenizer)
+        session = Session(access.opening, access.connector, settings, tokenizer)
         try:
             session.wait_until_ready(abandoned)
         except BaseException:
             session.close()
             raise
-        adapters = Adapters(config.max_loras)
+        model, adapters = config.model, access.adapters
         return cls(session, backend, encoding, adapters, tokenizer=tokenizer, model=model, job=job, traces=traces)
 
     def __init__(
@@ -307,25 +299,3 @@ def _check_chat(model: str, tokenizer: Tokenizer, chat: bool | None) -> None:
             f"{model} has no chat template, which chat=True (--chat always) and system (--system) need: "
             "leave them out, or name another model"
         )
-
-
-def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelConfig:
-    """The settings as the manager takes them: folders are the same from wherever they are named, and equal revisions
-    have equal contents.
-    """
-    config = msgspec.structs.replace(config, revision=revision)
-    if Path(config.model).expanduser().is_dir():
-        config = msgspec.structs.replace(config, model=str(folder))
-    elif is_gguf(config.model) and Path(config.model).expanduser().is_file():
-        config = msgspec.structs.replace(config, model=str(folder / Path(config.model).name))
-    if config.draft_model is not None:
-        config = msgspec.structs.replace(config, draft_model=_draft_folder(config.draft_model))
-    return config
-
-
-def _draft_folder(draft_model: str) -> str:
-    """The folder of a draft model, as the engine takes it; raises ModelError, saying which of the two models it is."""
-    try:
-        return str(resolve(draft_model).absolute())
-    except ModelError as error:
-        raise type(error)(f"draft_model: {error}") from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -15,26 +13,21 @@ from ..wire.batching import request_batches
 from ..wire.config import ManagerConfig
 from ..wire.errors import ConfigError
 from ..wire.messages import PROTOCOL, Hello, ManagerToClient, Message, Ping, Refused, Submit, Welcome
-from ..wire.transport import Connection, ConnectionLost, ProtocolError, peer_pid_uid
+from ..wire.transport import Connection, ConnectionLost, ProtocolError
 
 
 class Link:
     """From Hello to the end of the connection; any thread sends, one receives."""
 
-    def __init__(self, sock: socket.socket, hang_timeout: float) -> None:
+    def __init__(self, connection: Connection[ManagerToClient], hang_timeout: float) -> None:
         """Says Hello, which is thus the first message whoever sends next; raises ConnectionLost, the socket closed.
 
         `hang_timeout` in seconds: a manager silent for so long is taken for dead.
         """
-        seconds, fraction = divmod(hang_timeout, 1)
-        # A manager that is stopped does not read: nobody may wait for it longer than that.
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), max(1, int(fraction * 1e6)))
-        )
-        self._sock = sock
-        self._manager, _ = peer_pid_uid(sock)
+        connection.limit_sends(hang_timeout)  # a manager that is stopped does not read
+        self._connection = connection
+        self._manager = connection.peer_pid
         self._hang_timeout = hang_timeout
-        self._connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
         self._unsent: deque[Message] = deque()
         self._is_behind = False
         """True if a message is sent in part; a thread was started to send the rest."""
@@ -113,25 +106,26 @@ class Link:
         return [Submit(message.key, batch) for batch in request_batches(requests)]
 
     def check(self, interval: float) -> None:
-        """To be called every `interval` seconds: asks for a sign of life, and kills a manager that gives none.
+        """To be called every `interval` seconds: asks for a sign of life, and leaves a manager that gives none.
 
-        It holds the lock, so nobody can take its place while it lives. A delay of this process itself does not count.
+        This machine's is killed: it holds the lock, so nobody can take its place while it lives. A delay of this
+        process itself does not count.
         """
         now = time.monotonic()
         if now - self._checked > interval + self._hang_timeout / 2:
             self._heard = now
         if now - self._heard > self._hang_timeout:
-            self._kill()
+            self._kill_if_here()
+            self.close()
         else:
             self.enqueue(Ping())
             self.flush()
         self._checked = time.monotonic()
 
-    def _kill(self) -> None:
-        if self._manager > 1:  # 0: a process that this namespace cannot see
+    def _kill_if_here(self) -> None:
+        if self._manager > 1:  # 0: a process of another machine, or one that this namespace cannot see
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._manager, signal.SIGKILL)
-        self.close()
 
     def close(self) -> None:
         """End the connection; the receiving thread gets ConnectionLost."""
@@ -139,5 +133,4 @@ class Link:
 
     def abandon(self) -> None:
         """In a forked process: let go of the descriptor; the connection stays the parent's."""
-        with contextlib.suppress(OSError):
-            os.close(self._sock.detach())
+        self._connection.abandon()

@@ -16,11 +16,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
-from ..wire.config import SHARED_SETTINGS, ManagerConfig, ModelConfig
-from ..wire.endpoint_options import key_digest
+from msgspec.structs import replace
+
+from ..wire.config import SHARED_SETTINGS, ManagerConfig
 from ..wire.errors import (
     EngineError,
     InvalidRequest,
@@ -56,6 +56,7 @@ from .election import Election
 from .generation import Decoder
 from .ledger import Ledger, Waiter
 from .link import Link
+from .remote import Remote
 
 _ABANDONED_WITHIN = 0.2
 """Seconds within which a wait for a model notices that `abandoned` is set."""
@@ -78,18 +79,17 @@ class Session:
 
     def __init__(
         self,
-        config: ModelConfig,
-        folder: Path,
-        election: Election,
+        opening: OpenModel,
+        connector: Election | Remote,
         settings: ManagerConfig,
         decoder: Decoder | None,
     ) -> None:
-        """`decoder` makes text of token ids; None where the engine gives text."""
-        self._config = config
-        self.key = config.key
-        """What the manager knows the model by; it is hashed once, not for each request."""
-        self._opening = OpenModel(config, str(folder), settings, key_digest(config))
-        self._election = election
+        """`opening` asks for the model; `decoder` makes text of token ids, None where the engine gives text."""
+        self._config = opening.config
+        self.key = opening.config.key
+        """What the manager knows the model by, once it is ready; it is hashed once, not for each request."""
+        self._opening = opening
+        self._connector = connector
         self._settings = settings
         self._decoder = decoder
         self._pid = os.getpid()
@@ -288,8 +288,8 @@ class Session:
         return not self._closing.is_set()
 
     def _serve(self) -> None:
-        """Run one connection, from the election until it ends; raises the error that ends it."""
-        link = Link(self._election.connect(self._closing), self._settings.hang_timeout)
+        """Run one connection, from the search for a manager until it ends; raises the error that ends it."""
+        link = Link(self._connector.connect(self._closing), self._settings.hang_timeout)
         try:
             with self._changed:
                 self._link = link
@@ -337,12 +337,19 @@ class Session:
             _warn_once(sentence(self._config.model, of_model))
         with self._changed:
             self.info, self.unmet = message.info, message.unmet
+            self._keep_contents(message)
             requests = self._ledger.reconnected(time.monotonic())
             if requests:
                 link.enqueue(Submit(self.key, requests))
             self._ready = True
             self._changed.notify_all()
         link.flush()
+
+    def _keep_contents(self, message: ModelReady) -> None:
+        """If the manager found the model, its name and contents are the manager's, and later managers give the same."""
+        self.key = message.key
+        if not self._opening.folder:
+            self._opening = replace(self._opening, revision=message.info.revision)
 
     def _progressed(self, message: Progress) -> None:
         with self._changed:

@@ -1,85 +1,73 @@
-"""Reads the status of this machine's manager, and stops it. An observer neither starts a manager nor keeps it alive."""
+"""Reads the status of a manager, and stops it. An observer neither starts a manager nor keeps it alive."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from ..wire.config import runtime_dir
-from ..wire.errors import ManagerUnavailable
-from ..wire.messages import PROTOCOL, GetStatus, Hello, ManagerToClient, Message, Refused, Status, StopModels
-from ..wire.runtime import RuntimeDir
-from ..wire.transport import Connection, ConnectionLost, peer_pid_uid
+from msgspec.structs import replace
 
-_ANSWER_WITHIN = 5.0
+from ..wire.errors import ManagerUnavailable
+from ..wire.manager_place import ManagerPlace, manager_place
+from ..wire.messages import GetStatus, Message, Status, StopModels
+from ..wire.runtime import RuntimeDir
+from ..wire.transport import peer_pid_uid
+from .observing import ask
+
 _END_WITHIN = 15.0
 
 
-def read_status(runtime: Path | None = None) -> Status | None:
-    """What the manager does; None if there is none. Raises ManagerUnavailable if it does not answer."""
-    return _ask(RuntimeDir(runtime or runtime_dir()), GetStatus())
+def read_status(manager: ManagerPlace | Path | None = None) -> Status | None:
+    """What the manager does; None if there is none. Raises ManagerUnavailable if it does not answer.
+
+    `manager`: where it is, or its runtime folder; by default what the environment says.
+    """
+    return _status(_place(manager), GetStatus())
 
 
-def stop_models(runtime: Path | None = None, key: str | None = None) -> Status | None:
+def stop_models(manager: ManagerPlace | Path | None = None, key: str | None = None) -> Status | None:
     """End a model's engine, or with no key all of them and the manager, killing a manager that does not answer.
 
-    Returns what the manager said last, None if there was none; then no process, socket or file of it is left.
+    Returns what the manager said last, None if there was none; then no process, socket or file of it is left. A manager
+    at a TCP address, which others start, stays and is never killed.
     """
-    folder = RuntimeDir(runtime or runtime_dir())
+    place = _place(manager)
+    if not isinstance(place, RuntimeDir):
+        return _status(place, StopModels(key))
     try:
-        status = _ask(folder, StopModels(key))
+        status = _status(place, StopModels(key))
     except ManagerUnavailable:
         if key is not None:
             raise
-        _kill(folder)
+        _kill(place)
         status = None
     if key is None:
-        _wait_until_gone(folder)
+        _wait_until_gone(place)
     return status
 
 
-def sweep(runtime: Path | None = None) -> None:
-    """Remove what killed processes left: a manager after its last client, jobs before they had a manager."""
-    folder = RuntimeDir(runtime or runtime_dir())
-    if folder.check():
-        folder.sweep()
+def sweep(manager: ManagerPlace | Path | None = None) -> None:
+    """Remove what killed processes left here: a manager after its last client, jobs before they had a manager."""
+    place = _place(manager)
+    if isinstance(place, RuntimeDir) and place.check():
+        place.sweep()
 
 
-def _ask(folder: RuntimeDir, question: Message) -> Status | None:
-    with _observing(folder) as connection:
-        if connection is None:
-            return None
-        try:
-            connection.send(Hello(protocol=PROTOCOL, pid=os.getpid(), observer=True))
-            connection.send(question)
-            while True:
-                match connection.receive():
-                    case Status() as status:
-                        return status
-                    case Refused(error):
-                        raise ManagerUnavailable(error.message)
-                    case _:
-                        pass
-        except ConnectionLost as error:
-            raise ManagerUnavailable(f"the manager in {folder.path} does not answer: {error}") from None
+def _place(manager: ManagerPlace | Path | None) -> ManagerPlace:
+    if manager is None:
+        return manager_place()
+    return RuntimeDir(manager) if isinstance(manager, Path) else manager
 
 
-@contextlib.contextmanager
-def _observing(folder: RuntimeDir) -> Iterator[Connection[ManagerToClient] | None]:
-    sock = folder.connect() if folder.check() else None
-    if sock is None:
-        yield None
-        return
-    sock.settimeout(_ANSWER_WITHIN)
-    connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
-    try:
-        yield connection
-    finally:
-        connection.close()
+def _status(place: ManagerPlace, question: Message) -> Status | None:
+    """Processes of a manager at a TCP address are named with its host: their ids mean nothing here."""
+    status = ask(place, question, Status)
+    if status is None or isinstance(place, RuntimeDir):
+        return status
+    host = place.address.host
+    return replace(status, processes=[replace(each, host=each.host or host) for each in status.processes])
 
 
 def _kill(folder: RuntimeDir) -> None:

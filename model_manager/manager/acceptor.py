@@ -1,23 +1,37 @@
 """Accepts clients' connections, as many as the process has descriptors for. Knows no message.
 
-At the limit, further connections wait in the socket's queue until one ends, and descriptors remain for engines.
+At the limit, further connections wait in the socket's queue until one ends, and descriptors remain for engines. Over
+TCP a connection counts once its other side has proved that it holds the key; until then it is one of few, which have
+little time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 import socket
+import ssl
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+from ..wire.tcp import HANDSHAKE_WITHIN, watch_peer
 
 _SPARE = 64
 """Descriptors for everything but connections: engines, their pipes, the log."""
 _PAUSE = 1.0
 """Seconds until the next try, where the machine has no descriptor or memory left."""
+_MOST_HANDSHAKES = 32
+"""Handshakes under way. A further one ends the oldest: whoever has the key needs but a moment."""
+_TOLD_EVERY = 10.0
+"""Seconds between two lines of the log about connections without the key."""
+_GOODBYE_WITHIN = 1.0
+"""Seconds for the other side to end a TLS session too."""
 _log = logging.getLogger(__name__)
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
@@ -31,8 +45,10 @@ def _most_connections() -> int:
 class Acceptor:
     """Hands each connection to `handle`, in a task of its own."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: what connections over TCP begin with."""
         self._handle = handle
+        self._handshakes = None if tls is None else Handshakes(tls)
         self._most = _most_connections()
         self._ended = asyncio.Event()
         self.handlers: set[asyncio.Task[None]] = set()
@@ -62,8 +78,74 @@ class Acceptor:
                 await asyncio.sleep(_PAUSE)
 
     async def _serve(self, sock: socket.socket) -> None:
-        await self._handle(*await asyncio.open_unix_connection(sock=sock))
+        if self._handshakes is None:
+            await self._handle(*await asyncio.open_unix_connection(sock=sock))
+        elif (streams := await self._handshakes.shaken(sock)) is not None:
+            await self._handle(*streams)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.handlers.discard(task)
         self._ended.set()
+
+
+class Handshakes:
+    """Lets those in who hold the key."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._under_way: dict[socket.socket, None] = {}
+        """In the order of their beginnings."""
+        self._refused = 0
+        """Since the log was last told of them."""
+        self._told = -_TOLD_EVERY
+
+    async def shaken(self, sock: socket.socket) -> Streams | None:
+        """The connection, if the other side holds the key; None if the connection is closed."""
+        if len(self._under_way) >= _MOST_HANDSHAKES:
+            _end(next(iter(self._under_way)))
+        self._under_way[sock] = None
+        host = host_of(sock)
+        try:
+            return await _secured(sock, self._context)
+        except (ssl.SSLError, ConnectionAbortedError) as error:  # the latter after HANDSHAKE_WITHIN
+            self._refuse(host, error)
+        except OSError:
+            pass  # ended by the other side, as a probe of Kubernetes does, or to make room
+        finally:
+            self._under_way.pop(sock, None)
+        return None
+
+    def _refuse(self, host: str, error: OSError) -> None:
+        self._refused += 1
+        if (now := time.monotonic()) - self._told >= _TOLD_EVERY:
+            _log.warning("refused %d connections without the key, the last one of %s: %s", self._refused, host, error)
+            self._refused, self._told = 0, now
+
+
+def host_of(sock: socket.socket) -> str:
+    """The host of the other side; empty on a Unix socket, and where the connection has ended."""
+    with contextlib.suppress(OSError):
+        if sock.family != socket.AF_UNIX:
+            return str(sock.getpeername()[0])
+    return ""
+
+
+def _end(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+async def _secured(sock: socket.socket, context: ssl.SSLContext) -> Streams:
+    """The streams of a connection after its handshake; raises OSError."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    watch_peer(sock)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol,
+        sock,
+        ssl=context,
+        ssl_handshake_timeout=HANDSHAKE_WITHIN,
+        ssl_shutdown_timeout=_GOODBYE_WITHIN,
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

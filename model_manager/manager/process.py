@@ -2,6 +2,9 @@
 
 Whoever starts it has locked the folder and hands over the descriptor; it holds the lock until it ends, and the kernel
 frees it then, however that comes about. On a clean end it leaves no process, socket or file.
+
+With `--listen tcp://HOST:PORT --key_file PATH` in the place of the folder it serves clients of other containers until a
+signal ends it.
 """
 
 from __future__ import annotations
@@ -11,43 +14,89 @@ import asyncio
 import logging
 import os
 import signal
+import socket
+import ssl
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from ..wire.address import TcpAddress, parse_address
 from ..wire.config import ManagerConfig
+from ..wire.errors import ConfigError
+from ..wire.manager_key import server_context
 from ..wire.runtime import RuntimeDir
+from ..wire.tcp import listening
 from .bounded_log import BoundedLog
 from .server import ManagerServer
 from .supervisor import ENGINE_COMMAND
 
+_LOG_FORMAT = "%(asctime)s %(message)s"
+
 
 def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
-    """Run until nobody needs the manager; `engine_command` starts an engine (another one for tests)."""
+    """Run until nobody needs the manager, or a signal comes; `engine_command` starts an engine (another for tests)."""
     options = _options(arguments)
-    runtime = RuntimeDir(options.runtime)
-    logging.basicConfig(handlers=[BoundedLog(runtime.log)], level=logging.INFO, format="%(asctime)s %(message)s")
+    settings = msgspec.json.decode(options.settings, type=ManagerConfig)
+    if options.listen is None:
+        _run_here(RuntimeDir(options.runtime), options.lock_fd, settings, engine_command)
+    else:
+        _stay(options.listen, options.key_file, settings, engine_command)
+
+
+def _run_here(runtime: RuntimeDir, lock: int, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
+    logging.basicConfig(handlers=[BoundedLog(runtime.log)], level=logging.INFO, format=_LOG_FORMAT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(options.lock_fd, False)  # else an engine would hold the lock when this process is gone
-    asyncio.run(_serve(runtime, msgspec.json.decode(options.settings, type=ManagerConfig), engine_command))
+    os.set_inheritable(lock, False)  # else an engine would hold the lock when this process is gone
+    asyncio.run(_serve(runtime, settings, engine_command))
     runtime.remove()  # not after an exception: whoever started this process reads the log, and sweeps
 
 
 async def _serve(runtime: RuntimeDir, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
     server = ManagerServer(settings, engine_command)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, server.end)
-    with runtime.listen() as listening:
-        await server.run(listening)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.end)
+    with runtime.listen() as sock:
+        await server.run(sock)
+
+
+def _stay(address: TcpAddress, key_file: Path, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    try:
+        tls = server_context(key_file)
+        sock = listening(address)
+    except ConfigError as error:
+        sys.exit(f"millrace: {error}")
+    asyncio.run(_serve_tcp(sock, tls, settings, engine_command))
+
+
+async def _serve_tcp(
+    sock: socket.socket, tls: ssl.SSLContext, settings: ManagerConfig, engine_command: Sequence[str]
+) -> None:
+    server = ManagerServer(settings, engine_command, tls)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, server.end)
+    host, port = sock.getsockname()[:2]
+    print(f"manager at {TcpAddress(host, port)}", flush=True)
+    with sock:
+        await server.run(sock)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="millrace-manager")
-    parser.add_argument("--runtime", type=Path, required=True)
-    parser.add_argument("--lock-fd", type=int, required=True)
+    parser.add_argument("--runtime", type=Path)
+    parser.add_argument("--lock-fd", type=int)
+    parser.add_argument("--listen", type=_address)
+    parser.add_argument("--key_file", type=Path)
     parser.add_argument("--settings", required=True)
     return parser.parse_args(arguments)
+
+
+def _address(text: str) -> TcpAddress:
+    address = parse_address(text, "--listen")
+    if not isinstance(address, TcpAddress):
+        raise ConfigError(f"--listen {text}: takes tcp://HOST:PORT")
+    return address
 
 
 if __name__ == "__main__":

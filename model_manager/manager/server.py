@@ -1,4 +1,4 @@
-"""The manager's IO: clients on a Unix socket, and engines through the supervisor. The router makes the decisions.
+"""The manager's IO: clients on a Unix socket or over TCP, and engines through the supervisor. The router decides.
 
 Every event goes to the router at once. The router's decisions are carried out once an iteration of the event loop, so
 that requests and results that arrive together are sent on together. Knows no rule about requests.
@@ -11,12 +11,15 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
-from ..wire.errors import ConfigError, ManagerUnavailable, MillraceError
+from ..wire.errors import ConfigError, ErrorInfo, ManagerUnavailable, MillraceError
 from ..wire.free_memory import free_memory
 from ..wire.messages import (
     PROTOCOL,
@@ -25,9 +28,12 @@ from ..wire.messages import (
     CloseModel,
     EngineFailed,
     EngineReady,
+    FindAdapter,
     GetStatus,
     Heartbeat,
     Hello,
+    Message,
+    ModelFailed,
     OpenModel,
     Ping,
     Pong,
@@ -40,7 +46,8 @@ from ..wire.messages import (
 )
 from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
-from .acceptor import Acceptor
+from .acceptor import Acceptor, host_of
+from .finding import found_adapter, found_model
 from .gpus import gpu_memory, visible_gpus
 from .memory_scheduler import MACHINE, MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
@@ -57,27 +64,43 @@ _MAX_UNFINISHED_BYTES = 4 * MAX_FRAME_BYTES
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Client:
+    """A client's connection, and who it is, for lists of processes."""
+
+    connection: AsyncConnection[ClientMessage]
+    pid: int
+    host: str
+
+
 class ManagerServer:
     """One manager, from its first client to its end."""
 
-    def __init__(self, settings: ManagerConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
+    def __init__(
+        self,
+        settings: ManagerConfig,
+        engine_command: Sequence[str] = ENGINE_COMMAND,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it."""
         self._settings = settings
+        self._stays = tls is not None
         gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
-        self._connections: dict[int, AsyncConnection[ClientMessage]] = {}
-        self._pids: dict[int, int] = {}
+        self._clients: dict[int, _Client] = {}
         self._numbers = 0
-        self._acceptor = Acceptor(self._guarded)
+        self._acceptor = Acceptor(self._guarded, tls)
+        self._searches: set[asyncio.Task[None]] = set()
         self._room = FrameRoom(_MAX_UNFINISHED_BYTES, settings.hang_timeout)
         self._started = time.monotonic()
         self._due = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, listening: socket.socket) -> None:
-        """Serve until no client needs the manager. Raises the error of a bug in the manager itself."""
+        """Serve until no client needs the manager, or its end if it stays. Raises the error of a bug in the manager."""
         async with self._serving(listening):
-            while not self._over.done() and not self._router.is_done(time.monotonic()):
+            while not self._over.done() and (self._stays or not self._router.is_done(time.monotonic())):
                 await asyncio.wait([self._over], timeout=_TICK)
                 self._router.tick(time.monotonic())
                 self._soon()
@@ -117,22 +140,25 @@ class ManagerServer:
 
     async def _guarded(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection: AsyncConnection[ClientMessage] = AsyncConnection(reader, writer, ClientMessage, self._room)
-        pid, uid = peer_pid_uid(writer.get_extra_info("socket"))
+        sock = writer.get_extra_info("socket")
+        pid, host = 0, host_of(sock)
         try:
-            if uid != os.geteuid():
-                raise ProtocolError(f"user {uid} is not this manager's")
-            await self._handle(connection, pid)
+            if sock.family == socket.AF_UNIX:
+                pid, uid = peer_pid_uid(sock)
+                if uid != os.geteuid():
+                    raise ProtocolError(f"user {uid} is not this manager's")
+            await self._handle(connection, pid, host)
         except ConnectionLost:
             pass
         except ProtocolError as error:
-            _log.warning("closed the connection of process %d: %s", pid, error)
+            _log.warning("closed the connection of %s: %s", host or f"process {pid}", error)
             connection.abort()
         except Exception as error:
             self.broken(error)
         finally:
             connection.close()
 
-    async def _handle(self, connection: AsyncConnection[ClientMessage], pid: int) -> None:
+    async def _handle(self, connection: AsyncConnection[ClientMessage], pid: int, host: str) -> None:
         hello = await self._first(connection)
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a {type(hello).__name__} before Hello")
@@ -141,7 +167,7 @@ class ManagerServer:
             return
         connection.send(Welcome(protocol=PROTOCOL, pid=os.getpid(), settings=self._settings))
         client = self._numbers = self._numbers + 1
-        self._connections[client], self._pids[client] = connection, pid or hello.pid
+        self._clients[client] = _Client(connection, pid or hello.pid, host)
         self._router.connect(client, observer=hello.observer)
         try:
             while True:
@@ -150,7 +176,7 @@ class ManagerServer:
                 if isinstance(message, GetStatus):
                     await connection.drain()  # what else is sent to a client is bounded by what it has outstanding
         finally:
-            del self._connections[client], self._pids[client]
+            del self._clients[client]
             self._router.disconnect(client, time.monotonic())
             self._soon()
 
@@ -165,6 +191,8 @@ class ManagerServer:
     def _refusal(self, hello: Hello) -> MillraceError | None:
         if hello.protocol != PROTOCOL:
             took = f"this machine's manager speaks protocol {PROTOCOL}, this process {hello.protocol}"
+            if self._stays:
+                return ConfigError(f"{took}: install the same millrace in both containers")
             return ConfigError(f"{took}: end the other version's jobs, or give this one its own MILLRACE_RUNTIME_DIR")
         return ManagerUnavailable("the manager is ending") if self._over.done() else None
 
@@ -175,26 +203,54 @@ class ManagerServer:
                 self._router.submit(client, message, now)
             case Cancel():
                 self._router.cancel(client, message, now)
+            case OpenModel() if not message.folder:
+                self._search(self._find_model(client, message))
             case OpenModel():
                 self._router.open_model(client, message, now)
+            case FindAdapter():
+                self._search(self._find_adapter(client, message.name))
             case CloseModel():
                 self._router.close_model(client, message, now)
             case Ping():
-                if not self._connections[client].buffered:  # else what is buffered is as good a sign of life
-                    self._connections[client].send(Pong(self._router.computed_for(client)))
+                if not self._clients[client].connection.buffered:  # else what is buffered is as good a sign of life
+                    self._send(client, Pong(self._router.computed_for(client)))
             case GetStatus():
-                self._connections[client].send(self._status(now))
+                self._send(client, self._status(now))
             case StopModels():
                 self._stop_models(client, message.key)
             case Hello():
                 raise ProtocolError("a second Hello")
         self._soon()
 
+    def _send(self, client: int, message: Message) -> None:
+        """To a client; dropped if it has gone meanwhile."""
+        if (found := self._clients.get(client)) is not None:
+            found.connection.send(message)
+
+    def _search(self, search: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(search)
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
+
+    async def _find_model(self, client: int, opening: OpenModel) -> None:
+        """Find and fetch the model, on another thread; then the client has asked for it."""
+        found = await asyncio.to_thread(found_model, opening)
+        if client not in self._clients:
+            return
+        if isinstance(found, ErrorInfo):
+            self._send(client, ModelFailed(opening.config.key, found))
+        else:
+            self._router.open_model(client, found, time.monotonic())
+            self._soon()
+
+    async def _find_adapter(self, client: int, name: str) -> None:
+        self._send(client, await asyncio.to_thread(found_adapter, name))
+
     def _stop_models(self, client: int, key: str | None) -> None:
         self._router.stop_model(key)
         self._act()
-        self._connections[client].send(self._status(time.monotonic()))
-        if key is None:
+        self._send(client, self._status(time.monotonic()))
+        if key is None and not self._stays:
             self.end()
 
     def _status(self, now: float) -> Status:
@@ -204,8 +260,8 @@ class ManagerServer:
         manager = ProcessStatus(os.getpid(), "manager")
         engines = [ProcessStatus(pid, "engine", names.get(key, "")) for (key, _), pid in sorted(pids.items())]
         clients = [
-            ProcessStatus(pid, "client", names_used)
-            for client, pid in self._pids.items()
+            ProcessStatus(each.pid, "client", names_used, each.host)
+            for client, each in self._clients.items()
             if (names_used := self._router.models_of(client))
         ]
         return Status(
@@ -218,8 +274,8 @@ class ManagerServer:
 
     async def _see_off(self) -> None:
         """Close all connections, once clients have read what was sent to them or _GOODBYE_WITHIN is over."""
-        for connection in list(self._connections.values()):
-            connection.close()
+        for each in list(self._clients.values()):
+            each.connection.close()
         if handlers := self._acceptor.handlers:
             await asyncio.wait(handlers, timeout=_GOODBYE_WITHIN)
         for handler in handlers:
@@ -269,8 +325,7 @@ class ManagerServer:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case ToClient(client, message):
-                if (connection := self._connections.get(client)) is not None:
-                    connection.send(message)
+                self._send(client, message)
             case ToEngine(key, message, engine):
                 self._supervisor.send((key, engine), message)
             case Start(key, config, folder, engine, gpus):

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,8 @@ from ..wire.backends import BACKENDS, Backend, BuiltFor, Pins
 from ..wire.config import ModelConfig
 from ..wire.engine_extra import check_engine_extra
 from ..wire.errors import ConfigError, ModelLoadFailed
+from ..wire.manager_place import ManagerPlace
+from ..wire.tcp import TcpManager
 from .cache_folder import cache_folder
 
 PROCESS_PACKAGES = ("llguidance", "msgspec>=0.21", "numpy", "psutil", "tokenizers>=0.21")
@@ -65,6 +68,17 @@ _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 def environment_python(name: str) -> Path:
     """The Python of a back end's environment, whether it is there or not."""
     return cache_folder() / "engines" / name / "bin" / "python"
+
+
+def check_engines(place: ManagerPlace, models: Iterable[ModelConfig]) -> None:
+    """Raises ModelLoadFailed or ConfigError, with what to do, where the models' engines cannot start on this machine;
+    of a manager at a TCP address, which starts them elsewhere, where its key cannot be used.
+    """
+    if isinstance(place, TcpManager):
+        place.check()
+        return
+    for config in models:
+        check_engine(config)
 
 
 def check_engine(config: ModelConfig) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from .address import parse_address
 from .backends import BACKENDS, backend_names
 from .conversion import check_types, converted, nearest, unknown
 from .errors import ConfigError
@@ -229,9 +230,16 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_gib: float | None = None
     """GiB of the machine, and of each GPU, for the weights, KV caches and engines of all models together; by default
     the machine's free memory as the manager starts, and the whole memory of each GPU."""
+    manager: str = ""
+    """Address of a manager that runs already, `tcp://HOST:PORT`, or the runtime folder of one, `unix:FOLDER`; by
+    default MILLRACE_MANAGER, else this machine's, which the first client starts (docs: Kubernetes)."""
+    manager_key_file: str = ""
+    """File of the key of a manager at tcp://; by default MILLRACE_MANAGER_KEY_FILE."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
+        if self.manager:
+            parse_address(self.manager, "manager")
         for name in ("linger", "idle_timeout", "orphan_grace", "results_kept", "results_kept_mib", "lookahead"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
@@ -240,6 +248,10 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         _check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+
+
+PLACE_SETTINGS = ("manager", "manager_key_file")
+"""Fields of ManagerConfig that say where the manager is, and not how it works."""
 
 
 def runtime_dir() -> Path:

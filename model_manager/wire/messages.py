@@ -1,7 +1,8 @@
 """Every message that crosses processes. Token ids only: no text, no tensors, no Python objects.
 
-    client ──Hello, OpenModel, Submit, Cancel, Ping, GetStatus, StopModels──► manager
-    client ◄──Welcome, ModelReady, ModelFailed, ModelWarnings, Credits, Progress, Results, Pong, Status── manager
+    client ──Hello, OpenModel, FindAdapter, Submit, Cancel, Ping, GetStatus, StopModels──► manager
+    client ◄──Welcome, Refused, Credits, Progress, Results, Pong, Status── manager
+    client ◄──ModelReady, ModelFailed, ModelWarnings, AdapterFound── manager
     manager ──StartEngine, Submit, Cancel, Shutdown──► engine
     manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
 
@@ -25,7 +26,7 @@ from .shared_settings import UnmetSetting
 from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from .timings import Setback, Timings
 
-PROTOCOL = 8
+PROTOCOL = 9
 
 Task = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
@@ -221,10 +222,21 @@ class OpenModel(Message, frozen=True):
 
     config: ModelConfig
     folder: str
-    """The model's verified local folder."""
+    """The model's verified local folder; empty from a client that shares no file system with the manager, which then
+    finds the model by its name."""
     manager: ManagerConfig = ManagerConfig()
     """How this client would have the manager."""
     key_digest: str = ""
+    tokenizer: str = ""
+    """Without a folder: the digest of the tokenizer that this client has (store/locating.py)."""
+    revision: str = ""
+    """Without a folder: the contents that this client was given at first; the manager gives it no others."""
+
+
+class FindAdapter(Message, frozen=True):
+    """Ask where a LoRA adapter is, from a client that shares no file system; answered by AdapterFound."""
+
+    name: str
 
 
 class CloseModel(Message, frozen=True):
@@ -279,6 +291,7 @@ class ModelReady(Message, frozen=True):
     """The model is loaded."""
 
     key: str
+    """By which the client names the model from now on."""
     info: ModelInfo
     unmet: list[UnmetSetting]
     """What this client asked for and does not get."""
@@ -296,6 +309,13 @@ class ModelWarnings(Message, frozen=True):
 
     key: str
     texts: list[str]
+
+
+class AdapterFound(Message, frozen=True):
+    """Answer to FindAdapter: the adapter, or why there is none."""
+
+    adapter: Adapter | None = None
+    error: ErrorInfo | None = None
 
 
 class Credits(Message, frozen=True):
@@ -400,9 +420,19 @@ class Heartbeat(Message, frozen=True):
     """What the engine has logged since the last one, for the people whose jobs it runs."""
 
 
-ClientMessage = Hello | OpenModel | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
+ClientMessage = Hello | OpenModel | FindAdapter | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
 ManagerToClient = (
-    Welcome | ModelReady | ModelFailed | ModelWarnings | Credits | Progress | Results | Pong | Status | Refused
+    Welcome
+    | ModelReady
+    | ModelFailed
+    | ModelWarnings
+    | AdapterFound
+    | Credits
+    | Progress
+    | Results
+    | Pong
+    | Status
+    | Refused
 )
 ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
 EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .config import SHARED_SETTINGS, ManagerConfig, ModelConfig
+from .config import PLACE_SETTINGS, SHARED_SETTINGS, ManagerConfig, ModelConfig
 
 Settings = TypeVar("Settings", ModelConfig, ManagerConfig)
 
@@ -30,7 +30,8 @@ class UnmetSetting(msgspec.Struct, frozen=True):
 
 def unmet_settings(asked: Settings, in_force: Settings) -> list[UnmetSetting]:
     """Those that differ, of a model's outside its key. One that is asked for at its default counts as not asked for."""
-    names = SHARED_SETTINGS if isinstance(asked, ModelConfig) else ManagerConfig.__struct_fields__
+    of_manager = [name for name in ManagerConfig.__struct_fields__ if name not in PLACE_SETTINGS]
+    names = SHARED_SETTINGS if isinstance(asked, ModelConfig) else of_manager
     default, unmet = type(asked)(), []
     for name in names:
         wanted, held = getattr(asked, name), getattr(in_force, name)

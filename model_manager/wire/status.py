@@ -134,3 +134,5 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     """`manager`, `engine` or `client`."""
     model: str = ""
     """Model of an engine or client."""
+    host: str = ""
+    """Host of a process of another container, whose process ids mean nothing here; empty for this machine's."""

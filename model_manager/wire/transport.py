@@ -1,8 +1,9 @@
 """Messages over a stream socket: a four-byte length, then MessagePack, checked against the types that this end accepts.
 
-Stream sockets, because the kernel then tells each side at once that the other is gone, whatever killed it, and says
-who the other is. Knows no message by name. Anything that is not a well-formed frame of an accepted type raises
-ProtocolError; the connection that it came on is closed and no other notices.
+Stream sockets, because the kernel then tells each side at once that the other is gone, whatever killed it, and on a
+Unix socket says who the other is. Over TCP the bytes go through TLS. Knows no message by name. Anything that is not a
+well-formed frame of an accepted type raises ProtocolError; the connection that it came on is closed and no other
+notices.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import io
+import os
 import socket
 import struct
 import threading
@@ -18,6 +21,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from .errors import MillraceError
+from .tls import Tls, TlsReader
 
 MAX_FRAME_BYTES = 64 * 2**20
 _SMALL_FRAME_BYTES = 2**16
@@ -45,7 +49,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def peer_pid_uid(sock: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the process that connected or listens, as the kernel recorded them (Linux)."""
+    """(pid, uid) of the process that connected or listens on a Unix socket, as the kernel recorded them (Linux)."""
     pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
@@ -53,13 +57,30 @@ def peer_pid_uid(sock: socket.socket) -> tuple[int, int]:
 class Connection(Generic[T]):
     """The blocking end: any thread may send, one thread receives messages of type T."""
 
-    def __init__(self, sock: socket.socket, accepts: Any) -> None:
+    def __init__(self, sock: socket.socket, accepts: Any, tls: Tls | None = None) -> None:
+        """`tls`: the session that the bytes go through, its handshake done; None on a Unix socket."""
         self._sock = sock
+        self._tls = tls
         self._decoder = msgspec.msgpack.Decoder(accepts)
         self._send_lock = threading.Lock()
         self._unsent = b""
         """Bytes that `send_at_once` has not sent yet."""
-        self._reader = sock.makefile("rb")
+        self._reader = sock.makefile("rb") if tls is None else io.BufferedReader(TlsReader(sock, tls))
+
+    @property
+    def peer_pid(self) -> int:
+        """Process id of the other side; 0 where this process's namespace, or its machine, does not have it."""
+        return peer_pid_uid(self._sock)[0] if self._sock.family == socket.AF_UNIX else 0
+
+    def limit_sends(self, seconds: float) -> None:
+        """Lose the connection when the other side takes nothing for so long."""
+        whole, fraction = divmod(seconds, 1)
+        limit = struct.pack("ll", int(whole), max(1, int(fraction * 1e6)))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def limit_waits(self, seconds: float) -> None:
+        """Lose the connection when a call has waited for so long."""
+        self._sock.settimeout(seconds)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send all of it, waiting while the other side is behind; raises ConnectionLost."""
@@ -76,7 +97,7 @@ class Connection(Generic[T]):
         frame = encode(message)
         try:
             with self._send_lock, contextlib.suppress(BlockingIOError):
-                self._unsent += frame
+                self._unsent += self._sealed(frame)
                 self._unsent = self._unsent[self._sock.send(self._unsent, socket.MSG_DONTWAIT) :]
         except OSError as error:
             raise ConnectionLost(str(error)) from None
@@ -85,10 +106,13 @@ class Connection(Generic[T]):
     def _send_all(self, frame: bytes) -> None:
         try:
             with self._send_lock:
-                frame, self._unsent = self._unsent + frame, b""
+                frame, self._unsent = self._unsent + self._sealed(frame), b""
                 self._sock.sendall(frame)
         except OSError as error:
             raise ConnectionLost(str(error)) from None
+
+    def _sealed(self, frame: bytes) -> bytes:
+        return frame if self._tls is None else self._tls.seal(frame)
 
     def receive(self) -> T:
         """The next message; raises ConnectionLost at the end of the stream, ProtocolError for what is no message."""
@@ -111,6 +135,11 @@ class Connection(Generic[T]):
         with contextlib.suppress(OSError):
             self._reader.close()  # else the descriptor stays open until the reader is collected
         self._sock.close()
+
+    def abandon(self) -> None:
+        """In a forked process: let go of the descriptor; the connection stays the parent's."""
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
 
 
 class FrameRoom:

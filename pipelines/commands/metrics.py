@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from millrace.model_manager.client.status import read_status
 from millrace.serving.extra import check_extra
 from millrace.serving.settings import MetricsConfig
 
 from ..edge import at_the_edge, end_signal
 from ..flags.from_settings import add_settings, given
 from ..flags.parser import FlagParser
+from ..flags.place import add_place, place_of
 from ..job.logs import logs_at
 
 
@@ -25,12 +28,15 @@ def _serve(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     names = add_settings(parser, MetricsConfig)
-    settings = MetricsConfig(**given(parser.parse_args(list(arguments)), names))
+    add_place(parser)
+    flags = parser.parse_args(list(arguments))
+    settings = MetricsConfig(**given(flags, names))
+    read = partial(read_status, place_of(flags))
     check_extra("metrics", "prometheus_client")
     from millrace.serving.metrics.listening import serving_metrics
 
     ended = end_signal()
-    with logs_at("warning"), serving_metrics(settings) as url:
+    with logs_at("warning"), serving_metrics(settings, read) as url:
         print(f"metrics of this machine at {url}", flush=True)
         ended.wait()
     return 0

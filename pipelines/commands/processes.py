@@ -18,6 +18,7 @@ from millrace.model_manager.wire.status import ModelStatus
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
+from ..flags.place import add_place, place_of
 from ..pages.texts import harmless
 
 _INDENT = " " * 9
@@ -39,6 +40,7 @@ def stop(arguments: Sequence[str]) -> int:
 def _parse_ps(arguments: Sequence[str]) -> argparse.Namespace:
     parser = FlagParser(prog="millrace ps", description="What runs on this machine: models, jobs, processes.")
     parser.add_argument("--json", action="store_true", help="As one JSON object; null where nothing runs.")
+    add_place(parser)
     return parser.parse_args(list(arguments))
 
 
@@ -50,13 +52,15 @@ def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="MODEL",
         help="A model's name, with or without @revision, or its key, as millrace ps shows them.",
     )
+    add_place(parser)
     return parser.parse_args(list(arguments))
 
 
 def _ps(flags: argparse.Namespace) -> int:
-    status = read_status()
+    place = place_of(flags)
+    status = read_status(place)
     if status is None:
-        sweep()
+        sweep(place)
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
@@ -66,9 +70,10 @@ def _ps(flags: argparse.Namespace) -> int:
 
 
 def _stop(flags: argparse.Namespace) -> int:
-    status = read_status()
+    place = place_of(flags)
+    status = read_status(place)
     if status is None:
-        sweep()
+        sweep(place)
         print("nothing is running")
         return 0
     keys: list[str | None] = [None]
@@ -78,7 +83,7 @@ def _stop(flags: argparse.Namespace) -> int:
             loaded = ", ".join(map(_name, status.models)) or "none"
             raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")
     for key in keys:
-        stop_models(key=key)
+        stop_models(place, key)
     print("stopped " + (flags.model or "everything"))
     return 0
 
@@ -95,7 +100,8 @@ def status_lines(status: Status) -> Iterator[str]:
             f"{job.generated_tokens:,} generated"
         )
     for process in status.processes:
-        yield f"process  {process.pid} {process.role} {process.model}".rstrip()
+        at = f" at {process.host}" if process.host else ""
+        yield f"process  {process.pid} {process.role} {process.model}".rstrip() + at
 
 
 def _wrapped(lines: Iterable[str]) -> Iterator[str]:

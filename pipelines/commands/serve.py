@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import millrace
-from millrace.model_manager.wire.config import ManagerConfig, ModelConfig, runtime_dir
-from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 from millrace.serving.extra import PACKAGES, check_extra
@@ -47,7 +47,7 @@ def _serve(arguments: Sequence[str]) -> int:
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_extra("serve", *PACKAGES)
-    RuntimeDir(runtime_dir()).check()
+    manager_place(manager).check()
     _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
     return 0
 
@@ -70,14 +70,16 @@ def _run(
     job: JobCommand,
     traces: Traces | None,
 ) -> None:
+    from millrace.model_manager.client.status import read_status
     from millrace.serving.http.observers import RequestLog
     from millrace.serving.requests.service import Served
     from millrace.serving.server import serve
 
+    read = partial(read_status, manager_place(manager))
     with logs_at(log_level(flags)) as console:
         serve(
             settings,
-            Served(settings.served_model_name or model.model, model.backend, millrace.__version__, job),
+            Served(settings.served_model_name or model.model, model.backend, millrace.__version__, job, read),
             partial(_open, model, manager, traces),
             partial(tell, console),
             observers=[RequestLog(), *_traced(traces)],

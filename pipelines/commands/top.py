@@ -15,13 +15,15 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 from rich.console import Console
 from rich.live import Live
 
+from millrace.model_manager.client.status import read_status
 from millrace.serving.extra import PACKAGES, check_extra
-from millrace.serving.metrics.snapshot import snapshot
+from millrace.serving.metrics.snapshot import ReadStatus, snapshot
 from millrace.serving.settings import TopConfig
 from millrace.serving.window.figures import Figures, figures
 from millrace.serving.window.history import History
@@ -29,10 +31,13 @@ from millrace.serving.window.history import History
 from ..edge import at_the_edge
 from ..flags.from_settings import add_settings, given
 from ..flags.parser import FlagParser
+from ..flags.place import add_place, place_of
 from ..job.logs import logs_at
 from .top_frame import frame
 
 _QUITS = b"qQ"
+
+Look = Callable[[], Figures]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,43 +57,46 @@ def _top(arguments: Sequence[str]) -> int:
     form.add_argument("--json", action="store_true", help="Print the figures of one frame as one JSON object.")
     form.add_argument("--web", action="store_true", help="Serve a page on 127.0.0.1 until Ctrl-C; needs [serve].")
     names = add_settings(parser, TopConfig)
+    add_place(parser)
     flags = parser.parse_args(list(arguments))
-    _show(flags, TopConfig(**given(flags, names)))
+    _show(flags, TopConfig(**given(flags, names)), partial(read_status, place_of(flags)))
     return 0
 
 
-def _show(flags: argparse.Namespace, settings: TopConfig) -> None:
+def _show(flags: argparse.Namespace, settings: TopConfig, read: ReadStatus) -> None:
+    history = History()
+    look = partial(_look, history, read)
     with logs_at("error"):
         if flags.web:
-            _serve(settings)
+            _serve(settings, read)
         elif flags.json:
-            print(msgspec.json.encode(_look(History())).decode())
+            print(msgspec.json.encode(look()).decode())
         elif flags.once or not sys.stdout.isatty():
-            _print_frame(History(), Console(highlight=False))
+            _print_frame(look, history, Console(highlight=False))
         else:
-            _watch(settings.interval)
+            _watch(settings.interval, look, history)
 
 
-def _print_frame(history: History, console: Console) -> None:
-    console.print(frame(_look(history), history.points, console.width))
+def _print_frame(look: Look, history: History, console: Console) -> None:
+    console.print(frame(look(), history.points, console.width))
 
 
-def _look(history: History) -> Figures:
-    return history.add(figures(snapshot()))
+def _look(history: History, read: ReadStatus) -> Figures:
+    return history.add(figures(snapshot(read)))
 
 
-def _serve(settings: TopConfig) -> None:
+def _serve(settings: TopConfig, read: ReadStatus) -> None:
     check_extra("top --web", *PACKAGES)
     from millrace.serving.window.server import serve_page
 
-    serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True))
+    serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True), read)
 
 
-def _watch(interval: float) -> None:
+def _watch(interval: float, look: Look, history: History) -> None:
     """A frame each interval, on the terminal's other screen: what was on the first comes back at the end."""
-    history, console = History(), Console(highlight=False)
+    console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), _typed_keys() as terminal, _shown(history, console) as show:
+    with contextlib.suppress(KeyboardInterrupt), _typed_keys() as terminal, _shown(look, history, console) as show:
         while True:
             began = time.monotonic()
             show()
@@ -97,13 +105,13 @@ def _watch(interval: float) -> None:
 
 
 @contextlib.contextmanager
-def _shown(history: History, console: Console) -> Iterator[Callable[[], None]]:
+def _shown(look: Look, history: History, console: Console) -> Iterator[Callable[[], None]]:
     """What shows a frame in the place of the last; below it on a terminal that has no other screen (TERM=dumb)."""
     if console.is_dumb_terminal:
-        yield lambda: _print_frame(history, console)
+        yield lambda: _print_frame(look, history, console)
         return
     with _screen(console) as live:
-        yield lambda: live.update(frame(_look(history), history.points, console.width, console.height), refresh=True)
+        yield lambda: live.update(frame(look(), history.points, console.width, console.height), refresh=True)
 
 
 def _screen(console: Console) -> Live:

@@ -58,6 +58,8 @@ _TEXT: dict[str, str] = {
     "id_column": ".+",
     "continuations_column": ".+",
     "cache_salt": ".+",
+    "manager": r"(tcp://[^ /]+:[0-9]+|unix:[^ ]+)",
+    "manager_key_file": "/[^ ]+",
     "gpu": rf"(none|({'|'.join(GPUS)})(:[1-9][0-9]?)?)",
 }
 """What text takes, flag by flag: one that is not here must be told."""

@@ -27,10 +27,12 @@ from rich.console import Console
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
-from millrace.model_manager.store.environments import check_engine
+from millrace.model_manager.store.environments import check_engines
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import MillraceError
+from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.metrics import failures_in, tallied
 from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
@@ -61,7 +63,7 @@ from ..temporary_folders import temporary_files
 from .building import Build, built
 from .logs import logs_at, tell
 from .outliving import outliving_workers
-from .progress import Speed, counted_since, job_status, shown_progress
+from .progress import ReadStatus, Speed, counted_since, job_status, shown_progress
 from .published import published
 from .remote_job import followed, job_id
 from .report.job_report import JobReport, check_report, reported
@@ -84,7 +86,7 @@ def run_job(options: JobOptions, build: Build) -> int:
         check(options)
         check_report(options)
         if runs_here(options.beam, options.runner):
-            check_engine(options.model)  # before the model is fetched
+            check_engines(manager_place(options.manager), (options.model, *options.models))  # before models are fetched
         if runs_on_flink(options.beam):
             check_checkpoints(options)
         with claimed(options), restored_if_nothing_written(options), temporary_files("job"):
@@ -106,9 +108,9 @@ def _run(options: JobOptions, build: Build, console: Console) -> int:
 
 
 def _fetch(options: JobOptions) -> None:
-    """Fetch the models' files, unless servers elsewhere have them."""
+    """Fetch the models' files, unless servers or a manager elsewhere have them."""
     for model in (options.model, *options.models):
-        if BACKENDS[model.backend].fetches_files:
+        if BACKENDS[model.backend].fetches_files and isinstance(manager_place(options.manager), RuntimeDir):
             resolve(model.model, model.revision, backend=model.backend)
 
 
@@ -124,7 +126,7 @@ def _check_model(options: JobOptions) -> None:
 
 def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, console: Console, before: float) -> int:
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
-    with reported(options, _read_status, before) as report, contextlib.ExitStack() as held:
+    with reported(options, _status_reader(options), before) as report, contextlib.ExitStack() as held:
         outcome = outliving_workers(
             pipeline,
             options,
@@ -170,7 +172,7 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     result = None
     to_cancel = _how_to_cancel(options)
     ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=STOPPED)
-    report = JobReport(options, _read_status)
+    report = JobReport(options, _status_reader(options))
     with ends, hint_at_workers(options.beam), _looked_at(report.recorder), _told_what_is_kept(files):
         result = pipeline.run()
         with _followed(result, options, console, to_cancel):
@@ -342,8 +344,9 @@ def _progress(
 ) -> Iterator[None]:
     """`recorder`: looks at the manager too, for the report."""
     rows = total(options)
-    before = job_status(_read_status(), options.job)
-    with published(options, rows, counted_since(_read_status, before)):
+    read_now = _status_reader(options)
+    before = job_status(read_now(), options.job)
+    with published(options, rows, counted_since(read_now, before)):
         if options.quiet:
             with _looked_at(recorder):
                 yield
@@ -353,7 +356,7 @@ def _progress(
             speed = Speed(
                 rows, lambda: str(options.source) if is_read.is_set() else "", lambda: failures_in(counts.copy())
             )
-            read = counted_since(recorder.read if recorder else _read_status, before)
+            read = counted_since(recorder.read if recorder else read_now, before)
             with shown_progress(read, options.job, speed, console):
                 yield
 
@@ -374,9 +377,13 @@ def _total(options: JobOptions) -> RowCount | None:
     return RowCount(max(total.rows - count_completed(files.prefix), 0), total.exact)
 
 
-def _read_status() -> Status | None:
-    """The manager's status; None also if it is starting or too busy to answer. Progress can do without."""
-    try:
-        return read_status()
-    except MillraceError:
-        return None
+def _status_reader(options: JobOptions) -> ReadStatus:
+    """Reads the manager's status; None also if it is starting or too busy to answer. Progress can do without."""
+
+    def read() -> Status | None:
+        try:
+            return read_status(manager_place(options.manager))
+        except MillraceError:
+            return None
+
+    return read

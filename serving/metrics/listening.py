@@ -8,16 +8,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from millrace.model_manager.client.status import read_status
+
 from ..http.addresses import is_loopback, is_own_name, refused, url
 from ..settings import MetricsConfig
 from .machine import MachineMetrics
+from .snapshot import ReadStatus
 
 
 @contextlib.contextmanager
-def serving_metrics(settings: MetricsConfig) -> Iterator[str]:
+def serving_metrics(settings: MetricsConfig, read: ReadStatus = read_status) -> Iterator[str]:
     """A server on threads of its own; yields its URL. Raises ConfigError for an address that cannot be had."""
     registry = CollectorRegistry()
-    registry.register(MachineMetrics())
+    registry.register(MachineMetrics(read))
     try:
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as error:

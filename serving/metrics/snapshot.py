@@ -67,9 +67,9 @@ def _jobs(folder: RuntimeDir) -> list[JobProgress]:
 
 
 def _memory(status: Status | None) -> dict[str, int]:
-    """Engines tell theirs; the others' is read here."""
+    """Engines tell theirs; the others' is read here, but not that of other containers' processes."""
     sizes = Counter[str]()
-    for process in status.processes if status else ():
+    for process in [each for each in status.processes if not each.host] if status else ():
         sizes[process.role] += 0 if process.role == "engine" else _resident(process.pid)
     for model in status.models if status else ():
         sizes["engine"] += int(model.stats.rss_mb * _MIB)

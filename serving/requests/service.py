@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.conversion import shown
@@ -21,7 +22,7 @@ from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
 from ..metrics.machine import MachineMetrics
 from ..metrics.requests import RequestMetrics
-from ..metrics.snapshot import snapshot
+from ..metrics.snapshot import ReadStatus, snapshot
 from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
 from ..window.requests import RecentRequests
@@ -60,6 +61,8 @@ class Served:
     """The server's."""
     job: JobCommand
     """What starts the jobs of batches."""
+    read_status: ReadStatus = read_status
+    """What the manager does, for the page and for metrics."""
 
 
 class Service:
@@ -76,7 +79,7 @@ class Service:
         """What viewers of the page are sent."""
         self.metrics = CollectorRegistry()
         """Metrics of this server's requests and of the machine. Another thread collects them: a manager may be slow."""
-        for collector in (requests, MachineMetrics()):
+        for collector in (requests, MachineMetrics(served.read_status)):
             self.metrics.register(collector)
         self._loop = asyncio.get_running_loop()
         self._flushes = False
@@ -93,7 +96,7 @@ class Service:
         """On another thread."""
         ready = self.engine.is_ready
         server = ServerFigures(model=self.served.model, version=self.served.version, is_ready=ready)
-        return figures(snapshot(), self._recent.lives(), server)
+        return figures(snapshot(self.served.read_status), self._recent.lives(), server)
 
     @contextlib.contextmanager
     def slot(self, client: Hashable = None) -> Iterator[None]:

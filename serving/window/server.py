@@ -15,7 +15,7 @@ from starlette.routing import Route
 from ..http.addresses import listening, url
 from ..http.browsers import BrowserCheck
 from ..http.uvicorn_server import Uvicorn, uvicorn_config
-from ..metrics.snapshot import snapshot
+from ..metrics.snapshot import ReadStatus, snapshot
 from .feed import Feed
 from .figures import figures
 from .page import page_routes
@@ -26,14 +26,14 @@ _STALL_TIMEOUT = 60.0
 _END_WITHIN = 5
 
 
-def serve_page(port: int, tell: Callable[[str], None]) -> None:
+def serve_page(port: int, tell: Callable[[str], None], read: ReadStatus) -> None:
     """Serve until a signal comes; `tell` is given the URL. Raises ConfigError for a port that cannot be had."""
     with listening(_HOST, port) as sock, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(sock, tell))
+        runner.run(_serve(sock, tell, read))
 
 
-async def _serve(sock: socket.socket, tell: Callable[[str], None]) -> None:
-    watching = Watching(lambda: figures(snapshot()))
+async def _serve(sock: socket.socket, tell: Callable[[str], None], read: ReadStatus) -> None:
+    watching = Watching(lambda: figures(snapshot(read)))
     server = Uvicorn(uvicorn_config(_app(watching), timeout_graceful_shutdown=_END_WITHIN))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _end, server, watching)

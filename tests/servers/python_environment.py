@@ -17,6 +17,7 @@ PACKAGES = {
     "xllamacpp": ("xllamacpp==2026.10.11549",),
     "openai_clients": ("instructor==1.17.0", "litellm==1.110.2", "langchain-openai==1.7.4"),
     "schemathesis": ("schemathesis==4.32.5",),
+    "kubernetes_validate": ("kubernetes-validate==1.37.0",),
     "guidellm": ("guidellm==0.8.1", "torch==2.15.0", "transformers==5.23.0"),
     "lm_eval": ("lm-eval[api]==0.4.13", "torch==2.15.0", "transformers==5.23.0", "accelerate==1.15.0"),
 }

@@ -11,10 +11,11 @@ import apache_beam as beam
 from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.typehints import typehints
 
-from millrace.model_manager.store.environments import check_engine
+from millrace.model_manager.store.environments import check_engines
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.conversion import unknown
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 
@@ -130,8 +131,8 @@ class ModelTransform(HandlesExceptions):
         warn_of_lost_rows(prompts.pipeline.options)
         runner = running(prompts.pipeline.runner)
         if self._open_client is open_engine_client and runs_here(prompts.pipeline.options, runner):
-            for model in (self._model, *self._others):
-                check_engine(model)
+            place = manager_place(self._manager or runner.manager_config({}))
+            check_engines(place, (self._model, *self._others))
         lift_job_timeout(prompts.pipeline.options, runner)
         outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]

@@ -11,7 +11,16 @@ import pytest
 from millrace.model_manager.client.link import Link
 from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import PROTOCOL, Cancel, ClientMessage, Hello, Ping, Refused, Welcome
+from millrace.model_manager.wire.messages import (
+    PROTOCOL,
+    Cancel,
+    ClientMessage,
+    Hello,
+    ManagerToClient,
+    Ping,
+    Refused,
+    Welcome,
+)
 from millrace.model_manager.wire.transport import Connection, ConnectionLost
 
 Pair = tuple[socket.socket, Connection[ClientMessage]]
@@ -29,9 +38,13 @@ def pair() -> Iterator[Pair]:
             manager.close()
 
 
+def linked(sock: socket.socket) -> Link:
+    return Link(Connection(sock, ManagerToClient), hang_timeout=1000.0)
+
+
 def test_hello_comes_before_the_first_sign_of_life_even_if_that_is_due_before_the_welcome(pair: Pair) -> None:
     sock, manager = pair
-    link = Link(sock, hang_timeout=1000.0)
+    link = linked(sock)
     link.check(interval=1000.0)
     assert manager.receive() == Hello(protocol=PROTOCOL, pid=os.getpid())
     assert manager.receive() == Ping()
@@ -42,7 +55,7 @@ def test_hello_comes_before_the_first_sign_of_life_even_if_that_is_due_before_th
 
 def test_a_manager_that_is_behind_holds_up_nobody_and_gets_all_in_order(pair: Pair) -> None:
     sock, manager = pair
-    link = Link(sock, hang_timeout=1000.0)
+    link = linked(sock)
     assert isinstance(manager.receive(), Hello)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     sent = [Cancel("model", [f"{index}" * 5000]) for index in range(100)]
@@ -58,7 +71,7 @@ def test_a_refusal_is_raised_and_an_ending_manager_is_a_lost_connection(
     pair: Pair, reason: ConfigError | None, raised: type[Exception]
 ) -> None:
     sock, manager = pair
-    link = Link(sock, hang_timeout=1000.0)
+    link = linked(sock)
     manager.send(Refused((reason or ConnectionLost("it is ending")).info()))
     with pytest.raises(raised):
         link.await_welcome()
@@ -69,4 +82,4 @@ def test_a_manager_that_is_gone_already_is_a_lost_connection(pair: Pair) -> None
     sock, manager = pair
     manager.close()
     with pytest.raises(ConnectionLost):
-        Link(sock, hang_timeout=1000.0)
+        linked(sock)

@@ -46,7 +46,7 @@ def test_a_narrow_terminal_gets_lines_that_fit_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = ModelStatus("a-0123456789ab", "org/m", "ready", [1], 1, 0, 0, None, EngineStats())
-    monkeypatch.setattr(processes, "read_status", lambda: Status(1, 60.0, [model], [], []))
+    monkeypatch.setattr(processes, "read_status", lambda _place: Status(1, 60.0, [model], [], []))
     monkeypatch.setenv("COLUMNS", "40")
     assert ps([]) == 0
     whole = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_a_model_is_stopped_by_each_of_its_names(name: str, monkeypatch: pytest.
     model = ModelStatus("a", "org/m", "ready", [1], 1, 0, 0, None, EngineStats(), COMMIT)
     other = ModelStatus("b", "org/other", "ready", [2], 1, 0, 0, None, EngineStats(), COMMIT)
     stopped: list[str | None] = []
-    monkeypatch.setattr(processes, "read_status", lambda: Status(1, 60.0, [model, other], [], []))
-    monkeypatch.setattr(processes, "stop_models", lambda *, key: stopped.append(key))
+    monkeypatch.setattr(processes, "read_status", lambda _place: Status(1, 60.0, [model, other], [], []))
+    monkeypatch.setattr(processes, "stop_models", lambda _place, key: stopped.append(key))
     assert stop([name]) == 0
     assert stopped == ["a"]

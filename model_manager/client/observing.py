@@ -1,0 +1,69 @@
+"""One question to a manager, over a connection of its own. Whoever asks neither starts a manager nor keeps it alive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+from ..wire.errors import ManagerUnavailable
+from ..wire.manager_place import ManagerPlace
+from ..wire.messages import PROTOCOL, Hello, ManagerToClient, Message, Refused
+from ..wire.runtime import RuntimeDir
+from ..wire.tcp import Unreachable
+from ..wire.transport import Connection, ConnectionLost
+
+ANSWER_WITHIN = 5.0
+"""Seconds."""
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+def ask(place: ManagerPlace, question: Message, answer: type[Answer], within: float = ANSWER_WITHIN) -> Answer | None:
+    """What the manager answers; None if none runs on this machine. Raises ManagerUnavailable if it does not answer."""
+    with _observing(place, within) as connection:
+        if connection is None:
+            return None
+        try:
+            connection.send(Hello(protocol=PROTOCOL, pid=os.getpid(), observer=True))
+            connection.send(question)
+            while True:
+                match connection.receive():
+                    case Refused(error):
+                        raise ManagerUnavailable(error.message)
+                    case message if isinstance(message, answer):
+                        return message
+                    case _:
+                        pass
+        except ConnectionLost as error:
+            raise ManagerUnavailable(f"the manager {where(place)} does not answer: {error}") from None
+
+
+def where(place: ManagerPlace) -> str:
+    """For sentences."""
+    return f"in {place.path}" if isinstance(place, RuntimeDir) else f"at {place}"
+
+
+@contextlib.contextmanager
+def _observing(place: ManagerPlace, within: float) -> Iterator[Connection[ManagerToClient] | None]:
+    connection = _connected(place)
+    if connection is None:
+        yield None
+        return
+    connection.limit_waits(within)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _connected(place: ManagerPlace) -> Connection[ManagerToClient] | None:
+    if isinstance(place, RuntimeDir):
+        sock = place.connect() if place.check() else None
+        return None if sock is None else Connection(sock, ManagerToClient)
+    try:
+        sock, tls = place.connect()
+    except Unreachable as error:
+        raise ManagerUnavailable(f"no manager answers {where(place)}: {error}") from None
+    return Connection(sock, ManagerToClient, tls)

@@ -1,0 +1,41 @@
+"""The address of a manager: a folder of this machine, or a host and a port. Knows text, no socket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from .errors import ConfigError
+
+_UNIX = "unix:"
+
+
+@dataclass(frozen=True)
+class TcpAddress:
+    """Where a manager listens for clients of other containers."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+
+def parse_address(text: str, name: str) -> Path | TcpAddress:
+    """A runtime folder (`unix:FOLDER`) or a TCP address; raises ConfigError, which names the setting `name`."""
+    if text.startswith(_UNIX) and text != _UNIX:
+        return Path(text.removeprefix(_UNIX))
+    found = _tcp_address(text)
+    if found is None or text.lower() != str(found).lower():
+        raise ConfigError(f"{name}={text!r}: takes unix:FOLDER or tcp://HOST:PORT")
+    return found
+
+
+def _tcp_address(text: str) -> TcpAddress | None:
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    return TcpAddress(host, port) if parts.scheme == "tcp" and host and port is not None else None

@@ -1,0 +1,243 @@
+"""A manager at a TCP address: who gets in, and what becomes of requests when the way to it is cut or changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.manager.finding import found_model
+from millrace.model_manager.store import resolve
+from millrace.model_manager.store.locating import tokenizer_digest
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import (
+    ConfigError,
+    ErrorInfo,
+    InvalidRequest,
+    ManagerUnavailable,
+    ModelNotFound,
+)
+from millrace.model_manager.wire.manager_key import check_key, client_context, make_key
+from millrace.model_manager.wire.manager_place import manager_place
+from millrace.model_manager.wire.messages import PROTOCOL, Hello, OpenModel, Output, Status
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.transport import encode
+from tests.model_manager.manager.hostile_way import HostileWay
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS
+from tests.model_manager.manager.stand_in_engine import ANSWER, answer
+from tests.model_manager.manager.staying_manager import StayingManager
+from tests.waiting import eventually
+
+TOKENS = 20
+PARAMS = SamplingParams(max_tokens=TOKENS)
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("key") / "manager.pem"
+    make_key(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def manager(key: Path) -> Iterator[StayingManager]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+        with StayingManager(key) as manager:
+            yield manager
+
+
+def opened(settings: ManagerConfig, **model: object) -> EngineClient:
+    config = ModelConfig.parse({"backend": "fake", "max_num_seqs": 8} | model)
+    return EngineClient.open(config, manager=settings, job="job", chat=False)
+
+
+def prompt(index: int) -> list[int]:
+    return [ANSWER, TOKENS, index]
+
+
+def submit(client: EngineClient, count: int, name: str) -> dict[int, Future[Output]]:
+    return {index: client.submit(prompt(index), PARAMS, request_id=f"{name} {index}") for index in range(count)}
+
+
+def expect_whole(futures: dict[int, Future[Output]]) -> None:
+    for index, future in futures.items():
+        assert future.result(PATIENCE).token_ids == answer(prompt(index), TOKENS)
+
+
+def status(settings: ManagerConfig) -> Status:
+    found = read_status(manager_place(settings))
+    assert found is not None
+    return found
+
+
+def finished(manager: StayingManager) -> int:
+    return sum(job.finished for job in status(manager.settings()).jobs)
+
+
+def closed(sock: socket.socket) -> bool:
+    """Whether the other side ends the connection; what it says before is of no interest."""
+    with sock, contextlib.suppress(ConnectionError):
+        while sock.recv(65536):
+            pass
+    return True
+
+
+def test_whatever_is_done_to_the_way_no_row_is_wrong_and_none_is_lost(manager: StayingManager) -> None:
+    with HostileWay(manager.address.port) as way, opened(manager.settings(way.port)) as client:
+        harms: list[Callable[[], object]] = [
+            way.cut,
+            partial(way.change, "from"),
+            partial(way.change, "to"),
+            way.passes.clear,
+        ]
+        for number, harm in enumerate(harms):
+            futures = submit(client, 12, str(number))
+            futures[0].result(PATIENCE)
+            connections = len(way.sent)
+            harm()
+            eventually(lambda before=connections: len(way.sent) > before, "another connection")  # type: ignore[misc]
+            way.passes.set()
+            expect_whole(futures)
+            assert way.has_changed
+        recorded, before = [bytes(sent) for sent in way.sent], finished(manager)
+    for sent in recorded:
+        with contextlib.closing(connected(manager)) as sock:
+            sock.sendall(sent)
+            assert closed(sock)
+    assert finished(manager) == before, "what was recorded is no request a second time"
+
+
+def connected(manager: StayingManager) -> socket.socket:
+    return socket.create_connection((manager.address.host, manager.address.port), PATIENCE)
+
+
+def test_a_killed_manager_at_the_same_address_answers_the_rest(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+    with StayingManager(key) as manager, opened(manager.settings()) as client:
+        futures = submit(client, 16, "row")
+        futures[0].result(PATIENCE)
+        manager.kill()
+        manager.start()
+        expect_whole(futures)
+        assert stop_models(manager_place(manager.settings())) is not None
+        assert manager.process.poll() is None, "stop ends the models; the manager is its starter's"
+
+
+def test_without_the_key_nobody_gets_in_and_others_notice_nothing(manager: StayingManager, tmp_path: Path) -> None:
+    make_key(tmp_path / "other.pem")
+    with opened(manager.settings()) as client:
+        with pytest.raises(ConfigError, match=r"^manager_key_file='.*other.pem': the manager at tcp://.* has another"):
+            opened(manager.settings(key=tmp_path / "other.pem"))
+        without = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        without.check_hostname, without.verify_mode = False, ssl.CERT_NONE
+        with without.wrap_socket(connected(manager)) as keyless, contextlib.suppress(OSError):
+            assert not keyless.recv(1), "the manager says nothing to who has no key"
+        plain = connected(manager)
+        plain.sendall(encode(Hello(PROTOCOL, 1)))
+        assert closed(plain)
+        begun = [connected(manager) for _ in range(50)]
+        for sock in begun:
+            sock.sendall(client_hello(manager.key)[:100])
+        expect_whole(submit(client, 8, "meanwhile"))
+        with opened(manager.settings()) as another:
+            expect_whole(submit(another, 8, "another"))
+        assert all(map(closed, begun))
+    assert {process.host for process in status(manager.settings()).processes} == {"127.0.0.1"}
+
+
+def client_hello(key: Path) -> bytes:
+    """The first bytes of a handshake."""
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client_context(key).wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda path: path.chmod(0o644), "takes a file of mode 600, it has 644: chmod 600 "),
+        (lambda path: path.unlink(), "cannot be read: No such file or directory"),
+        (lambda path: path.write_text("garbage"), "is no private key with its certificate: make one with `millrace"),
+    ],
+    ids=["open to others", "missing", "damaged"],
+)
+def test_a_key_file_that_cannot_be_used_is_named(tmp_path: Path, harm: Callable[[Path], object], said: str) -> None:
+    path = tmp_path / "manager.pem"
+    make_key(path)
+    harm(path)
+    with pytest.raises(ConfigError, match=f"^manager_key_file='{path}': {said}"):
+        opened(ManagerConfig(manager="tcp://127.0.0.1:1", manager_key_file=str(path)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's file")
+def test_a_secret_of_kubernetes_is_the_pods_group_and_nobody_elses(tmp_path: Path) -> None:
+    path = tmp_path / "manager.pem"
+    make_key(path)
+    os.chown(path, 1234, 1234)
+    path.chmod(0o440)
+    check_key(path)
+    path.chmod(0o444)
+    with pytest.raises(ConfigError, match="takes a file of mode 600, it has 444"):
+        check_key(path)
+
+
+def test_the_environment_gives_both(manager: StayingManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_MANAGER", str(manager.address))
+    with pytest.raises(ConfigError, match="takes the file of its key too: --manager_key_file PATH, or MILLRACE_"):
+        opened(SETTINGS)
+    monkeypatch.setenv("MILLRACE_MANAGER_KEY_FILE", str(manager.key))
+    with opened(SETTINGS) as client:
+        expect_whole(submit(client, 2, "environment"))
+    assert read_status() is not None
+
+
+def test_the_manager_finds_models_and_adapters_in_its_own_files(manager: StayingManager, tmp_path: Path) -> None:
+    folder = shutil.copytree(resolve(EMBEDDED_MODEL), tmp_path / "model")
+    with opened(manager.settings(), model=str(folder), max_loras=1) as client:
+        expect_whole(submit(client, 2, "folder"))
+        assert client.info.folder == str(folder)
+        adapter = tmp_path / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_config.json").write_text("{}")
+        (adapter / "adapter_model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+        adapted = client.submit(
+            prompt(0), SamplingParams(adapter=str(adapter), max_tokens=TOKENS), request_id="adapted"
+        )
+        expect_whole({0: adapted})
+        with pytest.raises(InvalidRequest, match=r"adapter /no/adapter: no such folder"):
+            client.submit(prompt(0), SamplingParams(adapter="/no/adapter"), request_id="none")
+    with pytest.raises(ModelNotFound, match="reads the tokenizer by the model's name, and finds none here"):
+        opened(manager.settings(), model="/no/model")
+
+
+def test_a_model_whose_files_changed_while_a_job_used_it_is_refused(tmp_path: Path) -> None:
+    ours = shutil.copytree(resolve(EMBEDDED_MODEL), tmp_path / "ours")
+    opening = OpenModel(ModelConfig(model=str(ours)), "", tokenizer=tokenizer_digest(ours))
+    found = found_model(opening)
+    assert isinstance(found, OpenModel)
+    assert found.folder == str(ours)
+    (ours / "generation_config.json").write_text("{}")
+    changed = found_model(replace(opening, revision=found.config.revision or ""))
+    assert isinstance(changed, ErrorInfo)
+    assert "the files changed while a job used them" in changed.message
+
+
+def test_nobody_at_the_address_is_told_at_once_to_who_looks(key: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        settings = ManagerConfig(manager=f"tcp://127.0.0.1:{nobody.getsockname()[1]}", manager_key_file=str(key))
+    with pytest.raises(ManagerUnavailable, match=r"^no manager answers at tcp://127.0.0.1:\d+: Connection refused$"):
+        status(settings)

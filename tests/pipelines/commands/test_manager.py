@@ -1,0 +1,44 @@
+"""`millrace manager`: keys, and what it says of flags that it cannot start with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace.pipelines.cli import dispatch
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--manager_key_file=k"], "--listen is missing: takes tcp://HOST:PORT"),
+        (
+            ["--listen=tcp://here", "--manager_key_file=k"],
+            "--listen='tcp://here': takes unix:FOLDER or tcp://HOST:PORT",
+        ),
+        (["--listen=unix:/x", "--manager_key_file=k"], "--listen unix:/x: takes tcp://HOST:PORT; in a folder, jobs"),
+        (["--listen=tcp://127.0.0.1:0"], "--manager_key_file is missing: takes the file of a key, as does MILLRACE_"),
+        (
+            ["--listen=tcp://127.0.0.1:0", "--manager_key_file=/no/key"],
+            "--manager_key_file /no/key: cannot be read: No",
+        ),
+        (["--listen=tcp://127.0.0.1:0", "--manager=tcp://h:1"], "unknown flag --manager"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_MANAGER_KEY_FILE", raising=False)
+    assert dispatch(["manager", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"millrace: {said}")
+
+
+def test_a_key_is_written_once_and_for_this_user_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "manager.pem"
+    assert dispatch(["manager", f"--make_key={key}"]) == 0
+    assert key.stat().st_mode & 0o777 == 0o600
+    before = key.read_bytes()
+    assert dispatch(["manager", f"--make_key={key}"]) == 2
+    assert key.read_bytes() == before
+    assert capsys.readouterr().err == f"millrace: --make_key {key}: cannot be written: File exists\n"
