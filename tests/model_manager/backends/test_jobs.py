@@ -64,7 +64,7 @@ def flags(
 def row(number: int) -> dict[str, Any]:
     """Every row has a length of its own, every third is sampled, every fourth ends at a string if that comes."""
     fields: dict[str, Any] = {"id": f"p{number}", "prompt": f"What is {number} plus {number % 7}?"}
-    fields |= {"max_tokens": 20 + number % 60, "ignore_eos": True}
+    fields |= {"max_tokens": 12 + number % 36, "ignore_eos": True}
     if number % 3 == 0:
         fields |= {"temperature": 0.8, "top_p": 0.9}
     if number % 4 == 0:

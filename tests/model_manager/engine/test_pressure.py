@@ -71,7 +71,7 @@ ARRIVALS = st.lists(
     num_drafts=st.sampled_from([0, 0, 1, 4]),
     wrong_drafts=st.integers(1, 4),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     arrivals: list[dict[str, Any]],
     num_blocks: int,
@@ -115,7 +115,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
 
 
 @given(seed=st.integers(0, 2**32), prefixes=st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time(seed: int, prefixes: int) -> None:
     """The scheduler alone, so that more can be tried."""
     rnd = random.Random(seed)

@@ -26,7 +26,7 @@ from tests.runtime_folders import status_of
 from tests.transforms.running import pipeline
 from tests.waiting import eventually
 
-PROMPTS = 200
+PROMPTS = 96
 STEP = "MILLRACE_FAKE_STEP_SECONDS"
 QUICK = ["--linger=0.5", "--log_level=info", "--chat=never"]
 MAX_TOKENS = 12

@@ -78,22 +78,22 @@ def test_instances_of_a_few_schemas_are_judged_right(compiler: GrammarCompiler) 
 
 
 def test_outputs_under_schemas_validate(compiler: GrammarCompiler) -> None:
-    """A quarter of them; the engine's test has all."""
-    wrong, unclosed = invalid_outputs(compiler, corpus()[::4], range(1))
+    """An eighth of them; the engine's test has others."""
+    wrong, unclosed = invalid_outputs(compiler, corpus()[::8], range(1))
     assert wrong == []
-    assert unclosed <= 8, "of 102: large schemas, and patterns into which no way is found"
+    assert unclosed <= 4, "of 51: large schemas, and patterns into which no way is found"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_what_an_engine_generates_under_all_schemas_validates(compiler: GrammarCompiler, tmp_path: Path) -> None:
-    """A model with random weights, temperature 1, 32 sequences at a time; each batch has several schemas."""
+def test_what_an_engine_generates_under_schemas_validates(compiler: GrammarCompiler, tmp_path: Path) -> None:
+    """A sixth of them, random weights, temperature 1, 32 sequences at a time; each batch has several schemas."""
     engine = random_engine(tmp_path, max_num_seqs=32)
-    cases = compiled(compiler, corpus())
-    assert len(cases) == 406
+    cases = compiled(compiler, corpus()[5::6])
+    assert len(cases) == 64
     run = Run(engine, *(_request(case) for case, _ in cases))
     assert {error.kind for error in run.failures.values()} <= {"ConstraintNotMet"}
-    assert len(run.outputs) >= 200, "of 406, at 512 tokens: others would have to change a value that has begun"
+    assert len(run.outputs) >= 30, "at 512 tokens: others would have to change a value that has begun"
     wrong = []
     for case in (case for case, _ in cases if case.name in run.outputs):
         errors = validator(case.schema).iter_errors(exactly(run.text(case.name)))
