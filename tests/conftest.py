@@ -29,6 +29,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="HYPOTHESIS_SEARCH" not in os.environ,
+    max_examples=100 if "HYPOTHESIS_SEARCH" in os.environ else 50,
 )
 settings.load_profile("a busy machine")
 

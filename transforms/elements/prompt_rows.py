@@ -213,8 +213,10 @@ def _content(name: str, value: Any, shape: RowShape) -> dict[str, Any]:
 
 def take_params(rest: dict[str, Any]) -> dict[str, Any]:
     """Take the sampling parameters out of the row, and check them. Raises InvalidRequest."""
-    own = {name: rest.pop(name) for name in SAMPLING_NAMES & rest.keys()}
+    own = {name: rest.pop(name) for name in SAMPLING_NAMES.intersection(rest)}
     nested = rest.pop(NESTED_PARAMS, None)
+    if not own and nested is None:
+        return {}
     if isinstance(nested, str):
         nested = from_text(NESTED_PARAMS, nested)
     if nested is not None and not isinstance(nested, Mapping):

@@ -71,10 +71,10 @@ def _damage(error: Exception) -> str:
 def _read_lines(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     parse = _ROW_OF[part.format]
     for line in read_lines(stream, part.start, part.stop, limit=limit):
-        data = line.data.removeprefix(BOM) if line.offset == 0 else line.data
-        if data.strip():
-            position = f"{part.path}{LINE_MARK}{line.offset}"
-            yield _row_or_letter(line._replace(data=data), shape, position, limit, parse)
+        if line.offset == 0:
+            line = line._replace(data=line.data.removeprefix(BOM))
+        if line.data.strip():
+            yield _row_or_letter(line, shape, f"{part.path}{LINE_MARK}{line.offset}", limit, parse)
 
 
 def _read_whole(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:

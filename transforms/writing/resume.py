@@ -33,6 +33,8 @@ _MAX_LINE = 1 << 30
 _DIGEST = 16
 _HASH = 8
 _ENTRY = _DIGEST + _HASH
+_NEAR = 8
+"""Entries among which one is looked for, about."""
 
 
 class _Row(msgspec.Struct):
@@ -112,15 +114,27 @@ class Answered:
 
     def __init__(self, entries: bytes) -> None:
         """`entries`: those of all rows, one after the other."""
-        rows = np.frombuffer(entries, dtype="u8").reshape(-1, _ENTRY // 8)
-        self._rows = rows[np.argsort(rows[:, 0])]
+        rows = np.frombuffer(entries, dtype="<u8").reshape(-1, _ENTRY // 8)
+        rows = rows[np.argsort(rows[:, 0])]
+        bits = max(1, (len(rows) // _NEAR).bit_length())
+        self._shift = 64 - bits
+        firsts = np.arange(2**bits, dtype=np.uint64) << np.uint64(self._shift)
+        begins = np.append(np.searchsorted(rows[:, 0], firsts), len(rows)) * _ENTRY
+        self._begins = memoryview(begins.astype(np.int64))
+        """Where in `_entries` those begin whose hash begins with these bits."""
+        self._entries = rows.tobytes()
 
     def hashes(self, identity: str) -> set[int]:
         """The prompt hashes of the completions of an id; 0 is one that is not known."""
-        high, low = np.frombuffer(_digest(identity), dtype="u8")
-        begin, end = (int(np.searchsorted(self._rows[:, 0], high, side)) for side in ("left", "right"))
-        near = self._rows[begin:end]
-        return {int(each) for each in near[near[:, 1] == low, 2]}
+        digest = _digest(identity)
+        bucket = int.from_bytes(digest[:8], "little") >> self._shift
+        near = self._entries[self._begins[bucket] : self._begins[bucket + 1]]
+        found, at = set(), near.find(digest)
+        while at >= 0:
+            if at % _ENTRY == 0:
+                found.add(int.from_bytes(near[at + _DIGEST : at + _ENTRY], "little"))
+            at = near.find(digest, at + 1)
+        return found
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
