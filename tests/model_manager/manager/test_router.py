@@ -191,6 +191,18 @@ def test_a_request_that_kills_its_engine_fails_alone(num_engines: int) -> None:
     assert made.starts == num_engines + SETTINGS.max_deaths_per_request + 1
 
 
+def test_what_an_engine_has_that_can_do_no_more_goes_on_at_another() -> None:
+    made = world(1, num_engines=2)
+    made.submit(1, request("a"), request("b"))
+    given_up = made.holder("a")
+    made.progress("a", 3, index=given_up)
+    made.cannot_load(given_up)
+    assert made.holder("a") != given_up
+    assert made.engines[1 - given_up].tokens["a"] == [3]
+    made.finish_all()
+    assert sorted(names(made.answers)) == [(1, "a"), (1, "b")]
+
+
 def test_requests_that_come_further_on_each_engine_are_not_suspected() -> None:
     made = world(1)
     made.submit(1, request("a"), request("b"))
