@@ -59,6 +59,14 @@ def test_models_are_admitted_as_long_as_there_is_memory() -> None:
     assert not made.is_waited_for
 
 
+def test_a_model_that_asks_again_for_more_is_given_what_it_asked_for_last() -> None:
+    made = full("a", of=memory(3.0))
+    made.ask(request("b", 1.0), 0.0)
+    made.ask(request("b", 2.5), 0.0)
+    assert made.decide({"a": WORKS}, 1.0) == []
+    assert made.waits_for("b") == "2.5 GiB, 2 GiB are free; in memory: a"
+
+
 def test_who_waits_for_long_is_told_once_a_wait() -> None:
     made = full("a", "b")
     made.ask(request("c"), 0.0)
