@@ -61,6 +61,8 @@ class World:
         for line in self.manager.lines:
             if line.client.sent or (line.client.is_closed and not line.is_over_above):
                 yield partial(self.deliver_up, line)
+            if len(line.client.sent) > 1:
+                yield partial(self.deliver_all_up, line)
             if not line.is_over_below and (line.writer.sent or line.writer.is_closed):
                 yield partial(self.deliver_down, line)
         for name, engine in self.manager.engines.items():
@@ -91,6 +93,13 @@ class World:
             line.reader.feed_eof()
         self.manager.turn()
         self._forget_ended()
+
+    def deliver_all_up(self, line: Line) -> None:
+        """The manager gets several messages in one pass of its event loop."""
+        frames = b"".join(line.client.sent)
+        line.client.sent.clear()
+        line.client.sent.append(frames)
+        self.deliver_up(line)
 
     def deliver_down(self, line: Line) -> None:
         if line.writer.sent:

@@ -18,8 +18,8 @@ EVENTS = (
     *9 * ("go_on",),
     *5 * ("send",),
     *3 * ("cancel_and_send",),
-    *2 * ("kill_engine", "wait"),
-    *("cancel", "cancel_future", "kill_manager", "kill_client", "close_client", "cut", "lose_engine", "ping"),
+    *2 * ("kill_engine", "lose_engine", "wait"),
+    *("cancel", "cancel_future", "kill_manager", "kill_client", "close_client", "cut", "ping"),
 )
 PATIENT = {"max_restarts": 10**9, "max_deaths_per_request": 10**9}
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millrace.model_manager.client import attempts
 from millrace.model_manager.client.deltas import Delta
@@ -156,6 +156,15 @@ class Turmoil(RuleBasedStateMachine):
 
     def rest(self) -> None:
         self.waiting.until_all_do([receiving_thread(self.session), *self.callers])
+
+    @initialize(is_open=st.integers(0, 3), limit=st.integers(0, 4))
+    def begin(self, is_open: int, limit: int) -> None:
+        """Mostly with a model that is ready."""
+        if is_open:
+            self.connect()
+            self.take()
+            self.take()
+            self.ready(limit, 0)
 
     # ── callers ──
 
@@ -393,7 +402,7 @@ class Turmoil(RuleBasedStateMachine):
                 break
         assert all(each.future.done() for each in self.asked)
         self.each_future_has_the_right_end()
-        assert self.session._ledger.in_use == 0
+        assert self.manager is None or self.session._ledger.in_use == 0
 
 
 def output(name: str, tokens: list[int], reason: FinishReason) -> Output:

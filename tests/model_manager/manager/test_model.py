@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millrace.model_manager.manager.engine_pool import RUNNING, State
 from millrace.model_manager.manager.gpus import EngineSetup
@@ -29,9 +29,13 @@ from millrace.model_manager.wire.messages import (
 )
 from tests.model_manager.manager.router_world import CONFIG, INFO, SETTINGS, output, request
 
-RARELY = st.integers(0, 7).map(lambda number: number == 5)
-CLIENTS = st.integers(1, 3)
-ENGINES = st.integers(0, 9)
+EVENTS = (
+    *5 * ("load",),
+    *4 * ("open", "submit", "admit", "finish"),
+    *2 * ("die", "cancel", "wait"),
+    *("make_room", "lose", "refuse", "load_fails", "evict", "drain", "end_drain", "crowd", "leave", "close", "replace"),
+)
+ANY = st.integers(0, 2**16)
 
 
 class Life(RuleBasedStateMachine):
@@ -58,133 +62,136 @@ class Life(RuleBasedStateMachine):
 
     # ── clients ──
 
-    @rule(client=CLIENTS)
-    def open(self, client: int) -> None:
+    @rule(event=st.sampled_from(EVENTS), which=ANY, how=ANY)
+    def happen(self, event: str, which: int, how: int) -> None:
+        """One rule for all: Hypothesis leaves some rules out of each run, and here each needs the others."""
+        getattr(self, event)(which, how)
+        self.settle()
+
+    def open(self, which: int, _how: int) -> None:
         """Nobody opens a model that has failed: the router makes another."""
+        client = 1 + which % 3
         if self.model.state is not State.FAILED:
-            self.opens[client] += not self.opens[client]  # one answer is for all opens before it
+            self.opens[client] = 1  # one answer is for all opens before it
             self.owed.setdefault(client, set())
             self.model.open(client, OpenModel(CONFIG, "/"), self.now)
-            self.settle()
 
-    @rule(client=CLIENTS, count=st.integers(1, 9))
-    def submit(self, client: int, count: int) -> None:
-        for _ in range(count if client in self.owed and not self.opens[client] else 0):
+    def submit(self, which: int, how: int) -> None:
+        client = 1 + which % 3
+        for _ in range(1 + how % 9 if client in self.owed and not self.opens[client] else 0):
             self.new += 1
             name = f"r{self.new}"
             self.owed[client].add(name)
             self.model.submit(client, request(name), self.now)
-        self.settle()
 
-    @rule(client=CLIENTS, which=ENGINES)
-    def cancel(self, client: int, which: int) -> None:
+    def cancel(self, which: int, how: int) -> None:
+        client = 1 + which % 3
         if names := sorted(self.owed.get(client, ())):
-            self.model.cancel(client, names[which % len(names)], self.now)
-            self.settle()
+            self.model.cancel(client, names[how % len(names)], self.now)
 
-    @rule(client=CLIENTS, died=st.booleans(), lingers=st.booleans(), indeed=RARELY)
-    def leave(self, client: int, died: bool, lingers: bool, indeed: bool) -> None:
-        if indeed and self.owed.pop(client, None) is not None:
+    def leave(self, which: int, how: int, *, died: bool = True) -> None:
+        client = 1 + which % 3
+        if self.owed.pop(client, None) is not None:
             del self.opens[client]
-            self.model.leave(client, died=died, now=self.now, lingers=lingers)
-            self.settle()
+            self.model.leave(client, died=died, now=self.now, lingers=bool(how % 2))
+
+    def close(self, which: int, how: int) -> None:
+        self.leave(which, how, died=False)
 
     # ── memory ──
 
-    @precondition(lambda self: self.model.state is State.WAITING)
-    @rule(cache=st.sampled_from([None, 2**30]))
-    def admit(self, cache: int | None) -> None:
-        self.model.load(cache)
-        self.settle()
+    def admit(self, which: int = 0, _how: int = 0) -> None:
+        if self.model.state is State.WAITING:
+            self.model.load(2**30 if which % 2 else None)
 
-    @precondition(lambda self: self.model.state is State.READY and not self.model.use.works)
-    @rule()
-    def evict(self) -> None:
-        self.model.unload()
-        assert self.settle() or not self.engines
-        assert not self.engines
+    def evict(self, *_: int) -> None:
+        if self.model.state is State.READY and not self.model.use.works:
+            self.model.unload()
+            self.settle()
+            assert not self.engines
 
-    @precondition(lambda self: self.model.state is State.READY)
-    @rule(ends=st.booleans())
-    def drain(self, ends: bool) -> None:
-        if ends:
-            self.model.end_drain()
-        else:
+    def make_room(self, which: int, how: int) -> None:
+        """What has come is finished, what comes now waits, and the model goes."""
+        self.drain()
+        self.now += 0.01
+        self.submit(which, how)
+        while any(self.engines.values()):
+            self.finish()
+            self.settle()
+        self.evict()
+
+    def drain(self, *_: int) -> None:
+        if self.model.state is State.READY:
             self.model.drain(self.now)
-        self.settle()
 
-    @rule(is_crowded=st.booleans())
-    def crowd(self, is_crowded: bool) -> None:
-        self.model.crowd(is_crowded)
-        self.settle()
+    def end_drain(self, *_: int) -> None:
+        self.model.end_drain()
 
-    @rule(indeed=RARELY, again=RARELY)
-    def fail(self, indeed: bool, again: bool) -> None:
-        if indeed and again:
+    def crowd(self, which: int, _how: int) -> None:
+        self.model.crowd(bool(which % 2))
+
+    def replace(self, which: int, _how: int) -> None:
+        """It fails, or is stopped, and the router makes another, now or later."""
+        if self.model.state is not State.FAILED and which % 2:
             self.model.fail(ModelDoesNotFit("no").info())
             self.settle()
-            assert self.model.state is State.FAILED
+        if self.model.state is State.FAILED:
+            assert not self.engines
+            assert not self.owed
+            assert not self.model.is_needed
+            self.make(1 + which % 3)
 
     # ── engines ──
 
-    @precondition(lambda self: None in self.engines.values())
-    @rule(which=ENGINES, how=st.sampled_from(["ready", "ready", "ready", "refused", "load failed"]), indeed=RARELY)
-    def load(self, which: int, how: str, indeed: bool) -> None:
-        loading = sorted(index for index, engine in self.engines.items() if engine is None)
-        index = loading[which % len(loading)]
-        if how == "ready" or not indeed:
+    def loading(self, which: int) -> int | None:
+        found = sorted(index for index, engine in self.engines.items() if engine is None)
+        return found[which % len(found)] if found else None
+
+    def load(self, which: int = 0, _how: int = 0) -> None:
+        if (index := self.loading(which)) is not None:
             self.engines[index] = {}
             self.model.ready(index, INFO, self.now)
-        elif how == "refused":
+
+    def refuse(self, which: int, _how: int) -> None:
+        if (index := self.loading(which)) is not None:
             self.model.cannot_load(index, ModelDoesNotFit("no").info(), self.now)
-        else:
+
+    def load_fails(self, which: int, _how: int) -> None:
+        if (index := self.loading(which)) is not None:
             del self.engines[index]
             self.model.died(index, "no such module", load_failed=True, now=self.now)
-        self.settle()
 
-    @precondition(lambda self: self.engines)
-    @rule(which=ENGINES)
-    def die(self, which: int) -> None:
-        index = sorted(self.engines)[which % len(self.engines)]
-        del self.engines[index]
-        self.model.died(index, "killed", load_failed=False, now=self.now)
-        self.settle()
+    def die(self, which: int, _how: int) -> None:
+        if self.engines:
+            index = sorted(self.engines)[which % len(self.engines)]
+            del self.engines[index]
+            self.model.died(index, "killed", load_failed=False, now=self.now)
 
-    @precondition(lambda self: any(engine is not None for engine in self.engines.values()))
-    @rule(which=ENGINES, indeed=RARELY)
-    def lose(self, which: int, indeed: bool) -> None:
-        """A loaded engine says that no request can be answered any more."""
+    def lose(self, which: int, _how: int) -> None:
+        """A loaded engine says that it can answer no request any more."""
         loaded = sorted(index for index, engine in self.engines.items() if engine is not None)
-        if indeed:
+        if loaded:
             self.model.cannot_load(loaded[which % len(loaded)], ModelLost("gone").info(), self.now)
-            self.settle()
 
-    @precondition(lambda self: any(self.engines.values()))
-    @rule(which=ENGINES)
-    def finish(self, which: int) -> None:
+    def finish(self, which: int = 0, _how: int = 0) -> None:
         working = [(index, name) for index, engine in sorted(self.engines.items()) for name in sorted(engine or ())]
-        index, name = working[which % len(working)]
-        engine = self.engines[index]
-        assert engine is not None
-        reason = FinishReason.ABORT if engine.pop(name) else FinishReason.LENGTH
-        self.model.report(index, StepReport(outputs=[output(name, [1], reason)]), self.now)
-        self.settle()
+        if working:
+            index, name = working[which % len(working)]
+            engine = self.engines[index]
+            assert engine is not None
+            reason = FinishReason.ABORT if engine.pop(name) else FinishReason.LENGTH
+            self.model.report(index, StepReport(outputs=[output(name, [1], reason)]), self.now)
 
-    @rule(seconds=st.sampled_from([0.1, 3.0, 30.0, 100.0]))
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
+    def wait(self, which: int, _how: int = 0) -> None:
+        self.now += (0.1, 3.0, 30.0, 100.0)[which % 4]
         self.model.tick(self.now)
-        self.settle()
 
     # ── effects ──
 
-    def settle(self) -> bool:
-        """Carry out what is due; whether there was anything."""
+    def settle(self) -> None:
         self.model.pump(self.now)
-        effects = self.outbox.drain()
-        for effect in effects:
+        for effect in self.outbox.drain():
             self.carry_out(effect)
-        return bool(effects)
 
     def carry_out(self, effect: Effect) -> None:
         match effect:
@@ -242,34 +249,23 @@ class Life(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Engines that live answer everything; then nothing is left."""
-        for _ in range(500):
-            if self.model.state is State.WAITING:
-                self.admit(None)
-            elif None in self.engines.values():
-                self.load(0, "ready", False)
-            elif any(self.engines.values()):
-                self.finish(0)
-            elif any(self.owed.values()):
-                self.drain(ends=True)
-            else:
-                break
+        for _ in range(300):
+            self.go_on()
         assert not any(self.owed.values())
         assert not any(self.opens.values())
-        for client in list(self.owed):
-            self.leave(client, died=True, lingers=True, indeed=True)
-        for _ in range(100):
-            if any(self.engines.values()):
-                self.finish(0)
-            else:
-                self.wait(100.0)
-            if None in self.engines.values():
-                self.load(0, "ready", False)
-            if self.model.state is State.WAITING:
-                self.admit(None)
-            if not self.model.is_needed:
-                break
+        for client in (0, 1, 2):
+            self.leave(client, 1)
+        for _ in range(6):
+            self.wait(3)
+            for _ in range(60):
+                self.go_on()
         assert not self.model.is_needed
         assert not self.engines
+
+    def go_on(self) -> None:
+        for event in (self.end_drain, self.admit, self.load, self.finish):
+            event()
+            self.settle()
 
 
 TestLife = Life.TestCase
