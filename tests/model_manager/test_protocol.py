@@ -11,6 +11,7 @@ from millrace.model_manager.wire.messages import ModelFailed, Output, Results, S
 from tests.model_manager.one_process import World
 from tests.model_manager.sides import Asked, ClientSide, config, expected, is_invalid
 from tests.model_manager.sides import settings as manager_settings
+from tests.searches import runs
 
 ANY = st.integers(0, 2**20)
 RARELY = st.integers(0, 7).map(lambda number: number == 5)
@@ -22,6 +23,7 @@ EVENTS = (
     *("cancel", "cancel_future", "kill_manager", "kill_client", "close_client", "cut", "ping"),
 )
 PATIENT = {"max_restarts": 10**9, "max_deaths_per_request": 10**9}
+HASTY = {"max_restarts": 1, "max_deaths_per_request": 1}
 
 
 class Protocol(RuleBasedStateMachine):
@@ -43,7 +45,7 @@ class Protocol(RuleBasedStateMachine):
         self, num_clients: int, num_models: int, num_engines: int, is_patient: bool, keeps: bool, is_open: int
     ) -> None:
         """`is_patient`: however often engines die, no request fails of it. `is_open`: 0 begins before any message."""
-        limits = PATIENT if is_patient else {}
+        limits = PATIENT if is_patient else HASTY
         self.allowed = () if is_patient else (EngineKiller, EngineLost)
         self.world = World(manager_settings(results_kept_mib=1.0 if keeps else 0.0, **limits))
         self.models = [config(revision, num_engines) for revision in "ab"[:num_models]]
@@ -225,4 +227,4 @@ class Protocol(RuleBasedStateMachine):
 
 
 TestProtocol = Protocol.TestCase
-TestProtocol.settings = settings(max_examples=60, stateful_step_count=40)
+TestProtocol.settings = settings(max_examples=runs(60), stateful_step_count=40)

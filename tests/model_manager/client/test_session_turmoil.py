@@ -54,6 +54,7 @@ from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import ConnectionLost, encode
 from tests.model_manager.memory_pipes import ClientSocket, Elections, Waiting, receiving_thread, watched_session
 from tests.model_manager.model_infos import model_info
+from tests.searches import runs
 
 CONFIG = ModelConfig(backend="fake")
 SETTINGS = ManagerConfig(heartbeat=1e6, hang_timeout=1e6)
@@ -410,4 +411,4 @@ def output(name: str, tokens: list[int], reason: FinishReason) -> Output:
 
 
 TestTurmoil = Turmoil.TestCase
-TestTurmoil.settings = settings(max_examples=120, stateful_step_count=50)
+TestTurmoil.settings = settings(max_examples=runs(120), stateful_step_count=50)

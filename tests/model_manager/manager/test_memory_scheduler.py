@@ -22,6 +22,7 @@ from millrace.model_manager.manager.memory_scheduler import (
     Refuse,
 )
 from millrace.model_manager.store.memory import MemoryNeed
+from tests.searches import runs
 
 GIB = 2**30
 IDLE = ModelUse(works=False, ready_since=0.0)
@@ -293,4 +294,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=150, stateful_step_count=40)
+TestTraffic.settings = settings(max_examples=runs(150), stateful_step_count=40)

@@ -28,6 +28,7 @@ from millrace.model_manager.wire.messages import (
     Submit,
 )
 from tests.model_manager.manager.router_world import CONFIG, INFO, SETTINGS, output, request
+from tests.searches import runs
 
 EVENTS = (
     *5 * ("load",),
@@ -269,4 +270,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=150, stateful_step_count=40)
+TestLife.settings = settings(max_examples=runs(150), stateful_step_count=40)

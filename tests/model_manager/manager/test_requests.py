@@ -29,6 +29,7 @@ from millrace.model_manager.wire.messages import (
     Submit,
 )
 from tests.model_manager.manager.router_world import CONFIG, INFO, KEY, SETTINGS, output, request
+from tests.searches import runs
 
 EVENTS = (
     *6 * ("submit",),
@@ -311,4 +312,4 @@ class Table(RuleBasedStateMachine):
 
 
 TestTable = Table.TestCase
-TestTable.settings = settings(max_examples=150, stateful_step_count=50)
+TestTable.settings = settings(max_examples=runs(150), stateful_step_count=50)
