@@ -145,7 +145,8 @@ class MemoryScheduler:
     def ask(self, request: LoadRequest, now: float, *, is_opening: bool = False) -> None:
         """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before."""
         assert request.key not in self._held, "it is loaded"
-        self._waiting.setdefault(request.key, _Waiting(request, now)).is_opening = is_opening
+        waiting = self._waiting.setdefault(request.key, _Waiting(request, now))
+        waiting.request, waiting.is_opening = request, is_opening
 
     def withdraw(self, key: str) -> None:
         """A model no longer wants to be loaded."""

@@ -207,9 +207,9 @@ class Model:
         for client in self.users:
             self._outbox.to_client(client, ModelWarnings(self.key, texts))
 
-    def cannot_load(self, engine: int, error: ErrorInfo) -> None:
-        """An engine reports that it cannot load the model, or that no engine can answer with this model any more."""
-        self._give_up(self._engines.slots[engine], error)
+    def cannot_load(self, engine: int, error: ErrorInfo, now: float) -> None:
+        """An engine reports that it cannot load the model, or that it can answer no request any more."""
+        self._give_up(self._engines.slots[engine], error, now)
 
     def died(self, engine: int, reason: str, *, load_failed: bool, now: float) -> None:
         """An engine ended without being asked to. Its requests go to the next engine that has room.
@@ -220,7 +220,7 @@ class Model:
         slot.stats = EngineStats()
         if load_failed and slot.state is State.LOADING:
             slot.state = State.FAILED
-            self._give_up(slot, ModelLoadFailed(f"{self.config.model}: {reason}").info())
+            self._give_up(slot, ModelLoadFailed(f"{self.config.model}: {reason}").info(), now)
             return
         self._restarts += 1
         slot.deaths_in_row += 1
@@ -231,17 +231,18 @@ class Model:
                 how = f"{slot.killers_in_row} requests in a row ended its inference process again and again"
             lost = f"{self.config.model}: {how}: {reason}"
             slot.state = State.FAILED
-            self._give_up(slot, EngineLost(lost).info())
+            self._give_up(slot, EngineLost(lost).info(), now)
         else:
             self._engines.restart(slot)
 
-    def _give_up(self, slot: EngineSlot, error: ErrorInfo) -> None:
-        """Go on without this engine, if there is another."""
+    def _give_up(self, slot: EngineSlot, error: ErrorInfo, now: float) -> None:
+        """Go on without this engine, if there is another, which gets its requests."""
         self._engines.end(slot, State.FAILED)
         if not any(other.state in RUNNING for other in self._engines.slots):
             self.fail(error)
             return
         log.warning("%s: engine %d is given up, others go on: %s", self.key, slot.index, error.message)
+        self._requests.take_back(slot, error.message, now)
         self._set_capacity()
 
     def fail(self, error: ErrorInfo) -> None:

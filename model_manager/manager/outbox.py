@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..wire.batching import failure_batches, output_batches
 from ..wire.config import ModelConfig
@@ -50,14 +52,14 @@ Effect = ToClient | ToEngine | Start | Stop
 
 
 class Outbox:
-    """Effects in order. Answers come first; they are gathered, so that a client gets few Results messages a model.
+    """Effects in order. Answers come first, in order; they are gathered, so that a client gets few messages.
 
     A client that cancels an id and submits it again thus gets the first one's answer before tokens of the second.
     """
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
-        self._answers: dict[tuple[int, str], tuple[list[Output], list[Failure]]] = {}
+        self._answers: dict[tuple[int, str], list[Output | Failure]] = {}
 
     def add(self, effect: Effect) -> None:
         """One more effect."""
@@ -69,18 +71,25 @@ class Outbox:
 
     def answer(self, client: int, key: str, answer: Output | Failure) -> None:
         """One more answer to a client."""
-        outputs, failures = self._answers.setdefault((client, key), ([], []))
-        if isinstance(answer, Output):
-            outputs.append(answer)
-        else:
-            failures.append(answer)
+        self._answers.setdefault((client, key), []).append(answer)
 
     def drain(self) -> list[Effect]:
         """All effects since the last call."""
-        results: list[Effect] = []
-        for (client, key), (outputs, failures) in self._answers.items():
-            results += [ToClient(client, Results(key=key, outputs=batch)) for batch in output_batches(outputs)]
-            results += [ToClient(client, Results(key=key, failures=batch)) for batch in failure_batches(failures)]
-        effects = results + self._effects
+        results = [
+            ToClient(client, message)
+            for (client, key), answers in self._answers.items()
+            for message in _results(key, answers)
+        ]
+        effects = [*results, *self._effects]
         self._answers, self._effects = {}, []
         return effects
+
+
+def _results(key: str, answers: Iterable[Output | Failure]) -> Iterator[Results]:
+    """The answers in order: two may be of one id, the first for a submit that the client has cancelled since."""
+    for _, run in groupby(answers, type):
+        alike = list(run)
+        for outputs in output_batches(each for each in alike if isinstance(each, Output)):
+            yield Results(key=key, outputs=outputs)
+        for failures in failure_batches(each for each in alike if isinstance(each, Failure)):
+            yield Results(key=key, failures=failures)

@@ -158,12 +158,7 @@ class Requests:
     @property
     def has_work(self) -> bool:
         """Whether engines have requests, or are still to get some."""
-        if self.last_call is None:
-            return bool(self.entries)
-        first = next(iter(self._unsent.values()), None)
-        return any(slot.entries for slot in self._engines.slots) or (
-            first is not None and first.arrived <= self.last_call
-        )
+        return bool(self._due) or any(slot.entries for slot in self._engines.slots)
 
     def report(self, slot: EngineSlot, report: StepReport, now: float) -> None:
         """An engine reports one step: note the tokens, answer what ended."""
@@ -291,3 +286,4 @@ class Requests:
             assert set(entry.receivers) <= set(users), "a receiver is gone"
             assert set(entry.streams) <= set(entry.receivers), "a stream has no receiver"
             assert entry.receivers or entry.cancelled or entry.orphaned is not None, "nobody waits, nobody ends it"
+            assert not entry.receivers or entry.orphaned is None, "somebody waits for an orphan"

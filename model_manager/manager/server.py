@@ -297,7 +297,7 @@ class ManagerServer:
                 model.ready(engine, message.info, now)
             case EngineFailed():
                 _log.warning("%s is given up: %s", key, message.error.message)
-                model.cannot_load(engine, message.error)
+                model.cannot_load(engine, message.error, now)
         self._soon()
 
     def engine_died(self, name: EngineName, reason: str, *, load_failed: bool) -> None:

@@ -3,8 +3,11 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from millrace.model_manager.wire import messages
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -46,13 +49,30 @@ def test_what_is_not_run_on_a_page_names_tests_that_are_there(page: Path) -> Non
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-THREATS = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
-NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", THREATS)
+THREATS, PROTOCOL = (
+    (ROOT / f"docs/explanation/{name}.md").read_text(encoding="utf-8") for name in ("security", "protocol")
+)
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", THREATS + PROTOCOL)
 
 
-@pytest.mark.parametrize(("path", "name"), NAMED, ids=[name for _, name in NAMED])
-def test_a_test_that_tries_an_attack_is_there(path: str, name: str) -> None:
-    assert re.search(rf"^def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+@pytest.mark.parametrize(("path", "name"), sorted(set(NAMED)), ids=lambda each: each.rpartition("/")[2])
+def test_a_test_that_tries_an_attack_or_holds_an_invariant_is_there(path: str, name: str) -> None:
+    """A function, or the test case of a state machine."""
+    assert re.search(rf"^(def {name}\(|{name} = )", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_each_invariant_of_the_protocol_names_a_test() -> None:
+    numbered = re.findall(r"^(\d+)\. (.*(?:\n {3,4}\S.*)*)", PROTOCOL, re.MULTILINE)
+    assert [int(number) for number, _ in numbered] == list(range(1, len(numbered) + 1))
+    assert len(numbered) > 10
+    assert [text for _, text in numbered if not re.search(r"`tests/[\w/]+\.py::\w+`$", text)] == []
+
+
+def test_the_protocol_names_each_message() -> None:
+    kinds = [messages.ClientMessage, messages.ManagerToClient, messages.ManagerToEngine, messages.EngineMessage]
+    sent = {message.__name__ for kind in kinds for message in get_args(kind)}
+    assert len(sent) >= 20
+    assert sorted(name for name in sent if not re.search(rf"\b{name}\b", PROTOCOL)) == []
 
 
 def test_each_threat_names_a_test() -> None:

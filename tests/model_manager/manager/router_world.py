@@ -122,7 +122,7 @@ class World:
             self.settle()
 
     def cannot_load(self, index: int = 0) -> None:
-        self.router.model(KEY).cannot_load(index, ModelDoesNotFit("no").info())
+        self.router.model(KEY).cannot_load(index, ModelDoesNotFit("no").info(), self.now)
         self.settle()
 
     def report(self, report: StepReport, index: int = 0) -> None:

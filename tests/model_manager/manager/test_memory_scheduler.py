@@ -22,6 +22,7 @@ from millrace.model_manager.manager.memory_scheduler import (
     Refuse,
 )
 from millrace.model_manager.store.memory import MemoryNeed
+from tests.searches import runs
 
 GIB = 2**30
 IDLE = ModelUse(works=False, ready_since=0.0)
@@ -57,6 +58,14 @@ def test_models_are_admitted_as_long_as_there_is_memory() -> None:
     made.release("a")
     assert made.decide({"b": WORKS}, 2.0) == [Admit("c")]
     assert not made.is_waited_for
+
+
+def test_a_model_that_asks_again_for_more_is_given_what_it_asked_for_last() -> None:
+    made = full("a", of=memory(3.0))
+    made.ask(request("b", 1.0), 0.0)
+    made.ask(request("b", 2.5), 0.0)
+    assert made.decide({"a": WORKS}, 1.0) == []
+    assert made.waits_for("b") == "2.5 GiB, 2 GiB are free; in memory: a"
 
 
 def test_who_waits_for_long_is_told_once_a_wait() -> None:
@@ -285,4 +294,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=150, stateful_step_count=40)
+TestTraffic.settings = settings(max_examples=runs(150), stateful_step_count=40)

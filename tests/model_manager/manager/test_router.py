@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import CloseModel, Failure, FinishReason, Output, StepReport, Submit
+from millrace.model_manager.wire.messages import Cancel, CloseModel, Failure, FinishReason, Output, StepReport, Submit
 from millrace.model_manager.wire.transport import ProtocolError
 from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, opened, output, request, world
 
@@ -191,6 +191,18 @@ def test_a_request_that_kills_its_engine_fails_alone(num_engines: int) -> None:
     assert made.starts == num_engines + SETTINGS.max_deaths_per_request + 1
 
 
+def test_what_an_engine_has_that_can_do_no_more_goes_on_at_another() -> None:
+    made = world(1, num_engines=2)
+    made.submit(1, request("a"), request("b"))
+    given_up = made.holder("a")
+    made.progress("a", 3, index=given_up)
+    made.cannot_load(given_up)
+    assert made.holder("a") != given_up
+    assert made.engines[1 - given_up].tokens["a"] == [3]
+    made.finish_all()
+    assert sorted(names(made.answers)) == [(1, "a"), (1, "b")]
+
+
 def test_requests_that_come_further_on_each_engine_are_not_suspected() -> None:
     made = world(1)
     made.submit(1, request("a"), request("b"))
@@ -230,6 +242,18 @@ def test_cancelling_answers_at_once_and_a_retry_meanwhile_goes_on() -> None:
     made.finish("a")
     reasons = [answer.finish_reason for _, answer in made.answers if isinstance(answer, Output)]
     assert reasons == [FinishReason.ABORT, FinishReason.LENGTH]
+
+
+def test_answers_under_one_id_come_in_the_order_of_its_submits() -> None:
+    """The client takes the first for the submit that it has cancelled."""
+    made = world(1, 2)
+    made.submit(2, request("a"))
+    made.router.submit(1, Submit(KEY, [request("a", prompt=5)]), 0.0)
+    made.router.cancel(1, Cancel(KEY, ["a"]), 0.0)
+    made.router.submit(1, Submit(KEY, [request("a")]), 0.0)
+    made.owed[1]["a"] += 2
+    made.finish("a")
+    assert [type(answer).__name__ for client, answer in made.answers if client == 1] == ["Failure", "Output"]
 
 
 def test_a_cancelled_request_is_not_given_to_the_next_engine() -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from millrace.model_manager.wire.errors import NonFiniteLogits
 from millrace.model_manager.wire.messages import Failure, Request, StepReport
 from tests.model_manager.manager.router_world import SETTINGS, World, request
+from tests.searches import runs
 
 RARELY = st.integers(0, 7).map(lambda number: number == 5)
 
@@ -138,4 +139,4 @@ class Turmoil(RuleBasedStateMachine):
 
 
 TestTurmoil = Turmoil.TestCase
-TestTurmoil.settings = settings(max_examples=260, stateful_step_count=40)
+TestTurmoil.settings = settings(max_examples=runs(260), stateful_step_count=40)

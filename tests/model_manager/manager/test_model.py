@@ -1,0 +1,273 @@
+"""A model whose engines, memory and clients do what they like: who opened it is told once, and engines run once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millrace.model_manager.manager.engine_pool import RUNNING, State
+from millrace.model_manager.manager.gpus import EngineSetup
+from millrace.model_manager.manager.jobs import JobCounts
+from millrace.model_manager.manager.model import Model
+from millrace.model_manager.manager.outbox import Effect, Outbox, Start, Stop, ToClient, ToEngine
+from millrace.model_manager.manager.results import KeptResults
+from millrace.model_manager.store.memory import MemoryNeed
+from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelLost
+from millrace.model_manager.wire.messages import (
+    Cancel,
+    Credits,
+    FinishReason,
+    ModelFailed,
+    ModelReady,
+    OpenModel,
+    Results,
+    StepReport,
+    Submit,
+)
+from tests.model_manager.manager.router_world import CONFIG, INFO, SETTINGS, output, request
+from tests.searches import runs
+
+EVENTS = (
+    *5 * ("load",),
+    *4 * ("open", "submit", "admit", "finish"),
+    *2 * ("die", "cancel", "wait"),
+    *("make_room", "lose", "refuse", "load_fails", "evict", "drain", "end_drain", "crowd", "leave", "close", "replace"),
+)
+ANY = st.integers(0, 2**16)
+
+
+class Life(RuleBasedStateMachine):
+    """One to three engines, three clients, and whoever shares the machine's memory out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.new = 0
+        self.outbox = Outbox()
+        self.kept = KeptResults(0, 60)
+        self.opens: Counter[int] = Counter()
+        """Opens of each client that are not answered."""
+        self.owed: dict[int, set[str]] = {}
+        """Requests of each user."""
+        self.engines: dict[int, dict[str, bool] | None] = {}
+        """Requests of each engine that runs, and whether they are cancelled; None while it loads."""
+
+    @initialize(num_engines=st.integers(1, 3))
+    def make(self, num_engines: int) -> None:
+        setups = [EngineSetup(CONFIG)] * num_engines
+        kinds = {"settings": SETTINGS, "outbox": self.outbox, "kept": self.kept, "jobs": JobCounts()}
+        self.model = Model(CONFIG, "/", setups, need=MemoryNeed(), **kinds)  # type: ignore[arg-type]
+
+    # ── clients ──
+
+    @rule(event=st.sampled_from(EVENTS), which=ANY, how=ANY)
+    def happen(self, event: str, which: int, how: int) -> None:
+        """One rule for all: Hypothesis leaves some rules out of each run, and here each needs the others."""
+        getattr(self, event)(which, how)
+        self.settle()
+
+    def open(self, which: int, _how: int) -> None:
+        """Nobody opens a model that has failed: the router makes another."""
+        client = 1 + which % 3
+        if self.model.state is not State.FAILED:
+            self.opens[client] = 1  # one answer is for all opens before it
+            self.owed.setdefault(client, set())
+            self.model.open(client, OpenModel(CONFIG, "/"), self.now)
+
+    def submit(self, which: int, how: int) -> None:
+        client = 1 + which % 3
+        for _ in range(1 + how % 9 if client in self.owed and not self.opens[client] else 0):
+            self.new += 1
+            name = f"r{self.new}"
+            self.owed[client].add(name)
+            self.model.submit(client, request(name), self.now)
+
+    def cancel(self, which: int, how: int) -> None:
+        client = 1 + which % 3
+        if names := sorted(self.owed.get(client, ())):
+            self.model.cancel(client, names[how % len(names)], self.now)
+
+    def leave(self, which: int, how: int, *, died: bool = True) -> None:
+        client = 1 + which % 3
+        if self.owed.pop(client, None) is not None:
+            del self.opens[client]
+            self.model.leave(client, died=died, now=self.now, lingers=bool(how % 2))
+
+    def close(self, which: int, how: int) -> None:
+        self.leave(which, how, died=False)
+
+    # ── memory ──
+
+    def admit(self, which: int = 0, _how: int = 0) -> None:
+        if self.model.state is State.WAITING:
+            self.model.load(2**30 if which % 2 else None)
+
+    def evict(self, *_: int) -> None:
+        if self.model.state is State.READY and not self.model.use.works:
+            self.model.unload()
+            self.settle()
+            assert not self.engines
+
+    def make_room(self, which: int, how: int) -> None:
+        """What has come is finished, what comes now waits, and the model goes."""
+        self.drain()
+        self.now += 0.01
+        self.submit(which, how)
+        while any(self.engines.values()):
+            self.finish()
+            self.settle()
+        self.evict()
+
+    def drain(self, *_: int) -> None:
+        if self.model.state is State.READY:
+            self.model.drain(self.now)
+
+    def end_drain(self, *_: int) -> None:
+        self.model.end_drain()
+
+    def crowd(self, which: int, _how: int) -> None:
+        self.model.crowd(bool(which % 2))
+
+    def replace(self, which: int, _how: int) -> None:
+        """It fails, or is stopped, and the router makes another, now or later."""
+        if self.model.state is not State.FAILED and which % 2:
+            self.model.fail(ModelDoesNotFit("no").info())
+            self.settle()
+        if self.model.state is State.FAILED:
+            assert not self.engines
+            assert not self.owed
+            assert not self.model.is_needed
+            self.make(1 + which % 3)
+
+    # ── engines ──
+
+    def loading(self, which: int) -> int | None:
+        found = sorted(index for index, engine in self.engines.items() if engine is None)
+        return found[which % len(found)] if found else None
+
+    def load(self, which: int = 0, _how: int = 0) -> None:
+        if (index := self.loading(which)) is not None:
+            self.engines[index] = {}
+            self.model.ready(index, INFO, self.now)
+
+    def refuse(self, which: int, _how: int) -> None:
+        if (index := self.loading(which)) is not None:
+            self.model.cannot_load(index, ModelDoesNotFit("no").info(), self.now)
+
+    def load_fails(self, which: int, _how: int) -> None:
+        if (index := self.loading(which)) is not None:
+            del self.engines[index]
+            self.model.died(index, "no such module", load_failed=True, now=self.now)
+
+    def die(self, which: int, _how: int) -> None:
+        if self.engines:
+            index = sorted(self.engines)[which % len(self.engines)]
+            del self.engines[index]
+            self.model.died(index, "killed", load_failed=False, now=self.now)
+
+    def lose(self, which: int, _how: int) -> None:
+        """A loaded engine says that it can answer no request any more."""
+        loaded = sorted(index for index, engine in self.engines.items() if engine is not None)
+        if loaded:
+            self.model.cannot_load(loaded[which % len(loaded)], ModelLost("gone").info(), self.now)
+
+    def finish(self, which: int = 0, _how: int = 0) -> None:
+        working = [(index, name) for index, engine in sorted(self.engines.items()) for name in sorted(engine or ())]
+        if working:
+            index, name = working[which % len(working)]
+            engine = self.engines[index]
+            assert engine is not None
+            reason = FinishReason.ABORT if engine.pop(name) else FinishReason.LENGTH
+            self.model.report(index, StepReport(outputs=[output(name, [1], reason)]), self.now)
+
+    def wait(self, which: int, _how: int = 0) -> None:
+        self.now += (0.1, 3.0, 30.0, 100.0)[which % 4]
+        self.model.tick(self.now)
+
+    # ── effects ──
+
+    def settle(self) -> None:
+        self.model.pump(self.now)
+        for effect in self.outbox.drain():
+            self.carry_out(effect)
+
+    def carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Start(_, _, _, index):
+                assert index not in self.engines, "a second engine in one place"
+                self.engines[index] = None
+            case Stop(_, index):
+                del self.engines[index]
+            case ToEngine(_, Submit(_, requests), index):
+                engine = self.engines[index]
+                assert engine is not None, "requests before the model is loaded"
+                names = {each.request_id for each in requests}
+                assert not any(names & set(other or ()) for other in self.engines.values()), "it runs already"
+                engine.update(dict.fromkeys(names, False))
+            case ToEngine(_, Cancel(_, names), index):
+                engine = self.engines[index]
+                assert engine is not None
+                engine.update((name, True) for name in names if name in engine)
+            case ToClient(client, message):
+                assert client in self.owed, "a message to who does not use it"
+                self.take(client, message)
+
+    def take(self, client: int, message: object) -> None:
+        match message:
+            case ModelReady():
+                assert self.opens[client], "told without having asked"
+                self.opens[client] = 0
+            case ModelFailed():
+                del self.owed[client], self.opens[client]
+            case Results(_, outputs, failures):
+                for name in [each.request_id for each in outputs] + [each.request_id for each in failures]:
+                    self.owed[client].remove(name)
+            case Credits(_, limit):
+                assert limit >= 1
+
+    # ── what holds ──
+
+    @invariant()
+    def the_parts_agree(self) -> None:
+        self.model.check_integrity()
+        assert set(self.owed) == self.model.users
+        running = {slot.index: slot for slot in self.model._engines.slots if slot.state in RUNNING}
+        assert set(running) == set(self.engines)
+        for index, slot in running.items():
+            assert (slot.state is State.READY) == (self.engines[index] is not None)
+            assert set(slot.entries) == set(self.engines[index] or ())
+
+    @invariant()
+    def who_waits_is_heard(self) -> None:
+        """Somebody wants the model: it is loaded, or is to be. Nobody waits for one that is ready."""
+        if self.model.state is State.READY:
+            assert not any(self.opens.values())
+        elif any(self.opens.values()) or any(self.owed.values()):
+            assert self.model.state in (State.WAITING, *RUNNING)
+
+    def teardown(self) -> None:
+        """Engines that live answer everything; then nothing is left."""
+        for _ in range(300):
+            self.go_on()
+        assert not any(self.owed.values())
+        assert not any(self.opens.values())
+        for client in (0, 1, 2):
+            self.leave(client, 1)
+        for _ in range(6):
+            self.wait(3)
+            for _ in range(60):
+                self.go_on()
+        assert not self.model.is_needed
+        assert not self.engines
+
+    def go_on(self) -> None:
+        for event in (self.end_drain, self.admit, self.load, self.finish):
+            event()
+            self.settle()
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=runs(150), stateful_step_count=40)
