@@ -62,9 +62,10 @@ ANY = st.integers(0, 2**16)
 EVENTS = (
     *8 * ("take",),
     *5 * ("send_at_once", "answer"),
-    *3 * ("connect", "ready", "progress", "cancel_and_send"),
-    *2 * ("send", "credits"),
-    *("fail", "cancel", "cancel_future", "pong", "ping", "die", "fail_model", "refuse"),
+    *4 * ("cancel_and_send",),
+    *3 * ("attach", "ready", "progress", "answer_some"),
+    *2 * ("send", "credits", "die"),
+    *("connect", "fail", "cancel", "cancel_future", "pong", "ping", "fail_model", "refuse"),
 )
 WHOLE = 4
 """Tokens of a whole answer."""
@@ -158,14 +159,22 @@ class Turmoil(RuleBasedStateMachine):
     def rest(self) -> None:
         self.waiting.until_all_do([receiving_thread(self.session), *self.callers])
 
-    @initialize(is_open=st.integers(0, 3), limit=st.integers(0, 4))
+    @initialize(is_open=st.integers(0, 3), limit=st.integers(0, 1))
     def begin(self, is_open: int, limit: int) -> None:
-        """Mostly with a model that is ready."""
+        """Mostly with a model that is ready, and credits for most that is asked."""
         if is_open:
-            self.connect()
+            self.attach(3 + limit)
+
+    def attach(self, which: int, how: int = 0) -> None:
+        self.connect()
+        self.take()
+        self.take()
+        self.ready(which, how)
+
+    def answer_some(self, which: int, how: int) -> None:
+        for _ in range(2 + which % 8):
             self.take()
-            self.take()
-            self.ready(limit, 0)
+            self.answer(which, how)
 
     # ── callers ──
 
@@ -191,8 +200,8 @@ class Turmoil(RuleBasedStateMachine):
         getattr(self, event)(which, how)
 
     def send_at_once(self, which: int, how: int) -> None:
-        """One in eight asks for other work under an id."""
-        asked = self.ask(which % 6, other=how % 8 == 5, stream=bool(how % 2))
+        """One in four asks for other work under an id."""
+        asked = self.ask(which % 6, other=how % 4 == 1, stream=bool(how // 4 % 2))
         if any(each.is_other_work(asked.request) for each in self.asked if not each.future.done()):
             asked.may_end_by.add(InvalidRequest)
         asked.may_end_by.add(WouldWait)
@@ -269,7 +278,7 @@ class Turmoil(RuleBasedStateMachine):
 
     def credits(self, which: int, _how: int) -> None:
         if self.manager is not None and self.manager.is_opened:
-            self.say(Credits(CONFIG.key, which % 5))
+            self.say(Credits(CONFIG.key, (0, 1, 2, 4, 8)[which % 5]))
 
     def owed(self, which: int) -> Owed | None:
         """Of the submits with one id, the first is answered first."""
@@ -411,4 +420,4 @@ def output(name: str, tokens: list[int], reason: FinishReason) -> Output:
 
 
 TestTurmoil = Turmoil.TestCase
-TestTurmoil.settings = settings(max_examples=runs(120), stateful_step_count=50)
+TestTurmoil.settings = settings(max_examples=runs(250), stateful_step_count=50)
