@@ -7,20 +7,25 @@ happens is the same each time.
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import threading
 from collections import deque
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import msgspec
 
 from millrace.model_manager.client import session as session_module
+from millrace.model_manager.client.election import Election
+from millrace.model_manager.client.generation import Decoder
 from millrace.model_manager.client.session import Session
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ManagerUnavailable
-from millrace.model_manager.wire.messages import ClientMessage, ManagerToClient
+from millrace.model_manager.wire.messages import ClientMessage, ManagerToClient, OpenModel
+from millrace.model_manager.wire.transport import Connection
 
 _PATIENCE = 60.0
 _HEADER = 4
@@ -103,6 +108,8 @@ class ClientSocket:
             self._is_over = True
             self._arrived.notify_all()
 
+    family = socket.AF_UNIX
+
     def setsockopt(self, *_: object) -> None: ...
 
     def getsockopt(self, *_: object) -> bytes:
@@ -152,7 +159,8 @@ class ManagerWriter:
         self.transport = SimpleNamespace(get_write_buffer_size=lambda: 0, abort=self.close)
 
     def get_extra_info(self, _name: str) -> Any:
-        return SimpleNamespace(getsockopt=lambda *_: struct.pack("3i", 1, os.geteuid(), os.getegid()))
+        peer = struct.pack("3i", 1, os.geteuid(), os.getegid())
+        return SimpleNamespace(family=socket.AF_UNIX, getsockopt=lambda *_: peer)
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -187,7 +195,7 @@ class Elections:
             if self._given is None:
                 raise ManagerUnavailable("no manager answers")
             sock, self._given = self._given, None
-            return sock
+            return Connection(cast(socket.socket, sock), ManagerToClient)
 
     def give(self, sock: ClientSocket) -> None:
         with self._changed:
@@ -195,11 +203,14 @@ class Elections:
             self._changed.notify_all()
 
 
-def watched_session(waiting: Waiting, *arguments: Any) -> Session:
+def watched_session(
+    waiting: Waiting, config: ModelConfig, elections: Elections, settings: ManagerConfig, decoder: Decoder | None
+) -> Session:
     """A Session whose own waits are known."""
+    opening, connector = OpenModel(config, "/", settings), cast(Election, elections)
     known = {**vars(threading), "Condition": lambda: Watched(waiting)}
     with mock.patch.object(session_module, "threading", SimpleNamespace(**known)):
-        return Session(*arguments)
+        return Session(opening, connector, settings, decoder)
 
 
 def receiving_thread(session: Session) -> threading.Thread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from millrace.model_manager.client import attempts
@@ -186,7 +186,7 @@ class World:
 
     def _has(self, client: ClientSide, line: Line) -> bool:
         link = client.session._link
-        return link is not None and link._sock is line.client  # type: ignore[comparison-overlap]
+        return link is not None and cast(object, link._connection._sock) is line.client
 
     def line_of(self, client: ClientSide) -> Line | None:
         lines = self.manager.lines if self.manager is not None else []

@@ -219,8 +219,8 @@ class ManagerSide:
 
     def number(self, line: Line) -> int | None:
         """By which the router knows the client."""
-        connections = self.server._connections.items()
-        return next((number for number, each in connections if cast(object, each._writer) is line.writer), None)
+        clients = self.server._clients.items()
+        return next((number for number, each in clients if cast(object, each.connection._writer) is line.writer), None)
 
     def models(self) -> dict[str, Model]:
         return self.server._router._models
@@ -256,7 +256,7 @@ class ClientSide:
         self.waiting = waiting
         self.elections = Elections(waiting)
         self.model = model
-        self.session: Session = watched_session(waiting, model, FOLDER, self.elections, of, tokenizer())
+        self.session: Session = watched_session(waiting, model, self.elections, of, tokenizer())
         self.asked: list[Asked] = []
         self.rest()
 

@@ -120,7 +120,7 @@ class Answered:
         self._shift = 64 - bits
         firsts = np.arange(2**bits, dtype=np.uint64) << np.uint64(self._shift)
         begins = np.append(np.searchsorted(rows[:, 0], firsts), len(rows)) * _ENTRY
-        self._begins = memoryview(begins.astype(np.int64))
+        self._begins = memoryview(begins.astype(np.int64).tobytes()).cast("q")
         """Where in `_entries` those begin whose hash begins with these bits."""
         self._entries = rows.tobytes()
 

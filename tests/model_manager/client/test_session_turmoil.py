@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -150,7 +149,7 @@ class Turmoil(RuleBasedStateMachine):
         self.patch.start()
         self.waiting = Waiting()
         self.elections = Elections(self.waiting)
-        self.session = watched_session(self.waiting, CONFIG, Path("/"), self.elections, SETTINGS, None)
+        self.session = watched_session(self.waiting, CONFIG, self.elections, SETTINGS, None)
         self.manager: Manager | None = None
         self.asked: list[Asked] = []
         self.callers: list[threading.Thread] = []
