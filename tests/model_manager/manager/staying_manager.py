@@ -36,7 +36,8 @@ class StayingManager:
         """Returns once it listens."""
         settings = msgspec.json.encode(SETTINGS).decode()
         arguments = ["--listen", str(self.address), "--key_file", str(self.key), "--settings", settings]
-        self.process = subprocess.Popen([*self._command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        command, env = [*self._command, *arguments], os.environ | {"PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         said = self.process.stdout.readline().split()
         assert said, "it ended"
