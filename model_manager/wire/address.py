@@ -36,6 +36,7 @@ def _tcp_address(text: str) -> TcpAddress | None:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # as the resolver does, which says no more than UnicodeError
     except ValueError:
         return None
     return TcpAddress(host, port) if parts.scheme == "tcp" and host and port is not None else None

@@ -82,7 +82,8 @@ def listening(address: TcpAddress) -> socket.socket:
     """A socket that listens there; raises ConfigError."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # `::` means IPv4 too
+        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"--listen {address}: cannot be had: {error.strerror or error}") from None
 

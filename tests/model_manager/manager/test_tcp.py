@@ -21,6 +21,7 @@ from millrace.model_manager.client.status import read_status, stop_models
 from millrace.model_manager.manager.finding import found_model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.locating import tokenizer_digest
+from millrace.model_manager.wire.address import TcpAddress
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import (
     ConfigError,
@@ -33,6 +34,7 @@ from millrace.model_manager.wire.manager_key import check_key, client_context, m
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.messages import PROTOCOL, Hello, OpenModel, Output, Status
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.tcp import listening
 from millrace.model_manager.wire.transport import encode
 from tests.model_manager.manager.hostile_way import HostileWay
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS
@@ -241,3 +243,10 @@ def test_nobody_at_the_address_is_told_at_once_to_who_looks(key: Path) -> None:
         settings = ManagerConfig(manager=f"tcp://127.0.0.1:{nobody.getsockname()[1]}", manager_key_file=str(key))
     with pytest.raises(ManagerUnavailable, match=r"^no manager answers at tcp://127.0.0.1:\d+: Connection refused$"):
         status(settings)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_who_listens_everywhere_is_reached_by_either_version_of_ip() -> None:
+    with listening(TcpAddress("::", 0)) as sock:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, sock.getsockname()[1]), 5).close()

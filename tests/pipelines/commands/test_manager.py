@@ -17,6 +17,7 @@ from millrace.pipelines.cli import dispatch
             ["--listen=tcp://here", "--manager_key_file=k"],
             "--listen='tcp://here': takes unix:FOLDER or tcp://HOST:PORT",
         ),
+        (["--listen=tcp://a..b:1", "--manager_key_file=k"], "--listen='tcp://a..b:1': takes unix:FOLDER or tcp://HOST"),
         (["--listen=unix:/x", "--manager_key_file=k"], "--listen unix:/x: takes tcp://HOST:PORT; in a folder, jobs"),
         (["--listen=tcp://127.0.0.1:0"], "--manager_key_file is missing: takes the file of a key, as does MILLRACE_"),
         (
