@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from ..wire.errors import ManagerUnavailable
+from ..wire.errors import ConfigError, ManagerUnavailable
 from ..wire.messages import Adapter, AdapterFound, FindAdapter, ManagerToClient
 from ..wire.tcp import TcpManager, Unreachable
 from ..wire.transport import Connection
@@ -19,7 +19,7 @@ _PAUSE = 0.5
 _FOUND_WITHIN = 1800.0
 """Seconds for the manager to fetch an adapter."""
 _FOUND_FOR = 60.0
-"""Seconds after which the manager is asked again whether an adapter's files are the same."""
+"""Seconds, at most, after which the manager is asked again whether an adapter's files are the same."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,9 +52,23 @@ def remote_adapters(manager: TcpManager, max_loras: int) -> Adapters:
     """Adapters that the manager finds, on its own file system or where it fetches them from."""
 
     def find(name: str) -> Adapter:
-        found = ask(manager, FindAdapter(name), AdapterFound, _FOUND_WITHIN)
+        found = _asked(manager, FindAdapter(name))
         if found is None or found.adapter is None:
             raise ManagerUnavailable("no answer") if found is None or found.error is None else found.error.exception()
         return found.adapter
 
     return Adapters(max_loras, find, stamp=lambda _: int(time.monotonic() // _FOUND_FOR))
+
+
+def _asked(manager: TcpManager, question: FindAdapter) -> AdapterFound | None:
+    """The answer, as soon as the manager is there; raises ManagerUnavailable as `Remote.connect` does."""
+    deadline = time.monotonic() + REACHED_WITHIN
+    while True:
+        try:
+            return ask(manager, question, AdapterFound, _FOUND_WITHIN)
+        except ConfigError as error:  # of the key: it concerns no adapter
+            raise ManagerUnavailable(str(error)) from None
+        except ManagerUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)

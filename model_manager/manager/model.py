@@ -242,7 +242,7 @@ class Model:
             self.fail(error)
             return
         log.warning("%s: engine %d is given up, others go on: %s", self.key, slot.index, error.message)
-        self._requests.take_back(slot, error.message, now)
+        self._requests.take_back(slot, error.message, now, died=False)
         self._set_capacity()
 
     def fail(self, error: ErrorInfo) -> None:

@@ -211,13 +211,14 @@ class Requests:
         for client in entry.receivers:
             self._answer(client, entry.told(failure), now)
 
-    def take_back(self, slot: EngineSlot, reason: str, now: float) -> None:
-        """An engine died, for `reason`: its requests are queued again, before the requests not sent yet."""
+    def take_back(self, slot: EngineSlot, reason: str, now: float, *, died: bool = True) -> None:
+        """An engine died, for `reason`, or can do no more: its requests are queued again, before those not sent yet."""
         waiting, self._unsent = self._unsent, {}
         for entry in list(slot.entries.values()):
-            # A request that kills engines kills each at the same token. This engine got further than the one before, so
-            # the request is not to blame for the earlier death.
-            entry.deaths = 1 if entry.progressed else entry.deaths + 1
+            if died:
+                # A request that kills engines kills each at the same token. This engine got further than the one
+                # before, so the request is not to blame for the earlier death.
+                entry.deaths = 1 if entry.progressed else entry.deaths + 1
             entry.engine_died(now)
             self._resume(entry)
             if not entry.receivers and entry.orphaned is None:

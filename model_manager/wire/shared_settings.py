@@ -44,5 +44,6 @@ def sentence(model: str, unmet: Iterable[UnmetSetting]) -> str:
     """For people."""
     return (
         f"{model} is shared with whoever started it first, and runs with {', '.join(map(str, unmet))}; "
-        "what this job asked for takes effect when all is started anew (`millrace stop` ends it)"
+        "what this job asked for takes effect when all is started anew (`millrace stop` ends it; a manager at"
+        " tcp:// is restarted with them)"
     )

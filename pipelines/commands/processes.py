@@ -15,6 +15,7 @@ from millrace.model_manager.client.status import read_status, stop_models, sweep
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ModelStatus
+from millrace.model_manager.wire.tcp import TcpManager
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
@@ -84,7 +85,8 @@ def _stop(flags: argparse.Namespace) -> int:
             raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")
     for key in keys:
         stop_models(place, key)
-    print("stopped " + (flags.model or "everything"))
+    all_stopped = f"every model of {place}, which stays" if isinstance(place, TcpManager) else "everything"
+    print("stopped " + (flags.model or all_stopped))
     return 0
 
 

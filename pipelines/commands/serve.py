@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ def _open(
     """A client for prompts as they are: a chat template is for conversations alone."""
     from millrace.model_manager.client import EngineClient
 
-    job = f"serve, pid {os.getpid()}"
+    job = f"serve, {socket.gethostname()}, pid {os.getpid()}"  # a container's own pids are the same in each
     return EngineClient.open(model, manager=manager, job=job, chat=False, abandoned=abandoned, traces=traces)
 
 

@@ -34,7 +34,7 @@ _DIGEST = 16
 _HASH = 8
 _ENTRY = _DIGEST + _HASH
 _NEAR = 8
-"""Entries among which one is looked for, about."""
+"""Entries in a bucket, about."""
 
 
 class _Row(msgspec.Struct):

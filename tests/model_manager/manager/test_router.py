@@ -199,6 +199,8 @@ def test_what_an_engine_has_that_can_do_no_more_goes_on_at_another() -> None:
     made.cannot_load(given_up)
     assert made.holder("a") != given_up
     assert made.engines[1 - given_up].tokens["a"] == [3]
+    (model,) = made.router._models.values()
+    assert not any(entry.deaths for entry in model._requests.entries.values()), "no request is to blame for it"
     made.finish_all()
     assert sorted(names(made.answers)) == [(1, "a"), (1, "b")]
 
