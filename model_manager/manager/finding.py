@@ -14,7 +14,9 @@ from ..wire.messages import AdapterFound, OpenModel
 
 
 def found_model(opening: OpenModel) -> OpenModel | ErrorInfo:
-    """The message as a client of this machine would send it, or why there is no such model."""
+    """The message as a client of this machine would send it, or why there is no such model. A folder and a digest of a
+    key that the client names count for nothing: it does not know this machine's.
+    """
     try:
         return _found(opening)
     except Exception as error:  # of a file system or a library: it concerns this model alone
@@ -30,7 +32,7 @@ def _found(opening: OpenModel) -> OpenModel:
             f"{config.model}: the files changed while a job used them ({opening.revision} is now {config.revision});"
             " put other weights into another folder, and name that"
         )
-    return replace(opening, config=config, folder=str(folder))
+    return replace(opening, config=config, folder=str(folder), key_digest="")
 
 
 def found_adapter(name: str) -> AdapterFound:

@@ -203,7 +203,7 @@ class ManagerServer:
                 self._router.submit(client, message, now)
             case Cancel():
                 self._router.cancel(client, message, now)
-            case OpenModel() if not message.folder:
+            case OpenModel() if self._stays:
                 self._search(self._find_model(client, message))
             case OpenModel():
                 self._router.open_model(client, message, now)

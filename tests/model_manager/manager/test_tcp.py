@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.observing import ask
 from millrace.model_manager.client.status import read_status, stop_models
 from millrace.model_manager.manager.finding import found_model
 from millrace.model_manager.store import resolve
@@ -32,7 +33,7 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.manager_key import check_key, client_context, make_key
 from millrace.model_manager.wire.manager_place import manager_place
-from millrace.model_manager.wire.messages import PROTOCOL, Hello, OpenModel, Output, Status
+from millrace.model_manager.wire.messages import PROTOCOL, Hello, ModelFailed, OpenModel, Output, Status
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.tcp import listening
 from millrace.model_manager.wire.transport import encode
@@ -224,6 +225,17 @@ def test_the_manager_finds_models_and_adapters_in_its_own_files(manager: Staying
             client.submit(prompt(0), SamplingParams(adapter="/no/adapter"), request_id="none")
     with pytest.raises(ModelNotFound, match="reads the tokenizer by the model's name, and finds none here"):
         opened(manager.settings(), model="/no/model")
+
+
+def test_a_folder_that_a_client_names_is_not_taken_in_the_place_of_the_model(
+    manager: StayingManager, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    for folder in (resolve(EMBEDDED_MODEL), tmp_path):
+        opening = OpenModel(ModelConfig(model="/models/llama", backend="fake"), str(folder), key_digest="x")
+        answer = ask(manager_place(manager.settings()), opening, ModelFailed)
+        assert answer is not None
+        assert answer.error.message.startswith("--model /models/llama: no such folder")
 
 
 def test_a_model_whose_files_changed_while_a_job_used_it_is_refused(tmp_path: Path) -> None:
