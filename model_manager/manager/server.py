@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..store.memory import memory_need
@@ -81,10 +82,15 @@ class ManagerServer:
         settings: ManagerConfig,
         engine_command: Sequence[str] = ENGINE_COMMAND,
         tls: ssl.SSLContext | None = None,
+        *,
+        allow_commands: bool = False,
     ) -> None:
-        """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it."""
+        """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
+        clients may name programs and variables of its environment.
+        """
         self._settings = settings
         self._stays = tls is not None
+        self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
@@ -234,7 +240,7 @@ class ManagerServer:
 
     async def _find_model(self, client: int, opening: OpenModel) -> None:
         """Find and fetch the model, on another thread; then the client has asked for it."""
-        found = await asyncio.to_thread(found_model, opening)
+        found = await asyncio.to_thread(self._found_model, opening)
         if client not in self._clients:
             return
         if isinstance(found, ErrorInfo):
