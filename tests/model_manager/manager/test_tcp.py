@@ -35,10 +35,20 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.manager_key import check_key, client_context, make_key
 from millrace.model_manager.wire.manager_place import manager_place
-from millrace.model_manager.wire.messages import PROTOCOL, Hello, ModelFailed, ModelReady, OpenModel, Output, Status
+from millrace.model_manager.wire.messages import (
+    PROTOCOL,
+    FindAdapter,
+    Hello,
+    ManagerToClient,
+    ModelFailed,
+    ModelReady,
+    OpenModel,
+    Output,
+    Status,
+)
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.tcp import listening
-from millrace.model_manager.wire.transport import encode
+from millrace.model_manager.wire.tcp import TcpManager, listening
+from millrace.model_manager.wire.transport import Connection, encode
 from tests.model_manager.manager.hostile_way import HostileWay
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
@@ -270,6 +280,21 @@ def test_a_manager_that_allows_commands_takes_them(key: Path) -> None:
 def test_what_a_task_asks_of_vllm_is_no_command() -> None:
     check_no_commands(ModelConfig(backend="vllm").for_task("embed"))
     check_no_commands(ModelConfig(backend="llama_cpp", model="x.gguf", backend_options={"n_ctx": 64}))
+
+
+def test_whoever_waits_for_a_hub_that_never_answers_holds_up_nobody(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        with StayingManager(key) as manager:
+            place = manager_place(manager.settings())
+            assert isinstance(place, TcpManager)
+            sock, tls = place.connect()
+            waiting: Connection[ManagerToClient] = Connection(sock, ManagerToClient, tls)
+            for message in (Hello(PROTOCOL, 1), *(FindAdapter(f"org/{number}") for number in range(64))):
+                waiting.send(message)
+            assert ask(place, OpenModel(ModelConfig(backend="fake"), ""), ModelReady) is not None
+            waiting.close()
 
 
 def test_a_model_whose_files_changed_while_a_job_used_it_is_refused(tmp_path: Path) -> None:
