@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from ..wire.errors import InvalidRequest
 from ..wire.logprobs import Logprobs
 from ..wire.messages import Adapter, Failure, Output, Request
 from ..wire.status import EngineStats, ModelInfo
@@ -126,6 +127,10 @@ class StepOutput:
     """[H, hidden_size] of `hidden_rows` in the model's format, as the output head takes them; None if H is 0."""
 
 
+class AdapterNotRead(InvalidRequest):
+    """The adapter's files cannot be read, or are others: the next request may name a folder that has them."""
+
+
 class AdapterSlots(Protocol):
     """Where a model takes LoRA adapters: `num_slots` at once, each in a slot of its own."""
 
@@ -134,7 +139,8 @@ class AdapterSlots(Protocol):
     def load(self, slot: int, adapter: Adapter) -> None:
         """Load an adapter into a slot; an adapter that is there is replaced.
 
-        Raises InvalidRequest with the adapter's name and the reason; the slot does not change then.
+        Raises InvalidRequest with the reason, and AdapterNotRead where it is not the adapter's contents; the slot does
+        not change then.
         """
 
 

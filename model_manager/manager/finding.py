@@ -11,11 +11,16 @@ from ..store import find_adapter
 from ..store.locating import check_tokenizer, located
 from ..wire.errors import ErrorInfo, ModelCorrupt, ModelLoadFailed
 from ..wire.messages import AdapterFound, OpenModel
+from .commands import check_no_commands
 
 
-def found_model(opening: OpenModel) -> OpenModel | ErrorInfo:
-    """The message as a client of this machine would send it, or why there is no such model."""
+def found_model(opening: OpenModel, *, allow_commands: bool = False) -> OpenModel | ErrorInfo:
+    """The message as a client of this machine would send it, or why there is no such model. A folder and a digest of a
+    key that the client names count for nothing: it does not know this machine's. `allow_commands`: see commands.py.
+    """
     try:
+        if not allow_commands:
+            check_no_commands(opening.config)
         return _found(opening)
     except Exception as error:  # of a file system or a library: it concerns this model alone
         return ErrorInfo.of(error, ModelLoadFailed)
@@ -30,7 +35,7 @@ def _found(opening: OpenModel) -> OpenModel:
             f"{config.model}: the files changed while a job used them ({opening.revision} is now {config.revision});"
             " put other weights into another folder, and name that"
         )
-    return replace(opening, config=config, folder=str(folder))
+    return replace(opening, config=config, folder=str(folder), key_digest="")
 
 
 def found_adapter(name: str) -> AdapterFound:

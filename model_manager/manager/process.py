@@ -3,8 +3,8 @@
 Whoever starts it has locked the folder and hands over the descriptor; it holds the lock until it ends, and the kernel
 frees it then, however that comes about. On a clean end it leaves no process, socket or file.
 
-With `--listen tcp://HOST:PORT --key_file PATH` in the place of the folder it serves clients of other containers until a
-signal ends it.
+With `--listen tcp://HOST:PORT --key_file PATH [--allow_commands]` in the place of the folder it serves clients of other
+containers until a signal ends it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,7 @@ from ..wire.manager_key import server_context
 from ..wire.runtime import RuntimeDir
 from ..wire.tcp import listening
 from .bounded_log import BoundedLog
+from .commands import FLAG
 from .server import ManagerServer
 from .supervisor import ENGINE_COMMAND
 
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] =
     if options.listen is None:
         _run_here(RuntimeDir(options.runtime), options.lock_fd, settings, engine_command)
     else:
-        _stay(options.listen, options.key_file, settings, engine_command)
+        serve = partial(ManagerServer, settings, engine_command, allow_commands=options.allow_commands)
+        _stay(options.listen, options.key_file, serve)
 
 
 def _run_here(runtime: RuntimeDir, lock: int, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
@@ -60,20 +62,18 @@ async def _serve(runtime: RuntimeDir, settings: ManagerConfig, engine_command: S
         await server.run(sock)
 
 
-def _stay(address: TcpAddress, key_file: Path, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
+def _stay(address: TcpAddress, key_file: Path, serve: Callable[..., ManagerServer]) -> None:
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
     try:
         tls = server_context(key_file)
         sock = listening(address)
     except ConfigError as error:
         sys.exit(f"millrace: {error}")
-    asyncio.run(_serve_tcp(sock, tls, settings, engine_command))
+    asyncio.run(_serve_tcp(sock, partial(serve, tls=tls)))
 
 
-async def _serve_tcp(
-    sock: socket.socket, tls: ssl.SSLContext, settings: ManagerConfig, engine_command: Sequence[str]
-) -> None:
-    server = ManagerServer(settings, engine_command, tls)
+async def _serve_tcp(sock: socket.socket, serve: Callable[[], ManagerServer]) -> None:
+    server = serve()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, server.end)
     host, port = sock.getsockname()[:2]
@@ -88,6 +88,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lock-fd", type=int)
     parser.add_argument("--listen", type=_address)
     parser.add_argument("--key_file", type=Path)
+    parser.add_argument(FLAG, action="store_true")
     parser.add_argument("--settings", required=True)
     return parser.parse_args(arguments)
 

@@ -13,9 +13,9 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
@@ -52,6 +52,7 @@ from .gpus import gpu_memory, visible_gpus
 from .memory_scheduler import MACHINE, MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
+from .searches import Found, Searches
 from .supervisor import ENGINE_COMMAND, EngineName, Supervisor
 
 _TICK = 0.2
@@ -81,17 +82,22 @@ class ManagerServer:
         settings: ManagerConfig,
         engine_command: Sequence[str] = ENGINE_COMMAND,
         tls: ssl.SSLContext | None = None,
+        *,
+        allow_commands: bool = False,
     ) -> None:
-        """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it."""
+        """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
+        clients may name programs and variables of its environment.
+        """
         self._settings = settings
         self._stays = tls is not None
+        self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
         self._clients: dict[int, _Client] = {}
         self._numbers = 0
         self._acceptor = Acceptor(self._guarded, tls)
-        self._searches: set[asyncio.Task[None]] = set()
+        self._searches = Searches()
         self._room = FrameRoom(_MAX_UNFINISHED_BYTES, settings.hang_timeout)
         self._started = time.monotonic()
         self._due = False
@@ -203,12 +209,13 @@ class ManagerServer:
                 self._router.submit(client, message, now)
             case Cancel():
                 self._router.cancel(client, message, now)
-            case OpenModel() if not message.folder:
-                self._search(self._find_model(client, message))
+            case OpenModel() if self._stays:
+                names = message.config.model, message.config.draft_model
+                self._search(client, names, partial(self._found_model, message), partial(self._open, client, message))
             case OpenModel():
                 self._router.open_model(client, message, now)
             case FindAdapter():
-                self._search(self._find_adapter(client, message.name))
+                self._search(client, [message.name], partial(found_adapter, message.name), partial(self._send, client))
             case CloseModel():
                 self._router.close_model(client, message, now)
             case Ping():
@@ -227,14 +234,13 @@ class ManagerServer:
         if (found := self._clients.get(client)) is not None:
             found.connection.send(message)
 
-    def _search(self, search: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(search)
-        self._searches.add(task)
-        task.add_done_callback(self._searches.discard)
+    def _search(
+        self, client: int, names: Iterable[str | None], search: Callable[[], Found], found: Callable[[Found], None]
+    ) -> None:
+        self._searches.begin(self._clients[client].host, names, search, found, lambda: client in self._clients)
 
-    async def _find_model(self, client: int, opening: OpenModel) -> None:
-        """Find and fetch the model, on another thread; then the client has asked for it."""
-        found = await asyncio.to_thread(found_model, opening)
+    def _open(self, client: int, opening: OpenModel, found: OpenModel | ErrorInfo) -> None:
+        """The model was looked for; now the client has asked for it."""
         if client not in self._clients:
             return
         if isinstance(found, ErrorInfo):
@@ -242,9 +248,6 @@ class ManagerServer:
         else:
             self._router.open_model(client, found, time.monotonic())
             self._soon()
-
-    async def _find_adapter(self, client: int, name: str) -> None:
-        self._send(client, await asyncio.to_thread(found_adapter, name))
 
     def _stop_models(self, client: int, key: str | None) -> None:
         self._router.stop_model(key)

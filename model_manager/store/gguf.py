@@ -66,7 +66,7 @@ def file_pattern(name: str) -> str:
 
 def gguf_files(model: str, folder: Path) -> list[Path]:
     """The files in `folder` of the model with that name."""
-    return sorted(folder.glob(file_pattern(model.rsplit("/", 1)[-1])))
+    return sorted(filter(Path.is_file, folder.glob(file_pattern(model.rsplit("/", 1)[-1]))))
 
 
 def read_gguf(path: Path) -> GgufHeader:

@@ -51,7 +51,7 @@ def tokenizer_digest(folder: Path) -> str:
     """A hash of the files that make token ids of text, and text of token ids."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if is_wanted(path.name, TOKENIZER_FILES) and path.name not in _NOT_TOKENIZERS:
+        if is_wanted(path.name, TOKENIZER_FILES) and path.name not in _NOT_TOKENIZERS and path.is_file():
             digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
-from ..wire.errors import MillraceError
+from ..wire.errors import MillraceError, ModelNotFound
 from ..wire.free_memory import ENGINE_BYTES
 from .contents import weight_files
 from .engine_formats import is_in_format
@@ -78,6 +78,8 @@ def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
         return MemoryNeed(sum(path.stat().st_size for path in gguf_files(config.model, folder)))
     if is_in_format(folder, config.backend):
         return MemoryNeed(sum(path.stat().st_size for path in folder.glob("*.bin")))
+    if not (folder / "config.json").is_file():  # to open a pipe would wait for who writes to it
+        raise ModelNotFound(f"{folder}: config.json is no file")
     model = json.loads((folder / "config.json").read_bytes())
     model = model.get("text_config") or model
     weights = _weights(folder)

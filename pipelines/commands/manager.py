@@ -43,7 +43,8 @@ def _become(flags: argparse.Namespace, names: list[str]) -> NoReturn:
     settings = ManagerConfig.parse(given(flags, names))
     key_file, address = _key_file(flags), _address(flags)
     check_key(key_file)
-    listen = ("--listen", str(address), "--key_file", str(key_file))
+    listen = ["--listen", str(address), "--key_file", str(key_file)]
+    listen += ["--allow_commands"] if flags.allow_commands else []
     command = [sys.executable, *MANAGER_COMMAND, *listen, "--settings", msgspec.json.encode(settings).decode()]
     sys.stdout.flush()
     os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": module_path()})
@@ -83,5 +84,10 @@ def manager_parser() -> tuple[FlagParser, list[str]]:
         help=f"File of the key that the manager and its clients hold. Default: {KEY_VARIABLE}.",
     )
     parser.add_argument("--make_key", metavar="PATH", help="Write a new key to this file, and end.")
+    parser.add_argument(
+        "--allow_commands",
+        action="store_true",
+        help="Let clients name programs that run beside the manager, and variables of its environment.",
+    )
     group = parser.add_argument_group("manager (times in seconds)")
     return parser, add_settings(group, ManagerConfig, leave_out=PLACE_SETTINGS)

@@ -25,6 +25,7 @@ from ...store.contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ...wire.conversion import converted
 from ...wire.errors import InvalidRequest
 from ...wire.messages import Adapter
+from ..interface import AdapterNotRead
 
 _NO_EFFECT = ("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version",
               "lora_dropout", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules",
@@ -68,15 +69,9 @@ class Factors:
 def read_adapter(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], max_rank: int) -> dict[str, Factors]:
     """An adapter's factors by layer, in float32; `sizes`: (out_features, in_features) of layers that take adapters.
 
-    Raises InvalidRequest, which says what is wrong; the caller names the adapter.
+    Raises InvalidRequest, or AdapterNotRead, which says what is wrong; the caller names the adapter.
     """
-    folder = Path(adapter.folder)
-    try:
-        config, weights = ((folder / name).read_bytes() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
-    except OSError as error:
-        raise InvalidRequest(f"cannot be read: {error}") from None
-    if digest_of(config, weights) != adapter.digest:
-        raise InvalidRequest("its files have changed since the request was sent")
+    config, weights = _contents(adapter)
     settings = _settings(config)
     factors = {name: _factors(name, pair, settings, sizes) for name, pair in _pairs(weights).items()}
     highest = max((each.down.shape[0] for each in factors.values()), default=0)
@@ -84,6 +79,23 @@ def read_adapter(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], max_ran
         raise InvalidRequest(f"has rank {highest}; takes at most max_lora_rank={max_rank}")
     _check_targets(settings.target_modules, list(factors))
     return factors
+
+
+def _contents(adapter: Adapter) -> tuple[bytes, bytes]:
+    """Its two files; raises AdapterNotRead unless they are those that its digest is of."""
+    try:
+        config, weights = (_content(Path(adapter.folder) / name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    except OSError as error:
+        raise AdapterNotRead(f"cannot be read: {error}") from None
+    if digest_of(config, weights) != adapter.digest:
+        raise AdapterNotRead("its files have changed since the request was sent")
+    return config, weights
+
+
+def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():  # to open a pipe would wait for who writes to it
+        raise OSError(f"{path} is no file")
+    return path.read_bytes()
 
 
 def _settings(config: bytes) -> _Settings:

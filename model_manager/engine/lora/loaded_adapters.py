@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ...wire.errors import InvalidRequest
 from ...wire.messages import Adapter, Request
-from ..interface import AdapterSlots
+from ..interface import AdapterNotRead, AdapterSlots
 from ..scheduling.sequence import Sequence
 
 
@@ -23,6 +23,7 @@ class LoadedAdapters:
         self._free = list(range(slots.num_slots)) if slots else []
         self._loaded: OrderedDict[str, int] = OrderedDict()  # the most recently used last
         self._refused: dict[str, str] = {}
+        """What is wrong with contents, by digest."""
 
     def check(self, request: Request) -> None:
         """Raises InvalidRequest for an adapter if the model takes none."""
@@ -73,6 +74,7 @@ class LoadedAdapters:
             self._slots.load(slot, adapter)
         except InvalidRequest as error:
             self._free.append(slot)
-            self._refused[adapter.digest] = str(error)
+            if not isinstance(error, AdapterNotRead):
+                self._refused[adapter.digest] = str(error)
             raise InvalidRequest(f"adapter {adapter.name}: {error}") from None
         self._loaded[adapter.digest] = slot

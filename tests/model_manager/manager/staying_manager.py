@@ -23,13 +23,18 @@ class StayingManager:
     """Its process; started again it has the same address. A context manager."""
 
     def __init__(
-        self, key: Path, host: str = "127.0.0.1", command: Sequence[str] = MANAGER, inside: Sequence[str] = ()
+        self,
+        key: Path,
+        host: str = "127.0.0.1",
+        command: Sequence[str] = MANAGER,
+        inside: Sequence[str] = (),
+        flags: Sequence[str] = (),
     ) -> None:
-        """`command`: arguments of Python; `inside`: what runs a command in a container."""
+        """`command`: arguments of Python; `inside`: what runs a command in a container; `flags`: further ones."""
         self.key = key
         self.address = TcpAddress(host, 0)
         self._inside = bool(inside)
-        self._command = [*inside, sys.executable, *command]
+        self._command = [*inside, sys.executable, *command, *flags]
         self.start()
 
     def start(self) -> None:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.observing import ask
 from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.manager.commands import check_no_commands
 from millrace.model_manager.manager.finding import found_model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.locating import tokenizer_digest
@@ -32,10 +35,20 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.manager_key import check_key, client_context, make_key
 from millrace.model_manager.wire.manager_place import manager_place
-from millrace.model_manager.wire.messages import PROTOCOL, Hello, OpenModel, Output, Status
+from millrace.model_manager.wire.messages import (
+    PROTOCOL,
+    FindAdapter,
+    Hello,
+    ManagerToClient,
+    ModelFailed,
+    ModelReady,
+    OpenModel,
+    Output,
+    Status,
+)
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.tcp import listening
-from millrace.model_manager.wire.transport import encode
+from millrace.model_manager.wire.tcp import TcpManager, listening
+from millrace.model_manager.wire.transport import Connection, encode
 from tests.model_manager.manager.hostile_way import HostileWay
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
@@ -224,6 +237,64 @@ def test_the_manager_finds_models_and_adapters_in_its_own_files(manager: Staying
             client.submit(prompt(0), SamplingParams(adapter="/no/adapter"), request_id="none")
     with pytest.raises(ModelNotFound, match="reads the tokenizer by the model's name, and finds none here"):
         opened(manager.settings(), model="/no/model")
+
+
+def test_a_folder_that_a_client_names_is_not_taken_in_the_place_of_the_model(
+    manager: StayingManager, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    for folder in (resolve(EMBEDDED_MODEL), tmp_path):
+        opening = OpenModel(ModelConfig(model="/models/llama", backend="fake"), str(folder), key_digest="x")
+        answer = ask(manager_place(manager.settings()), opening, ModelFailed)
+        assert answer is not None
+        assert answer.error.message.startswith("--model /models/llama: no such folder")
+
+
+COMMANDS: list[tuple[dict[str, Any], str]] = [
+    ({"backend": "endpoint", "backend_options": {"urls": "http://127.0.0.1:9", "key_env": "HOME"}}, "key_env='HOME'"),
+    ({"backend": "server", "backend_options": {"command": "env {port}"}}, "backend='server'"),
+    ({"backend": "server", "backend_options": {"preset": "ray"}, "model": "os:abort"}, "backend='server'"),
+    ({"backend": "vllm", "backend_python": "/bin/env"}, "backend_python='/bin/env'"),
+    ({"backend": "vllm", "backend_options": {"trust_remote_code": 1}}, "trust_remote_code=1"),
+    ({"backend": "vllm", "backend_options": {"worker_cls": "a.b"}}, "worker_cls='a.b'"),
+    ({"backend": "openvino", "backend_options": {"CONFIG": "/x"}}, "CONFIG='/x'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "named"), COMMANDS, ids=[named for _, named in COMMANDS])
+def test_a_client_over_tcp_names_no_program_and_no_variable(
+    manager: StayingManager, settings: dict[str, Any], named: str
+) -> None:
+    answer = ask(manager_place(manager.settings()), OpenModel(ModelConfig.parse(settings), ""), ModelFailed)
+    assert answer is not None
+    assert named in answer.error.message
+    assert answer.error.message.endswith("leave it out, or start the manager with --allow_commands")
+
+
+def test_a_manager_that_allows_commands_takes_them(key: Path) -> None:
+    with StayingManager(key, flags=["--allow_commands"]) as manager:
+        answer = ask(manager_place(manager.settings()), OpenModel(ModelConfig.parse(COMMANDS[0][0]), ""), ModelReady)
+        assert answer is not None
+
+
+def test_what_a_task_asks_of_vllm_is_no_command() -> None:
+    check_no_commands(ModelConfig(backend="vllm").for_task("embed"))
+    check_no_commands(ModelConfig(backend="llama_cpp", model="x.gguf", backend_options={"n_ctx": 64}))
+
+
+def test_whoever_waits_for_a_hub_that_never_answers_holds_up_nobody(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        with StayingManager(key) as manager:
+            place = manager_place(manager.settings())
+            assert isinstance(place, TcpManager)
+            sock, tls = place.connect()
+            waiting: Connection[ManagerToClient] = Connection(sock, ManagerToClient, tls)
+            for message in (Hello(PROTOCOL, 1), *(FindAdapter(f"org/{number}") for number in range(64))):
+                waiting.send(message)
+            assert ask(place, OpenModel(ModelConfig(backend="fake"), ""), ModelReady) is not None
+            waiting.close()
 
 
 def test_a_model_whose_files_changed_while_a_job_used_it_is_refused(tmp_path: Path) -> None:

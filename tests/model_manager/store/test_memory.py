@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
 from millrace.model_manager.engine.loading.model_loader import memory_of
 from millrace.model_manager.engine.loading.placement import Placement
 from millrace.model_manager.store import resolve
+from millrace.model_manager.store.gguf import gguf_files
+from millrace.model_manager.store.locating import tokenizer_digest
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.free_memory import ENGINE_BYTES
@@ -54,6 +57,15 @@ def test_weights_in_another_engines_format_count_by_their_files(tmp_path: Path) 
 def test_a_server_takes_nothing_that_is_counted() -> None:
     endpoint = ModelConfig(backend="endpoint", backend_options={"urls": "http://127.0.0.1:9"})
     assert memory_need(endpoint, "/nowhere") == MemoryNeed()
+
+
+def test_a_pipe_among_the_files_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert memory_need(CONFIG, str(tmp_path)) == MemoryNeed(ENGINE_BYTES)
+    os.mkfifo(tmp_path / "tokenizer.json")
+    assert tokenizer_digest(tmp_path) == tokenizer_digest(FOLDER.parent)
+    os.mkfifo(tmp_path / "x-00002-of-00002.gguf")
+    assert gguf_files("x-00001-of-00002.gguf", tmp_path) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"num_attention_heads": "many"})])

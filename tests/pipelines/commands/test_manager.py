@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.wire.manager_key import make_key
 from millrace.pipelines.cli import dispatch
 
 
@@ -33,6 +34,21 @@ def test_what_is_missing_or_wrong_is_named(
     monkeypatch.delenv("MILLRACE_MANAGER_KEY_FILE", raising=False)
     assert dispatch(["manager", *flags]) == 2
     assert capsys.readouterr().err.startswith(f"millrace: {said}")
+
+
+@pytest.mark.parametrize("flags", [[], ["--allow_commands"]])
+def test_commands_are_allowed_by_their_flag_alone(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def become(_program: str, command: list[str], _environment: object) -> None:
+        raise SystemExit("--allow_commands" in command)
+
+    monkeypatch.setattr("os.execve", become)
+    make_key(tmp_path / "manager.pem")
+    manager = ["--listen=tcp://127.0.0.1:0", f"--manager_key_file={tmp_path}/manager.pem"]
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["manager", *manager, *flags])
+    assert ended.value.code is bool(flags)
 
 
 def test_a_key_is_written_once_and_for_this_user_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

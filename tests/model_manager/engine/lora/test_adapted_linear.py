@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
@@ -190,6 +192,11 @@ def _remove(adapter: Path) -> None:
     (adapter / "adapter_model.safetensors").unlink()
 
 
+def _replace_by_a_pipe(adapter: Path) -> None:
+    _remove(adapter)
+    os.mkfifo(adapter / "adapter_model.safetensors")
+
+
 def _widen(adapter: Path) -> None:
     """To rank 16."""
     _settings(adapter, r=16)
@@ -259,15 +266,23 @@ def test_a_bad_adapter_fails_its_own_request_by_name(llama: _Case, name: str, tm
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"), [(lambda path: _settings(path, r=3), "changed since"), (_remove, "cannot be read")]
+    ("spoil", "message"),
+    [
+        (lambda path: _settings(path, r=3), "changed since"),
+        (_remove, "cannot be read"),
+        (_replace_by_a_pipe, "is no file"),
+    ],
 )
-def test_files_that_changed_or_went_since_the_request_was_sent(
+def test_files_that_changed_or_went_since_the_request_was_sent_say_nothing_of_the_adapter(
     llama: _Case, tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
-    adapter = adapters_made_here.write(tmp_path / "gone", llama.model, seed=len(message))
-    spoil(tmp_path / "gone")
-    _, failures = ended(llama.engine(), [_request("bad", [5], adapter)])
+    adapter = adapters_made_here.write(tmp_path / "whole", llama.model, seed=len(message))
+    spoil(shutil.copytree(adapter.folder, tmp_path / "gone"))
+    engine, elsewhere = llama.engine(), msgspec.structs.replace(adapter, folder=str(tmp_path / "gone"))
+    _, failures = ended(engine, [_request("bad", [5], elsewhere)])
     assert message in failures["bad"].error.message
+    outputs, _ = ended(engine, [_request("good", [5], adapter)])
+    assert outputs.keys() == {"good"}
 
 
 def test_a_model_that_takes_no_adapters_says_so(llama: _Case) -> None:

@@ -1,0 +1,44 @@
+"""Who waits for whom, where many searches last."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from millrace.model_manager.manager.searches import AT_ONCE, Searches
+
+
+def test_an_address_waits_for_its_own_searches_and_what_is_here_for_none_that_is_fetched() -> None:
+    asyncio.run(_many_searches())
+
+
+async def _many_searches() -> None:
+    searches, end = Searches(), threading.Event()
+    begun: list[str] = []
+    ended: asyncio.Queue[str] = asyncio.Queue()
+
+    def search(name: str, *, lasts: bool) -> Callable[[], str]:
+        def run() -> str:
+            begun.append(name)
+            if lasts:
+                end.wait()
+            return name
+
+        return run
+
+    def begin(host: str, name: str, *, lasts: bool = False, is_wanted: bool = True) -> None:
+        searches.begin(host, [name, None], search(name, lasts=lasts), ended.put_nowait, lambda: is_wanted)
+
+    slow = [f"org/{number}" for number in range(2 * AT_ONCE)]
+    for name in slow:
+        begin("a", name, lasts=True)
+    begin("a", "org/of-one-who-left", is_wanted=False)
+    begin("a", "here")
+    assert await ended.get() == "here"
+    begin("b", "gs://b/x")
+    assert await ended.get() == "gs://b/x"
+    assert sorted(begun) == sorted([*slow[:AT_ONCE], "here", "gs://b/x"])
+    end.set()
+    assert {await ended.get() for _ in slow} == set(slow)
+    assert "org/of-one-who-left" not in begun
