@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import socket
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -33,16 +36,33 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.manager_key import check_key, client_context, make_key
 from millrace.model_manager.wire.manager_place import manager_place
-from millrace.model_manager.wire.messages import PROTOCOL, Hello, OpenModel, Output, Status
+from millrace.model_manager.wire.messages import (
+    PROTOCOL,
+    Adapter,
+    Cancel,
+    ClientMessage,
+    FindAdapter,
+    Hello,
+    ManagerToClient,
+    Message,
+    ModelReady,
+    OpenModel,
+    Output,
+    Request,
+    Results,
+    Status,
+    Submit,
+)
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.tcp import listening
-from millrace.model_manager.wire.transport import encode
+from millrace.model_manager.wire.tcp import TcpManager, listening
+from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost, encode
 from tests.model_manager.manager.hostile_way import HostileWay
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
 from tests.model_manager.manager.staying_manager import StayingManager
 from tests.waiting import eventually
 
+T = TypeVar("T", ModelReady, Results)
 TOKENS = 20
 PARAMS = SamplingParams(max_tokens=TOKENS)
 
@@ -125,6 +145,67 @@ def test_whatever_is_done_to_the_way_no_row_is_wrong_and_none_is_lost(manager: S
 
 def connected(manager: StayingManager) -> socket.socket:
     return socket.create_connection((manager.address.host, manager.address.port), PATIENCE)
+
+
+@pytest.fixture
+def holder(manager: StayingManager) -> Iterator[tuple[Connection[ManagerToClient], str]]:
+    """A connection of whoever holds the key, and the name of a model that is loaded for it."""
+    sock, tls = TcpManager(manager.address, manager.key).connect()
+    sock.settimeout(PATIENCE)
+    connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient, tls)
+    with contextlib.closing(connection):
+        connection.send(Hello(PROTOCOL, 1))
+        connection.send(OpenModel(ModelConfig.parse({"backend": "fake"}), ""))
+        yield connection, receive(connection, ModelReady).key
+
+
+def receive(connection: Connection[ManagerToClient], kind: type[T]) -> T:
+    """The next message of that kind."""
+    while not isinstance(said := connection.receive(), kind):
+        pass
+    return said
+
+
+TOO_LONG = "x" * 4097
+LONG_NAMES: dict[str, Message] = {
+    "requests[0].request_id": Submit("", [Request(TOO_LONG, [1], PARAMS)]),
+    "requests[0].job": Submit("", [Request("", [1], PARAMS, job=TOO_LONG)]),
+    "requests[0].family": Submit("", [Request("", [1], PARAMS, family=TOO_LONG)]),
+    "requests[0].adapter.name": Submit("", [Request("", [1], PARAMS, adapter=Adapter(TOO_LONG, "", ""))]),
+    "request_ids[0]": Cancel("", [TOO_LONG]),
+    "name": FindAdapter(TOO_LONG),
+}
+
+
+@pytest.mark.parametrize("field", LONG_NAMES)
+def test_no_message_has_a_name_without_end(field: str) -> None:
+    body = msgspec.msgpack.encode(LONG_NAMES[field])
+    with pytest.raises(msgspec.ValidationError, match=re.escape(f"length <= 4096 - at `$.{field}`")):
+        msgspec.msgpack.decode(body, type=ClientMessage)
+
+
+def test_who_sends_names_without_end_is_closed_alone(
+    manager: StayingManager, holder: tuple[Connection[ManagerToClient], str]
+) -> None:
+    connection, key = holder
+    requests = [Request("\0" * 14 * 2**20, prompt(index), PARAMS) for index in range(2)]
+    connection.send(Submit(key, requests))
+    with pytest.raises(ConnectionLost):
+        receive(connection, Results)
+    with opened(manager.settings()) as client:
+        expect_whole(submit(client, 2, "after"))
+
+
+def test_a_request_that_no_message_to_an_engine_can_hold_fails_alone(
+    manager: StayingManager, holder: tuple[Connection[ManagerToClient], str]
+) -> None:
+    connection, key = holder
+    room = MAX_FRAME_BYTES + 4 - len(encode(Submit(key, [Request("r", prompt(0), PARAMS, text="x" * 2**16)])))
+    connection.send(Submit(key, [Request("r", prompt(0), PARAMS, text="x" * (2**16 + room))]))
+    said = receive(connection, Results)
+    assert "is over the limit of" in said.failures[0].error.message
+    with opened(manager.settings()) as client:
+        expect_whole(submit(client, 2, "after"))
 
 
 def test_a_killed_manager_at_the_same_address_answers_the_rest(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
