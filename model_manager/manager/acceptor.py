@@ -27,7 +27,7 @@ _PAUSE = 1.0
 _MOST_HANDSHAKES = 32
 """Handshakes under way. A further one ends the oldest: whoever has the key needs but a moment."""
 _TOLD_EVERY = 10.0
-"""Seconds between two lines of the log about connections without the key."""
+"""Seconds between two lines of the log about connections that wait, or that have no key."""
 _GOODBYE_WITHIN = 1.0
 """Seconds for the other side to end a TLS session too."""
 _log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class Acceptor:
         self._handshakes = None if tls is None else Handshakes(tls)
         self._most = _most_connections()
         self._ended = asyncio.Event()
+        self._told = -_TOLD_EVERY
         self.handlers: set[asyncio.Task[None]] = set()
 
     async def run(self, listening: socket.socket) -> None:
@@ -64,7 +65,8 @@ class Acceptor:
             task = asyncio.create_task(self._serve(sock))
             self.handlers.add(task)
             task.add_done_callback(self._done)
-            if len(self.handlers) >= self._most:
+            if len(self.handlers) >= self._most and (now := time.monotonic()) - self._told >= _TOLD_EVERY:
+                self._told = now
                 _log.warning("%d connections are open, the most there can be: others wait", self._most)
             while len(self.handlers) >= self._most:
                 self._ended.clear()
