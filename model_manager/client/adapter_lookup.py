@@ -14,7 +14,7 @@ from ..store import find_adapter
 from ..store.adapters import stamp
 from ..wire.conversion import shown
 from ..wire.errors import InvalidRequest, ModelError
-from ..wire.messages import Adapter
+from ..wire.messages import LONGEST_NAME, Adapter
 
 _TRY_AGAIN_AFTER = 30.0
 """Seconds for which a name that was not found is not looked for again."""
@@ -45,6 +45,8 @@ class Adapters:
             return None
         if not self._max_loras:
             raise InvalidRequest(f"adapter={shown(name)}: needs max_loras of 1 or more (--max_loras 1)")
+        if len(name) > LONGEST_NAME:
+            raise InvalidRequest(f"adapter of {len(name)} characters: takes at most {LONGEST_NAME}")
         with self._lock:
             return self._known(name) or self._looked_for(name)
 

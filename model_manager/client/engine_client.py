@@ -17,7 +17,7 @@ from ..wire.backends import BACKENDS, Backend
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import ConfigError, InvalidRequest
 from ..wire.manager_place import manager_place
-from ..wire.messages import Output, Pooling, Request
+from ..wire.messages import LONGEST_NAME, Output, Pooling, Request
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo
@@ -66,6 +66,8 @@ class EngineClient:
         ConfigError when the runtime folder or the key file is not safe, or for a `chat` that the model has no template
         for.
         """
+        if len(job) > LONGEST_NAME:
+            raise ConfigError(f"job of {len(job)} characters: takes at most {LONGEST_NAME}")
         backend, settings = BACKENDS[config.backend], manager or ManagerConfig()
         access = access_to(manager_place(settings, runtime), config, settings, manager_command)
         tokenizer: Tokenizer | None = None

@@ -14,6 +14,7 @@ import resource
 import socket
 import ssl
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -26,7 +27,7 @@ _PAUSE = 1.0
 _MOST_HANDSHAKES = 32
 """Handshakes under way. A further one ends the oldest: whoever has the key needs but a moment."""
 _TOLD_EVERY = 10.0
-"""Seconds between two lines of the log about connections without the key."""
+"""Seconds between two lines of the log about connections that wait, or that have no key."""
 _GOODBYE_WITHIN = 1.0
 """Seconds for the other side to end a TLS session too."""
 _log = logging.getLogger(__name__)
@@ -51,17 +52,21 @@ class Acceptor:
         self._handshakes = None if tls is None else Handshakes(tls)
         self._most = _most_connections()
         self._ended = asyncio.Event()
+        self._told = -_TOLD_EVERY
         self.handlers: set[asyncio.Task[None]] = set()
 
     async def run(self, listening: socket.socket) -> None:
         """Accept until it is cancelled."""
         listening.setblocking(False)
         while True:
+            if self._handshakes is not None:
+                await self._handshakes.make_room()
             sock = await self._next(listening)
             task = asyncio.create_task(self._serve(sock))
             self.handlers.add(task)
             task.add_done_callback(self._done)
-            if len(self.handlers) >= self._most:
+            if len(self.handlers) >= self._most and (now := time.monotonic()) - self._told >= _TOLD_EVERY:
+                self._told = now
                 _log.warning("%d connections are open, the most there can be: others wait", self._most)
             while len(self.handlers) >= self._most:
                 self._ended.clear()
@@ -94,25 +99,34 @@ class Handshakes:
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._under_way: dict[socket.socket, None] = {}
-        """In the order of their beginnings."""
+        """In the order of their beginnings; one that is told to end stays until it has."""
+        self._ended = asyncio.Event()
         self._refused = 0
         """Since the log was last told of them."""
         self._told = -_TOLD_EVERY
 
+    async def make_room(self) -> None:
+        """Wait until one more may begin; end the oldest for it if need be."""
+        await asyncio.sleep(0)  # whoever was accepted begins, and those under way go on
+        while len(self._under_way) >= _MOST_HANDSHAKES:
+            _end(next(iter(self._under_way)))
+            self._ended.clear()
+            await self._ended.wait()
+
     async def shaken(self, sock: socket.socket) -> Streams | None:
         """The connection, if the other side holds the key; None if the connection is closed."""
-        if len(self._under_way) >= _MOST_HANDSHAKES:
-            _end(next(iter(self._under_way)))
         self._under_way[sock] = None
         host = host_of(sock)
         try:
             return await _secured(sock, self._context)
-        except (ssl.SSLError, ConnectionAbortedError) as error:  # the latter after HANDSHAKE_WITHIN
-            self._refuse(host, error)
-        except OSError:
-            pass  # ended by the other side, as a probe of Kubernetes does, or to make room
+        except OSError as error:
+            if isinstance(error, ssl.SSLError | ConnectionAbortedError):  # the latter after HANDSHAKE_WITHIN
+                self._refuse(host, error)
+            # else ended by the other side, as a probe of Kubernetes does, or to make room
+            traceback.clear_frames(error.__traceback__)  # a cycle: the session's buffers would stay until it is found
         finally:
-            self._under_way.pop(sock, None)
+            del self._under_way[sock]
+            self._ended.set()
         return None
 
     def _refuse(self, host: str, error: OSError) -> None:

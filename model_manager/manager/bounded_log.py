@@ -8,6 +8,23 @@ import sys
 from pathlib import Path
 
 MOST_BYTES = 8 * 2**20
+_MOST_CHARACTERS = 2000
+_FORMAT = "%(asctime)s %(message)s"
+
+
+class OneLine(logging.Formatter):
+    """A record's message as one line, cut and escaped: clients' names and errors are in it. A traceback has its own
+    lines.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """The line."""
+        line = super().formatMessage(record)
+        shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line[:_MOST_CHARACTERS])
+        return shown if len(line) <= _MOST_CHARACTERS else f"{shown} … ({len(line)} characters)"
 
 
 class BoundedLog(logging.StreamHandler):  # type: ignore[type-arg]

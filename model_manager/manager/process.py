@@ -28,12 +28,10 @@ from ..wire.errors import ConfigError
 from ..wire.manager_key import server_context
 from ..wire.runtime import RuntimeDir
 from ..wire.tcp import listening
-from .bounded_log import BoundedLog
+from .bounded_log import BoundedLog, OneLine
 from .commands import FLAG
 from .server import ManagerServer
 from .supervisor import ENGINE_COMMAND
-
-_LOG_FORMAT = "%(asctime)s %(message)s"
 
 
 def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
@@ -47,8 +45,13 @@ def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] =
         _stay(options.listen, options.key_file, serve)
 
 
+def _log_to(handler: logging.Handler) -> None:
+    handler.setFormatter(OneLine())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+
+
 def _run_here(runtime: RuntimeDir, lock: int, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
-    logging.basicConfig(handlers=[BoundedLog(runtime.log)], level=logging.INFO, format=_LOG_FORMAT)
+    _log_to(BoundedLog(runtime.log))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(lock, False)  # else an engine would hold the lock when this process is gone
     asyncio.run(_serve(runtime, settings, engine_command))
@@ -63,12 +66,13 @@ async def _serve(runtime: RuntimeDir, settings: ManagerConfig, engine_command: S
 
 
 def _stay(address: TcpAddress, key_file: Path, serve: Callable[..., ManagerServer]) -> None:
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    _log_to(logging.StreamHandler())
     try:
         tls = server_context(key_file)
         sock = listening(address)
     except ConfigError as error:
-        sys.exit(f"millrace: {error}")
+        print(f"millrace: {error}", file=sys.stderr)
+        sys.exit(2)
     asyncio.run(_serve_tcp(sock, partial(serve, tls=tls)))
 
 

@@ -19,7 +19,7 @@ from functools import partial
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
-from ..wire.errors import ConfigError, ErrorInfo, ManagerUnavailable, MillraceError
+from ..wire.errors import ConfigError, ErrorInfo, InvalidRequest, ManagerUnavailable, MillraceError
 from ..wire.free_memory import free_memory
 from ..wire.messages import (
     PROTOCOL,
@@ -28,6 +28,7 @@ from ..wire.messages import (
     CloseModel,
     EngineFailed,
     EngineReady,
+    Failure,
     FindAdapter,
     GetStatus,
     Heartbeat,
@@ -232,7 +233,14 @@ class ManagerServer:
     def _send(self, client: int, message: Message) -> None:
         """To a client; dropped if it has gone meanwhile."""
         if (found := self._clients.get(client)) is not None:
-            found.connection.send(message)
+            self._answer(found, message)
+
+    def _answer(self, client: _Client, message: Message) -> None:
+        try:
+            client.connection.send(message)
+        except ProtocolError as error:  # what it, or all clients together, made too large: nobody else is harmed
+            _log.warning("closed the connection of %s: %s", client.host or f"process {client.pid}", error)
+            client.connection.abort()
 
     def _search(
         self, client: int, names: Iterable[str | None], search: Callable[[], Found], found: Callable[[Found], None]
@@ -330,12 +338,21 @@ class ManagerServer:
             case ToClient(client, message):
                 self._send(client, message)
             case ToEngine(key, message, engine):
-                self._supervisor.send((key, engine), message)
+                self._to_engine(key, engine, message)
             case Start(key, config, folder, engine, gpus):
                 if not self._over.done():
                     self._supervisor.start((key, engine), config, folder, gpus)
             case Stop(key, engine):
                 self._supervisor.stop((key, engine))
+
+    def _to_engine(self, key: str, engine: int, message: Message) -> None:
+        try:
+            self._supervisor.send((key, engine), message)
+        except ProtocolError as error:  # with what the manager adds to a request, it is larger than a message
+            requests = message.requests if isinstance(message, Submit) else []
+            info = InvalidRequest(f"the request cannot be sent to the engine: {error}").info()
+            failures = [Failure(request.request_id, info) for request in requests]
+            self.engine_said((key, engine), StepReport(failures=failures))
 
 
 def _memory(settings: ManagerConfig, gpus: Sequence[str]) -> MemoryScheduler:

@@ -38,6 +38,9 @@ import msgspec
 
 from .timings import Setback
 
+MOST_CHARACTERS = 2**14
+"""Of an error's sentence, as it crosses processes."""
+
 
 def counted(number: int, noun: str) -> str:
     """`1 row`, `1,200 rows`: a number with its noun, for sentences."""
@@ -57,7 +60,7 @@ class MillraceError(Exception):
 
     def info(self) -> ErrorInfo:
         """This error as it crosses processes."""
-        return ErrorInfo(kind=type(self).__name__, message=str(self))
+        return ErrorInfo(kind=type(self).__name__, message=str(self)[:MOST_CHARACTERS])
 
 
 class ConfigError(MillraceError, ValueError):
@@ -184,8 +187,8 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException, otherwise: type[MillraceError]) -> Self:
         """`error` itself where it is millrace's own, else wrapped as `otherwise` with the class that it had."""
         if isinstance(error, MillraceError):
-            return cls(kind=type(error).__name__, message=str(error))
-        return cls(kind=otherwise.__name__, message=f"{type(error).__name__}: {error}")
+            return cls(kind=type(error).__name__, message=str(error)[:MOST_CHARACTERS])
+        return cls(kind=otherwise.__name__, message=f"{type(error).__name__}: {error}"[:MOST_CHARACTERS])
 
     def exception(self) -> MillraceError:
         """The error again, as an instance of the class that was sent."""

@@ -28,6 +28,7 @@ def client_context(key_file: Path) -> ssl.SSLContext:
 def server_context(key_file: Path) -> ssl.SSLContext:
     """What a manager accepts connections with; raises ConfigError, as `check_key` does."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, key_file)
+    _check_date(key_file)
     context.num_tickets = 0  # no session is resumed
     return context
 
@@ -39,18 +40,39 @@ def _context(protocol: int, key_file: Path) -> ssl.SSLContext:
     context.check_hostname = False  # the certificate stands for the key, whatever host holds it
     context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_cert_chain(key_file)
+        context.load_cert_chain(key_file, password=_no_pass_phrase)
         context.load_verify_locations(key_file)
     except (ssl.SSLError, OSError):
-        make = f"make one with `millrace manager --make_key {key_file}`"
-        raise ConfigError(_told(key_file, f"is no private key with its certificate: {make}")) from None
+        raise ConfigError(_no_key(key_file)) from None
+    if context.cert_store_stats()["x509"] != 1:  # each would be let in
+        raise ConfigError(_no_key(key_file))
     return context
 
 
+def _check_date(key_file: Path) -> None:
+    from cryptography import x509  # see _new_key
+
+    last = x509.load_pem_x509_certificate(key_file.read_bytes()).not_valid_after_utc
+    if last < datetime.now(UTC):
+        raise ConfigError(_told(key_file, f"its certificate was valid until {last:%F}: make another key"))
+
+
+def _no_pass_phrase() -> str:
+    """In the place of asking for one on the terminal."""
+    raise OSError("the key is encrypted")
+
+
+def _no_key(key_file: Path) -> str:
+    made = f"make one with `millrace manager --make_key {key_file}`"
+    return _told(key_file, f"is no private key with its certificate, and nothing else: {made}")
+
+
 def check_key(key_file: Path) -> None:
-    """Raises ConfigError for a file that is not there, or that others can read."""
+    """Raises ConfigError for what is no file, is not there, or can be read by others."""
     try:
         found = key_file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(_told(key_file, "takes a regular file"))
         with key_file.open("rb"):
             pass
     except OSError as error:

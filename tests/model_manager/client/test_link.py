@@ -58,7 +58,7 @@ def test_a_manager_that_is_behind_holds_up_nobody_and_gets_all_in_order(pair: Pa
     link = linked(sock)
     assert isinstance(manager.receive(), Hello)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    sent = [Cancel("model", [f"{index}" * 5000]) for index in range(100)]
+    sent = [Cancel("model", [f"{index}" * 2000] * 2) for index in range(100)]
     for message in sent:
         link.enqueue(message)
         link.flush_at_once()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -59,6 +60,15 @@ class StayingManager:
         inside = psutil.Process(self.process.pid).children() if self._inside else []
         os.kill(inside[0].pid if inside else self.process.pid, number)
         self.process.communicate()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The process does nothing meanwhile; connections wait in its queue."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> StayingManager:
         return self

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.manager import bounded_log
-from millrace.model_manager.manager.bounded_log import BoundedLog
+from millrace.model_manager.manager.bounded_log import BoundedLog, OneLine
 
 
 def _log(path: Path, count: int) -> None:
@@ -35,3 +35,11 @@ def test_a_stream_that_is_not_the_log_is_left_alone(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(sys, "stderr", file)
         _log(path, 1000)
     assert len(other.read_text().splitlines()) == 1000
+
+
+def test_what_others_say_is_one_line_without_control_characters() -> None:
+    said = "name\nINJECTED \x1b]0;title\x07 \x9b31m \u202e é" + "z" * 10**6
+    line = OneLine().format(logging.LogRecord("any", logging.WARNING, "", 0, "closed: %s", (said,), None))
+    assert r"closed: name\nINJECTED \x1b]0;title\x07 \x9b31m \u202e éz" in line
+    assert line.isprintable()
+    assert len(line) < 2100

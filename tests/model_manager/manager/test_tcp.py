@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import select
 import shutil
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
+from cryptography.hazmat.primitives import serialization
 from msgspec.structs import replace
 
 from millrace.model_manager.client.engine_client import EngineClient
@@ -24,6 +29,7 @@ from millrace.model_manager.manager.commands import check_no_commands
 from millrace.model_manager.manager.finding import found_model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.locating import tokenizer_digest
+from millrace.model_manager.wire import manager_key
 from millrace.model_manager.wire.address import TcpAddress
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import (
@@ -33,28 +39,36 @@ from millrace.model_manager.wire.errors import (
     ManagerUnavailable,
     ModelNotFound,
 )
-from millrace.model_manager.wire.manager_key import check_key, client_context, make_key
+from millrace.model_manager.wire.manager_key import check_key, client_context, make_key, server_context
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.messages import (
     PROTOCOL,
+    Adapter,
+    Cancel,
+    ClientMessage,
     FindAdapter,
     Hello,
     ManagerToClient,
+    Message,
     ModelFailed,
     ModelReady,
     OpenModel,
     Output,
+    Request,
+    Results,
     Status,
+    Submit,
 )
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.tcp import TcpManager, listening
-from millrace.model_manager.wire.transport import Connection, encode
+from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost, encode
 from tests.model_manager.manager.hostile_way import HostileWay
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
 from tests.model_manager.manager.staying_manager import StayingManager
 from tests.waiting import eventually
 
+T = TypeVar("T", ModelReady, Results)
 TOKENS = 20
 PARAMS = SamplingParams(max_tokens=TOKENS)
 
@@ -139,6 +153,67 @@ def connected(manager: StayingManager) -> socket.socket:
     return socket.create_connection((manager.address.host, manager.address.port), PATIENCE)
 
 
+@pytest.fixture
+def holder(manager: StayingManager) -> Iterator[tuple[Connection[ManagerToClient], str]]:
+    """A connection of whoever holds the key, and the name of a model that is loaded for it."""
+    sock, tls = TcpManager(manager.address, manager.key).connect()
+    sock.settimeout(PATIENCE)
+    connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient, tls)
+    with contextlib.closing(connection):
+        connection.send(Hello(PROTOCOL, 1))
+        connection.send(OpenModel(ModelConfig.parse({"backend": "fake"}), ""))
+        yield connection, receive(connection, ModelReady).key
+
+
+def receive(connection: Connection[ManagerToClient], kind: type[T]) -> T:
+    """The next message of that kind."""
+    while not isinstance(said := connection.receive(), kind):
+        pass
+    return said
+
+
+TOO_LONG = "x" * 4097
+LONG_NAMES: dict[str, Message] = {
+    "requests[0].request_id": Submit("", [Request(TOO_LONG, [1], PARAMS)]),
+    "requests[0].job": Submit("", [Request("", [1], PARAMS, job=TOO_LONG)]),
+    "requests[0].family": Submit("", [Request("", [1], PARAMS, family=TOO_LONG)]),
+    "requests[0].adapter.name": Submit("", [Request("", [1], PARAMS, adapter=Adapter(TOO_LONG, "", ""))]),
+    "request_ids[0]": Cancel("", [TOO_LONG]),
+    "name": FindAdapter(TOO_LONG),
+}
+
+
+@pytest.mark.parametrize("field", LONG_NAMES)
+def test_no_message_has_a_name_without_end(field: str) -> None:
+    body = msgspec.msgpack.encode(LONG_NAMES[field])
+    with pytest.raises(msgspec.ValidationError, match=re.escape(f"length <= 4096 - at `$.{field}`")):
+        msgspec.msgpack.decode(body, type=ClientMessage)
+
+
+def test_who_sends_names_without_end_is_closed_alone(
+    manager: StayingManager, holder: tuple[Connection[ManagerToClient], str]
+) -> None:
+    connection, key = holder
+    requests = [Request("\0" * 14 * 2**20, prompt(index), PARAMS) for index in range(2)]
+    connection.send(Submit(key, requests))
+    with pytest.raises(ConnectionLost):
+        receive(connection, Results)
+    with opened(manager.settings()) as client:
+        expect_whole(submit(client, 2, "after"))
+
+
+def test_a_request_that_no_message_to_an_engine_can_hold_fails_alone(
+    manager: StayingManager, holder: tuple[Connection[ManagerToClient], str]
+) -> None:
+    connection, key = holder
+    room = MAX_FRAME_BYTES + 4 - len(encode(Submit(key, [Request("r", prompt(0), PARAMS, text="x" * 2**16)])))
+    connection.send(Submit(key, [Request("r", prompt(0), PARAMS, text="x" * (2**16 + room))]))
+    said = receive(connection, Results)
+    assert "is over the limit of" in said.failures[0].error.message
+    with opened(manager.settings()) as client:
+        expect_whole(submit(client, 2, "after"))
+
+
 def test_a_killed_manager_at_the_same_address_answers_the_rest(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
     with StayingManager(key) as manager, opened(manager.settings()) as client:
@@ -163,11 +238,15 @@ def test_without_the_key_nobody_gets_in_and_others_notice_nothing(manager: Stayi
         plain = connected(manager)
         plain.sendall(encode(Hello(PROTOCOL, 1)))
         assert closed(plain)
-        begun = [connected(manager) for _ in range(50)]
-        for sock in begun:
-            sock.sendall(client_hello(manager.key)[:100])
+        with manager.stopped():  # so that it accepts them all at once
+            begun = [connected(manager) for _ in range(200)]
+            hello = client_hello(manager.key)[:100]
+            for sock in begun:
+                sock.sendall(hello)
         expect_whole(submit(client, 8, "meanwhile"))
         with opened(manager.settings()) as another:
+            ended, _, _ = select.select(begun, [], [], 0)
+            assert len(begun) - len(ended) <= 32
             expect_whole(submit(another, 8, "another"))
         assert all(map(closed, begun))
     assert {process.host for process in status(manager.settings()).processes} == {"127.0.0.1"}
@@ -181,21 +260,58 @@ def client_hello(key: Path) -> bytes:
     return outgoing.read()
 
 
+NO_KEY = "is no private key with its certificate, and nothing else: make one with `millrace"
+
+
+def with_another(path: Path) -> None:
+    """Append the certificate of another key."""
+    make_key(path.with_name("another.pem"))
+    another = path.with_name("another.pem").read_bytes()
+    path.write_bytes(path.read_bytes() + another[another.index(b"-----BEGIN CERTIFICATE") :])
+
+
+def encrypt(path: Path) -> None:
+    """Give the key a pass phrase."""
+    content = path.read_bytes()
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"a")
+    private = serialization.load_pem_private_key(content, None).private_bytes(*form)
+    path.write_bytes(private + content[content.index(b"-----BEGIN CERTIFICATE") :])
+
+
+def make_pipe(path: Path) -> None:
+    """In the place of the key."""
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
         (lambda path: path.chmod(0o644), "takes a file of mode 600, it has 644: chmod 600 "),
         (lambda path: path.unlink(), "cannot be read: No such file or directory"),
-        (lambda path: path.write_text("garbage"), "is no private key with its certificate: make one with `millrace"),
+        (lambda path: path.write_text("garbage"), NO_KEY),
+        (with_another, NO_KEY),
+        (encrypt, NO_KEY),
+        (make_pipe, "takes a regular file"),
     ],
-    ids=["open to others", "missing", "damaged"],
+    ids=["open to others", "missing", "damaged", "two certificates", "encrypted", "pipe"],
 )
 def test_a_key_file_that_cannot_be_used_is_named(tmp_path: Path, harm: Callable[[Path], object], said: str) -> None:
     path = tmp_path / "manager.pem"
     make_key(path)
     harm(path)
     with pytest.raises(ConfigError, match=f"^manager_key_file='{path}': {said}"):
+        server_context(path)
+    with pytest.raises(ConfigError, match=f"^manager_key_file='{path}': {said}"):
         opened(ManagerConfig(manager="tcp://127.0.0.1:1", manager_key_file=str(path)))
+
+
+def test_a_manager_does_not_start_with_a_certificate_that_has_expired(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager_key, "_LAST_DAY", datetime(2001, 1, 1, tzinfo=UTC))
+        make_key(tmp_path / "old.pem")
+    with pytest.raises(ConfigError, match=r"its certificate was valid until 2001-01-01: make another key$"):
+        server_context(tmp_path / "old.pem")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's file")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.messages import Name
 from millrace.model_manager.wire.sampling import SamplingParams
 
 _SCHEMAS = st.recursive(
@@ -125,6 +126,7 @@ def _of_class(kind: Any) -> st.SearchStrategy[Any]:
         int: st.integers(-(2**63), 2**64 - 1),
         float: st.floats(allow_nan=False),
         str: st.text(),
+        Name: st.text(),
         bytes: st.binary(max_size=64),
         SamplingParams: _SAMPLING,
         ModelConfig: _MODEL,
