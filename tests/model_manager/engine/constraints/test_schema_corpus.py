@@ -87,13 +87,13 @@ def test_outputs_under_schemas_validate(compiler: GrammarCompiler) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_what_an_engine_generates_under_schemas_validates(compiler: GrammarCompiler, tmp_path: Path) -> None:
-    """A sixth of them, random weights, temperature 1, 32 sequences at a time; each batch has several schemas."""
+    """An eighteenth of them, random weights, temperature 1, 32 sequences at a time; each batch has several schemas."""
     engine = random_engine(tmp_path, max_num_seqs=32)
-    cases = compiled(compiler, corpus()[5::6])
-    assert len(cases) == 64
+    cases = compiled(compiler, corpus()[5::18])
+    assert len(cases) == 21
     run = Run(engine, *(_request(case) for case, _ in cases))
     assert {error.kind for error in run.failures.values()} <= {"ConstraintNotMet"}
-    assert len(run.outputs) >= 30, "at 512 tokens: others would have to change a value that has begun"
+    assert len(run.outputs) >= 10, "at 512 tokens: others would have to change a value that has begun"
     wrong = []
     for case in (case for case, _ in cases if case.name in run.outputs):
         errors = validator(case.schema).iter_errors(exactly(run.text(case.name)))
