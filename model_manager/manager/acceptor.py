@@ -52,7 +52,7 @@ class Acceptor:
         self._handshakes = None if tls is None else Handshakes(tls)
         self._most = _most_connections()
         self._ended = asyncio.Event()
-        self._told = -_TOLD_EVERY
+        self._throttle = _Throttle()
         self.handlers: set[asyncio.Task[None]] = set()
 
     async def run(self, listening: socket.socket) -> None:
@@ -65,8 +65,7 @@ class Acceptor:
             task = asyncio.create_task(self._serve(sock))
             self.handlers.add(task)
             task.add_done_callback(self._done)
-            if len(self.handlers) >= self._most and (now := time.monotonic()) - self._told >= _TOLD_EVERY:
-                self._told = now
+            if len(self.handlers) >= self._most and self._throttle.is_due():
                 _log.warning("%d connections are open, the most there can be: others wait", self._most)
             while len(self.handlers) >= self._most:
                 self._ended.clear()
@@ -103,7 +102,7 @@ class Handshakes:
         self._ended = asyncio.Event()
         self._refused = 0
         """Since the log was last told of them."""
-        self._told = -_TOLD_EVERY
+        self._throttle = _Throttle()
 
     async def make_room(self) -> None:
         """Wait until one more may begin; end the oldest for it if need be."""
@@ -131,9 +130,24 @@ class Handshakes:
 
     def _refuse(self, host: str, error: OSError) -> None:
         self._refused += 1
-        if (now := time.monotonic()) - self._told >= _TOLD_EVERY:
+        if self._throttle.is_due():
             _log.warning("refused %d connections without the key, the last one of %s: %s", self._refused, host, error)
-            self._refused, self._told = 0, now
+            self._refused = 0
+
+
+class _Throttle:
+    """Lets a line of the log through every _TOLD_EVERY seconds at most."""
+
+    def __init__(self) -> None:
+        self._last = -_TOLD_EVERY
+
+    def is_due(self) -> bool:
+        """Whether the line is written; then the next one waits."""
+        now = time.monotonic()
+        if now - self._last < _TOLD_EVERY:
+            return False
+        self._last = now
+        return True
 
 
 def host_of(sock: socket.socket) -> str:

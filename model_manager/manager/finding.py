@@ -28,8 +28,7 @@ def found_model(opening: OpenModel, *, allow_commands: bool = False) -> OpenMode
 
 def _found(opening: OpenModel) -> OpenModel:
     config, folder = located(opening.config)
-    if opening.tokenizer:
-        check_tokenizer(config, folder, opening.tokenizer)
+    check_tokenizer(config, folder, opening.tokenizer)
     if opening.revision and opening.revision != (config.revision or ""):
         raise ModelCorrupt(
             f"{config.model}: the files changed while a job used them ({opening.revision} is now {config.revision});"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..wire.address import TcpAddress, parse_address
+from ..wire.address import TcpAddress, listen_address
 from ..wire.config import ManagerConfig
 from ..wire.errors import ConfigError
 from ..wire.manager_key import server_context
@@ -90,18 +90,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="millrace-manager")
     parser.add_argument("--runtime", type=Path)
     parser.add_argument("--lock-fd", type=int)
-    parser.add_argument("--listen", type=_address)
+    parser.add_argument("--listen", type=listen_address)
     parser.add_argument("--key_file", type=Path)
     parser.add_argument(FLAG, action="store_true")
     parser.add_argument("--settings", required=True)
     return parser.parse_args(arguments)
-
-
-def _address(text: str) -> TcpAddress:
-    address = parse_address(text, "--listen")
-    if not isinstance(address, TcpAddress):
-        raise ConfigError(f"--listen {text}: takes tcp://HOST:PORT")
-    return address
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ def tokenizer_digest(folder: Path) -> str:
 
 
 def check_tokenizer(config: ModelConfig, folder: Path, digest: str) -> None:
-    """Raises ModelCorrupt if a client's tokenizer is not the model's: its token ids would mean other text."""
+    """Raises ModelCorrupt if a client's tokenizer is not the model's: its token ids would mean other text. `digest` is
+    empty from a client that has none.
+    """
     if digest and digest != tokenizer_digest(folder):
         raise ModelCorrupt(
             f"--model {config.model}: the tokenizer's files of the client are not the manager's; give both the same,"

@@ -32,6 +32,14 @@ def parse_address(text: str, name: str) -> Path | TcpAddress:
     return found
 
 
+def listen_address(text: str) -> TcpAddress:
+    """What `--listen` of a manager says; raises ConfigError."""
+    address = parse_address(text, "--listen")
+    if not isinstance(address, TcpAddress):
+        raise ConfigError(f"--listen {text}: takes tcp://HOST:PORT; in a folder, jobs start their own manager")
+    return address
+
+
 def _tcp_address(text: str) -> TcpAddress | None:
     try:
         parts = urlsplit(text)

@@ -39,7 +39,7 @@ import msgspec
 from .timings import Setback
 
 MOST_CHARACTERS = 2**14
-"""Of an error's sentence, as it crosses processes."""
+"""The longest sentence of an error that crosses processes; what is longer is cut."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -60,7 +60,7 @@ class MillraceError(Exception):
 
     def info(self) -> ErrorInfo:
         """This error as it crosses processes."""
-        return ErrorInfo(kind=type(self).__name__, message=str(self)[:MOST_CHARACTERS])
+        return ErrorInfo.of(self, type(self))
 
 
 class ConfigError(MillraceError, ValueError):
@@ -187,8 +187,10 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException, otherwise: type[MillraceError]) -> Self:
         """`error` itself where it is millrace's own, else wrapped as `otherwise` with the class that it had."""
         if isinstance(error, MillraceError):
-            return cls(kind=type(error).__name__, message=str(error)[:MOST_CHARACTERS])
-        return cls(kind=otherwise.__name__, message=f"{type(error).__name__}: {error}"[:MOST_CHARACTERS])
+            kind, message = type(error), str(error)
+        else:
+            kind, message = otherwise, f"{type(error).__name__}: {error}"
+        return cls(kind=kind.__name__, message=message[:MOST_CHARACTERS])
 
     def exception(self) -> MillraceError:
         """The error again, as an instance of the class that was sent."""

@@ -12,7 +12,7 @@ from typing import NoReturn
 import msgspec
 
 from millrace.model_manager.client.election import MANAGER_COMMAND, module_path
-from millrace.model_manager.wire.address import TcpAddress, parse_address
+from millrace.model_manager.wire.address import TcpAddress, listen_address
 from millrace.model_manager.wire.config import PLACE_SETTINGS, ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.manager_key import check_key, make_key
@@ -53,10 +53,7 @@ def _become(flags: argparse.Namespace, names: list[str]) -> NoReturn:
 def _address(flags: argparse.Namespace) -> TcpAddress:
     if flags.listen is None:
         raise ConfigError("--listen is missing: takes tcp://HOST:PORT")
-    address = parse_address(flags.listen, "--listen")
-    if not isinstance(address, TcpAddress):
-        raise ConfigError(f"--listen {flags.listen}: takes tcp://HOST:PORT; in a folder, jobs start their own manager")
-    return address
+    return listen_address(flags.listen)
 
 
 def _key_file(flags: argparse.Namespace) -> Path:

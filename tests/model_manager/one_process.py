@@ -125,7 +125,7 @@ class World:
     # ── deaths ──
 
     def kill_engine(self, name: tuple[str, int], arrives: int) -> None:
-        """Of what it has sent, so many messages arrive."""
+        """The first messages that it has sent arrive, so many of them."""
         assert self.manager is not None
         engine = self.manager.engines[name]
         while arrives and engine.outbox:
@@ -144,7 +144,7 @@ class World:
             self.hear(name)
 
     def kill_manager(self, arrives: int, part: int) -> None:
-        """Of what it has sent to each client, so many messages arrive, and some bytes of the next."""
+        """The first messages that it has sent to each client arrive, so many of them, and some bytes of the next."""
         if self.manager is None:
             return
         lines, self.manager.lines = self.manager.lines, []

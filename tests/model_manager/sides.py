@@ -79,7 +79,7 @@ def fake_engine(now: Callable[[], float]) -> FakeEngine:
 
 
 def request(number: int, *, stream: bool = False) -> Request:
-    """Of requests with the same number each asks for the same work. Every fifth one cannot run."""
+    """Requests with the same number ask for the same work. Every fifth one cannot run."""
     prompt = [10**6] if number % 5 == 4 else [number + 1, 2]
     params = SamplingParams(
         max_tokens=1 + number % 6, priority=-int(number == 7), logprobs=0 if number % 3 == 1 else None

@@ -129,7 +129,8 @@ class Emitter:
         self._kept += (source, matrix, target)
         gated, unit = epilogue in _GATED, unit_of(matrix.fmt, matrix.steps)
         assert unit is not None
-        for last in self._products[-1:]:
+        if self._products:
+            last = self._products[-1]
             last[Linear.NEXT_WEIGHT] = matrix.data.data_ptr()
             last[Linear.NEXT_STEPS] = matrix.steps
         product = self._add(

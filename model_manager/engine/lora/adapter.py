@@ -82,7 +82,7 @@ def read_adapter(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], max_ran
 
 
 def _contents(adapter: Adapter) -> tuple[bytes, bytes]:
-    """Its two files; raises AdapterNotRead unless they are those that its digest is of."""
+    """The adapter's config and weights; raises AdapterNotRead unless their digest is the adapter's."""
     try:
         config, weights = (_content(Path(adapter.folder) / name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     except OSError as error:

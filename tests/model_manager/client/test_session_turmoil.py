@@ -280,7 +280,7 @@ class Turmoil(RuleBasedStateMachine):
             self.say(Credits(CONFIG.key, (0, 1, 2, 4, 8)[which % 5]))
 
     def owed(self, which: int) -> Owed | None:
-        """Of the submits with one id, the first is answered first."""
+        """The manager answers the submits of one id in their order."""
         if self.manager is None or not self.manager.owed:
             return None
         name = self.manager.owed[which % len(self.manager.owed)].request.request_id

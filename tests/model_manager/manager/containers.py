@@ -43,7 +43,7 @@ class Container:
             pytest.skip(f"namespaces cannot be made here: {said.strip()}")
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         self.pid = int(children[0])
-        """Of its first process, outside."""
+        """The process id of the container's first process, as this namespace has it."""
         self.inside = ("nsenter", "--target", str(self.pid), "--mount", "--net", "--pid")
         """What runs a command in it."""
         self.tmp = Path(f"/proc/{self.pid}/root/tmp")

@@ -117,7 +117,7 @@ def finished(manager: StayingManager) -> int:
 
 
 def closed(sock: socket.socket) -> bool:
-    """Whether the other side ends the connection; what it says before is of no interest."""
+    """Whether the other side ends the connection; what it says before is ignored."""
     with sock, contextlib.suppress(ConnectionError):
         while sock.recv(65536):
             pass
