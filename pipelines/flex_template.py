@@ -15,7 +15,7 @@ import msgspec
 from millrace.model_manager.wire.errors import ConfigError
 
 from .edge import at_the_edge, leave
-from .flags.options import make_parser
+from .flags.job_flags import make_parser
 from .flags.tasks import TASKS, TaskCommand
 
 _COMMAND = "--command="

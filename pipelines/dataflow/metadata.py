@@ -17,7 +17,7 @@ from typing import Any
 
 from millrace.model_manager.wire.backends import BACKENDS
 
-from ..flags.options import make_parser
+from ..flags.job_flags import make_parser
 from ..flags.tasks import TASKS
 from ..machines import GPUS
 

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.pipelines.cli import COMMANDS
-from millrace.pipelines.flags.options import make_parser
+from millrace.pipelines.flags.job_flags import make_parser
 from millrace.pipelines.flags.tasks import TASKS
 from tests.docs.reference_pages import PAGES, PARTS, flags, made
 

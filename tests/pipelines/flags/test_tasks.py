@@ -12,7 +12,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.pipelines.commands import yaml_job
 from millrace.pipelines.commands.expansion import URNS
 from millrace.pipelines.dataflow.metadata import metadata
-from millrace.pipelines.flags.options import make_parser
+from millrace.pipelines.flags.job_flags import make_parser
 from millrace.pipelines.flags.tasks import TASKS, TaskCommand
 from millrace.transforms.beam_rows import row_transforms
 

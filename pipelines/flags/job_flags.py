@@ -1,0 +1,184 @@
+"""All flags of a command that runs a job, in the groups of its `--help`. What they mean is read in `options`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, get_args
+
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.files.formats import NamedFormat, OutputFormat
+from millrace.transforms.models.updates import WatchedFile
+
+from .constraint import HELP, METAVAR
+from .dataflow import add_dataflow
+from .from_settings import add_settings
+from .log_level import add_logging
+from .model import add_engine, add_manager, add_model
+from .parser import FlagParser
+from .report_flags import add_report
+from .tasks import TaskCommand
+from .traces import add_traces
+
+CHAT = {"auto": None, "always": True, "never": False}
+"""What the values of `--chat` mean."""
+
+
+def make_parser(task: TaskCommand) -> FlagParser:
+    """A parser of all our flags that a command takes."""
+    return job_parser(task)[0]
+
+
+def job_parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
+    """The parser, and the names of the settings that it reads for the task, the model, sampling and the manager."""
+    parser = FlagParser(
+        prog=f"millrace {task.command}",
+        usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",
+        description=task.does,
+        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
+        allow_abbrev=False,
+    )
+    _add_input(parser.add_argument_group("input"), documents=task.documents)
+    names = {"task": task.add_flags(parser.add_argument_group("task"))}
+    _add_output(parser.add_argument_group("output"), task.output)
+    model = parser.add_argument_group("model")
+    names["model"] = add_model(model)
+    model.add_argument(
+        "--chat",
+        choices=list(CHAT),
+        default=task.chat,
+        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
+    )
+    model.add_argument(
+        "--models",
+        metavar="A,B,C",
+        help="Models that rows may name in their column `model`. Rows that name none go to --model, by default to the "
+        "first of these; a row that names another is a dead letter (docs: Many models).",
+    )
+    _add_updates(model)
+    own = "with --row_params rows" if task.documents else "rows"
+    sampling = parser.add_argument_group(f"sampling ({own} may carry their own under the same names)")
+    left_out = set(SamplingParams.__struct_fields__) - set(task.parameters)
+    names["sampling"] = add_settings(
+        sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=task.defaults
+    )
+    if "constraint" not in left_out:
+        sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
+        names["sampling"].append("constraint")
+    names["model"] += add_engine(parser.add_argument_group("engine"))
+    names["manager"] = add_manager(parser.add_argument_group)
+    _add_run(parser.add_argument_group("run"))
+    add_traces(parser.add_argument_group("traces"))
+    add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs: Dataflow)"))
+    return parser, names
+
+
+def _add_updates(group: Any) -> None:
+    group.add_argument(
+        "--model_updates",
+        metavar="watch:FILE",
+        help="A file, local or gs://, that names the model while the job runs: its name, or a JSON object of settings.",
+    )
+    group.add_argument(
+        "--model_updates_every",
+        type=float,
+        default=WatchedFile.every,
+        metavar="SECONDS",
+        help=f"How often each worker process looks at that file. Default: {WatchedFile.every:g}.",
+    )
+
+
+def _add_input(group: Any, *, documents: bool) -> None:
+    what = "documents, text files read whole" if documents else "prompts"
+    group.add_argument(
+        "--input",
+        nargs="+",
+        action="append",
+        metavar="PLACE",
+        help=f"Files of {what}: paths or globs, local or gs:// (or another file system of Beam's), compressed or not. "
+        "Or a stream: pubsub:projects/P/subscriptions/S (or topics/T), kafka:HOST:PORT/TOPIC, watch:GLOB.",
+    )
+    group.add_argument(
+        "--input_format",
+        choices=list(get_args(NamedFormat)),
+        help="text: a line a row; file: each file whole; documents: JSONL, CSV and Parquet by their extensions, every "
+        f"other file whole. Default: {'documents' if documents else 'by the extension'}; of messages, jsonl.",
+    )
+    if documents:
+        group.add_argument(
+            "--text_column", metavar="NAME", help="Column that holds the document. Default: text, document or prompt."
+        )
+    else:
+        group.add_argument(
+            "--prompt_column", metavar="NAME", help="Column that holds the prompt. Default: prompt, else messages."
+        )
+    group.add_argument(
+        "--id_column",
+        metavar="NAME",
+        help="Column that holds the row's id. Default: id, else custom_id, else the row's position.",
+    )
+    group.add_argument(
+        "--row_params",
+        action=argparse.BooleanOptionalAction,
+        default=not documents,
+        help=f"Take sampling parameters from columns of their names. Default: {not documents}.",
+    )
+    group.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help="Read the first N rows only: of a file in its order, of several in the order of their names.",
+    )
+
+
+def _add_output(group: Any, default: str) -> None:
+    group.add_argument(
+        "--output",
+        default=default,
+        metavar="PLACE",
+        help="The beginning of the files' paths, whose ending .jsonl, .parquet or .csv names the format. Or a topic: "
+        "pubsub:projects/P/topics/T, kafka:HOST:PORT/TOPIC. "
+        f"Default: {default}.",
+    )
+    group.add_argument(
+        "--dead_letters",
+        metavar="PLACE",
+        help="Place for the rows that failed, named like --output. Default: beside the results.",
+    )
+    group.add_argument(
+        "--output_format",
+        choices=list(get_args(OutputFormat)),
+        help="Format of the results' files. Default: by the ending of --output, else jsonl.",
+    )
+    group.add_argument(
+        "--num_shards",
+        type=int,
+        metavar="N",
+        help="Most files to write; for a stream, in each window. Default: one for each 256 MiB; for a stream, 1.",
+    )
+    group.add_argument(
+        "--window",
+        type=float,
+        metavar="SECONDS",
+        help="Time that one set of a stream's files covers. Default: 60. On Prism, kill -9 or a failed job loses up to "
+        "one window of a broker's messages (docs: Streams).",
+    )
+    group.add_argument(
+        "--lateness",
+        type=float,
+        metavar="SECONDS",
+        help="Time after the end of a stream's window in which late rows are still written, to further files; later "
+        "rows are dropped. Default: 86400, a day.",
+    )
+    add_report(group)
+    group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="Keep output that is there, and complete only the prompts it lacks; for a stream, add to it.",
+    )
+
+
+def _add_run(group: Any) -> None:
+    group.add_argument("--fail_fast", action="store_true", help="End the job at the first bad row or failed request.")
+    group.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    add_logging(group)
