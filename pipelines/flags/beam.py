@@ -80,7 +80,7 @@ def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOpti
 def complete(options: PipelineOptions, *, is_stream: bool) -> None:
     """Set what follows from the command's own flags and from the environment, before the job's settings are made.
 
-    Beam's options are a view that all share, so nothing changes them later.
+    Nothing changes a job's options later: `beam.Pipeline` and the submission to Dataflow complete copies of them.
     """
     if is_stream:
         options.view_as(StandardOptions).streaming = True
