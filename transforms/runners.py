@@ -120,13 +120,7 @@ def lift_job_timeout(options: PipelineOptions, runner: Runner) -> None:
 
 
 class FlinkOptions(PipelineOptions):
-    """Options of Flink's job server that Beam's Python does not know; None is the job server's own default.
-
-    Whoever imports this module has every job say `finish_bundle_before_checkpointing`, in programs as on the command
-    line; other runners ignore it. Without it Beam's runner for Flink ends an open bundle while it takes a checkpoint,
-    holds the bundle's output back, and lets the watermark go on before it: rows come late where they are grouped, and
-    are dropped, or wait for the next element. Seen with Beam 2.62 (docs/tutorials/flink.md); 2.70 has the same source.
-    """
+    """Options of Flink's job server that Beam's Python does not know; None is the job server's own default."""
 
     @classmethod
     def _add_argparse_args(cls, parser: Any) -> None:
@@ -134,9 +128,8 @@ class FlinkOptions(PipelineOptions):
             "--finish_bundle_before_checkpointing",
             nargs="?",
             const=True,
-            default=True,
             type=_boolean,
-            help="On Flink: whether bundles end before a checkpoint begins; without it rows are lost.",
+            help="On Flink: whether bundles end before a checkpoint begins; with false rows are lost. Default: true.",
         )
         for name in ("checkpointing_interval", "checkpoint_timeout_millis", "shutdown_sources_after_idle_ms"):
             parser.add_argument(f"--{name}", type=int, help="On Flink: milliseconds.")
@@ -151,9 +144,17 @@ def has_checkpoints(options: PipelineOptions) -> bool:
     return interval is not None and interval > 0  # -1 is Flink's word for none
 
 
-def warn_of_lost_rows(options: PipelineOptions) -> None:
-    """Say so where someone turned off what keeps rows from being lost."""
-    if has_checkpoints(options) and not options.view_as(FlinkOptions).finish_bundle_before_checkpointing:
+def finish_bundles_before_checkpoints(options: PipelineOptions) -> None:
+    """Let bundles end before a checkpoint begins, where nobody has set that option; other runners ignore it.
+
+    Without it Beam's runner for Flink ends an open bundle while it takes a checkpoint, holds the bundle's output back,
+    and lets the watermark go on before it: rows come late where they are grouped, and are dropped, or wait for the next
+    element. Seen with Beam 2.62 (docs/tutorials/flink.md); 2.70 has the same source.
+    """
+    flink = options.view_as(FlinkOptions)
+    if flink.finish_bundle_before_checkpointing is None:
+        flink.finish_bundle_before_checkpointing = True
+    if has_checkpoints(options) and not flink.finish_bundle_before_checkpointing:
         _log.warning("--finish_bundle_before_checkpointing=false: Beam's runner for Flink loses rows at checkpoints")
 
 
