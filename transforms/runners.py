@@ -1,4 +1,4 @@
-"""One table of Beam's runners, and the options of Flink's. Code that depends on a runner's name asks here."""
+"""One table of Beam's runners: code that depends on a runner asks for a fact in it. And the options of Flink's."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     """Other classes of the same runner."""
     is_local: bool = False
     """Jobs run in this process or in worker processes that it starts."""
+    is_on_this_machine: bool = False
+    """The runner is this process or one that it starts, and jobs end with it."""
+    is_on_google_cloud: bool = False
+    """Jobs are submitted to Google Cloud."""
+    is_flink: bool = False
+    """The job server is Flink's. Beam starts one from a jar, unless `--job_endpoint` names one."""
+    needs_job_endpoint: bool = False
+    """Nobody but `--job_endpoint` says where the job server is."""
+    has_pubsub: bool = False
+    """The runner itself reads and writes Pub/Sub."""
+    spins_without_outputs: bool = False
+    """A stage without outputs takes a core while a bundle runs."""
     takes_streams: bool = True
     tries_again: bool = True
     """A bundle that failed is run again; where it is not, the job ends with the first failure."""
@@ -52,20 +64,29 @@ LOCAL = Runner(
     name="DirectRunner",
     classes=("FnApiRunner", "SwitchingDirectRunner"),
     is_local=True,
+    is_on_this_machine=True,
     takes_streams=False,
     tries_again=False,
 )
 PRISM = Runner(
     name="PrismRunner",
     classes=("OwnPrism",),
+    is_on_this_machine=True,
+    spins_without_outputs=True,
     tries_again=False,
     fires_timers=True,
     keeps_state=False,
     counts_all=False,
 )
-FLINK = Runner(name="FlinkRunner", fires_timers=True)
-PORTABLE = Runner(name="PortableRunner", fires_timers=True)
-DATAFLOW = Runner(name="DataflowRunner", classes=("TestDataflowRunner",), fires_timers=True)
+FLINK = Runner(name="FlinkRunner", is_flink=True, fires_timers=True)
+PORTABLE = Runner(name="PortableRunner", needs_job_endpoint=True, fires_timers=True)
+DATAFLOW = Runner(
+    name="DataflowRunner",
+    classes=("TestDataflowRunner",),
+    is_on_google_cloud=True,
+    has_pubsub=True,
+    fires_timers=True,
+)
 TRIED = (LOCAL, PRISM, FLINK, PORTABLE, DATAFLOW)
 """The runners on which jobs are tested."""
 _OTHERS = (
@@ -99,7 +120,7 @@ def running(runner: Any) -> Runner:
 def runs_here(options: PipelineOptions, runner: Runner) -> bool:
     """Whether the engine is known to run on this machine, and not where workers of another environment are."""
     environment = options.view_as(PortableOptions).environment_type
-    return environment == "LOOPBACK" or (environment is None and runner in (LOCAL, PRISM))
+    return environment == "LOOPBACK" or (environment is None and runner.is_on_this_machine)
 
 
 # ── Prism's long jobs ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,7 +133,7 @@ def lift_job_timeout(options: PipelineOptions, runner: Runner) -> None:
     local runner starts Prism where it can.
     """
     portable = options.view_as(PortableOptions)
-    if runner in (LOCAL, PRISM) and portable.job_server_timeout == _JOB_SERVER_TIMEOUT:
+    if runner.is_on_this_machine and portable.job_server_timeout == _JOB_SERVER_TIMEOUT:
         portable.job_server_timeout = _LONGEST_JOB
 
 
