@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.interface import Engine
-from ...store.gguf import GgufHeader, gguf_files, is_gguf, read_gguf
+from ...store.gguf import GgufHeader, gguf_bytes, gguf_files, is_gguf, read_gguf
+from ...store.memory import SHARE_OF_MACHINE
 from ...wire.config import ModelConfig
 from ...wire.errors import ConfigError, ModelDoesNotFit, ModelLoadFailed, ModelUnsupported
 from ...wire.free_memory import free_memory
@@ -24,8 +25,6 @@ from .options import apply_options, cache_bytes
 
 log = logging.getLogger(__name__)
 
-_SHARE = 0.6
-"""Share of the free memory, beside the weights, that the KV cache may take: workers need some too."""
 _FILE_TYPES = dict(enumerate("f32 f16 q4_0 q4_1 - - - q8_0 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m".split()))
 _FILE_TYPES |= {16: "q5_k_s", 17: "q5_k_m", 18: "q6_k", 24: "iq1_s", 25: "iq4_nl", 30: "iq4_xs", 32: "bf16"}
 """The format of most of a file's weights, by its `general.file_type`."""
@@ -50,13 +49,13 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     started = time.monotonic()
     if not is_gguf(config.model):
         raise ModelUnsupported(f"--model {config.model}: the back end llama_cpp takes a GGUF file, x.gguf")
-    files = gguf_files(config.model, folder)
-    header = read_gguf(files[0])
+    first, *_ = gguf_files(config.model, folder)
+    header = read_gguf(first)
     library = _library()
-    free = _free_memory(library, config) - sum(path.stat().st_size for path in files)
+    free = _free_memory(library, config) - gguf_bytes(config.model, folder)
     slots = planned_slots(config, header, free)
     key = secrets.token_hex()
-    params = _params(library, config, files[0], slots, key)
+    params = _params(library, config, first, slots, key)
     try:
         native = library.Server(params)
     except RuntimeError:
@@ -98,7 +97,7 @@ def planned_slots(config: ModelConfig, header: GgufHeader, free: int) -> Slots:
     if length > positions and not stretched:
         raise ConfigError(f"max_model_len={length}: takes at most {positions}, the positions of the model")
     length = _rounded(length)
-    room = int(config.kv_cache_gib * 2**30 if config.kv_cache_gib is not None else _SHARE * free)
+    room = int(config.kv_cache_gib * 2**30 if config.kv_cache_gib is not None else SHARE_OF_MACHINE * free)
     most = max(0, room) // max(1, int(_bytes_per_token(config, header)))
     given = config.backend_options.get("n_ctx")
     if given is not None and (type(given) is not int or given < 1):
