@@ -23,7 +23,7 @@ from millrace.transforms.addresses import Address, Files
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.models.model_names import further_models
 from millrace.transforms.models.updates import WatchedFile
-from millrace.transforms.runners import DATAFLOW, PRISM, Runner, runner_of
+from millrace.transforms.runners import PRISM, Runner, runner_of
 from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists, OutputFiles, output_and_format
 
@@ -210,7 +210,7 @@ def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig,
 
 def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:
     """The file's name: as given, or else beside an output of files of a job that ends and is waited for."""
-    if known.report and runner_of(beam) is DATAFLOW:
+    if known.report and runner_of(beam).is_on_google_cloud:
         raise ConfigError("--report: a job on Dataflow is not waited for, and has none; leave it out")
     if isinstance(known.report, str):
         if not known.report.strip():
@@ -221,7 +221,8 @@ def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool
         if known.report:
             raise ConfigError(f"--report: takes the path of a file, since --output {address} is a topic")
         return ""
-    wanted = known.report is True or (known.report is None and not is_stream and runner_of(beam) is not DATAFLOW)
+    is_waited_for = not is_stream and not runner_of(beam).is_on_google_cloud
+    wanted = known.report is True or (known.report is None and is_waited_for)
     return f"{OutputFiles(output_and_format(address.path, None)[0]).prefix}.report.html" if wanted else ""
 
 

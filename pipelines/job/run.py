@@ -36,7 +36,7 @@ from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.metrics import failures_in, tallied
 from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
-from millrace.transforms.runners import DATAFLOW, PRISM, runs_here
+from millrace.transforms.runners import runs_here
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 def run_job(options: JobOptions, build: Build) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
     with logs_at(options.log_level) as console:
-        if options.runner is DATAFLOW:
+        if options.runner.is_on_google_cloud:
             return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
         check_report(options)
@@ -195,7 +195,7 @@ def _followed(
     result: Any, options: JobOptions, console: Console, to_cancel: str
 ) -> contextlib.AbstractContextManager[None]:
     """The id first. A job on Prism ends with this process, so its id is not shown."""
-    if options.quiet or options.runner is PRISM or not isinstance(result, PortableResult):
+    if options.quiet or options.runner.is_on_this_machine or not isinstance(result, PortableResult):
         return contextlib.nullcontext()
     endpoint = options.beam.view_as(PortableOptions).job_endpoint
     where = f"the job server at {endpoint}" if endpoint else options.runner.name
@@ -211,7 +211,7 @@ def _how_to_cancel(options: JobOptions) -> str:
 
 def _what_goes_on(options: JobOptions, files: OutputFiles | None, result: Any, to_cancel: str) -> str:
     """`result`: None until the runner has said that it has the job."""
-    if options.runner is PRISM:  # its job ends with this process
+    if options.runner.is_on_this_machine:  # its job ends with this process
         return _what_is_kept(files)
     if result is None:
         return "the job was being submitted: if its runner has it, cancel it there"
@@ -243,7 +243,7 @@ def _told_what_is_kept(files: OutputFiles | None) -> Iterator[None]:
 
 
 def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
-    if options.runner is not PRISM:
+    if not options.runner.is_on_this_machine:
         return _run_elsewhere(options, build, console)
     _fetch(options)
     return _run_on_prism(options, build, console)
