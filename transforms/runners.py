@@ -14,6 +14,8 @@ from millrace.model_manager.wire.config import ManagerConfig
 _log = logging.getLogger(__name__)
 _PATIENT = {"linger": 120.0, "orphan_grace": 120.0}
 """Seconds; a runner that has to notice first that a machine is gone takes its time."""
+_RESUMABLE = {"orphan_grace": 60.0}
+"""Seconds; somebody has to notice that the job is gone, and the next one takes its time to start."""
 
 _JOB_SERVER_TIMEOUT = 300
 """Seconds: Beam's default of `--job_server_timeout`."""
@@ -52,12 +54,14 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     counts_all: bool = True
     """No metric is lost; Prism loses some where bundles of a stage end together."""
 
-    def manager_config(self, given: dict[str, Any]) -> ManagerConfig:
+    def manager_config(self, given: dict[str, Any], *, is_resumable: bool = False) -> ManagerConfig:
         """What is given, and else what suits the runner; raises ConfigError for impossible values.
 
         Where a bundle is run again, the model and its answers wait for that: its requests are not paid for twice.
+        `is_resumable`: requests wait for another job that goes on with this one, too.
         """
-        return ManagerConfig.parse({**(_PATIENT if self.tries_again else {}), **given})
+        suits = _PATIENT if self.tries_again else _RESUMABLE if is_resumable else {}
+        return ManagerConfig.parse({**suits, **given})
 
 
 LOCAL = Runner(

@@ -34,7 +34,8 @@ def job_parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
         prog=f"millrace {task.command}",
         usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",
         description=task.does,
-        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
+        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location. "
+        "Pages named as (docs: …) are in the folder docs/ of millrace's repository.",
         allow_abbrev=False,
     )
     _add_input(parser.add_argument_group("input"), documents=task.documents)

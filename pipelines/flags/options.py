@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
+import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ import msgspec
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from millrace.model_manager.grammars.compiling import check as check_constraint
+from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -82,8 +83,8 @@ class JobOptions:
     """Further models, for rows that name them."""
     updates: WatchedFile | None = None
     """What names the model while the job runs."""
-    job: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the job's requests in the manager, and the job in `millrace ps`."""
+    identity: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells the job from all others. A job that is resumed keeps it (places/provenance.py)."""
     gpu: GpuRequest | None = None
     """GPUs of a worker on Dataflow."""
     dry_run: bool = False
@@ -92,6 +93,16 @@ class JobOptions:
     """Where spans of rows and requests go."""
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Beam's resource hints for the step that runs the model."""
+
+    @functools.cached_property
+    def job(self) -> str:
+        """Names the job's requests in the manager, and the job in `millrace ps`.
+
+        The ids of the requests are made of it, their rows and their parameters. So it stands for all else that their
+        answers depend on: a job that is resumed with other settings finds no request of the one before.
+        """
+        settings = canonical((self.identity, self.model.key, [each.key for each in self.models], self.chat))
+        return f"{self.task.command} to {self.output}, {hashlib.sha256(settings).hexdigest()[:16]}"
 
     @property
     def source(self) -> Address:
@@ -140,6 +151,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         raise ConfigError("--overwrite and --resume exclude each other: leave one out")
     check_dataflow(known, beam)
     inputs = [_address("--input", each, beam) for given in known.input for each in given]
+    output = _address("--output", known.output, beam)
     complete(beam, is_stream=any(address.is_stream for address in inputs))
     model, models = _models(known, ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task(name))
     sampling = _sampling({**task.defaults} | given(known, names["sampling"]))
@@ -151,7 +163,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         id_column=known.id_column,
         row_params=known.row_params,
         limit=known.limit,
-        output=_address("--output", known.output, beam),
+        output=output,
         output_format=known.output_format,
         num_shards=known.num_shards,
         window=known.window,
@@ -162,7 +174,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         models=models,
         chat=CHAT[known.chat],
         sampling=sampling,
-        manager=runner_of(beam).manager_config(given(known, names["manager"])),
+        manager=runner_of(beam).manager_config(given(known, names["manager"]), is_resumable=isinstance(output, Files)),
         fail_fast=known.fail_fast,
         report=_report(known, beam, is_stream=any(address.is_stream for address in inputs)),
         prices=known.prices,
@@ -176,7 +188,6 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         dry_run=known.dry_run,
         settings=task.read_flags(known, names["task"]),
         traces=read_traces(known),
-        job=f"{task.command} to {known.output}, pid {os.getpid()}, {uuid.uuid4().hex[:16]}",
     )
 
 

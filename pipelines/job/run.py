@@ -54,6 +54,7 @@ from ..places.endpoints import (
     files_of,
     input_format_of,
 )
+from ..places.provenance import with_identity
 from ..places.restored import restored_if_nothing_written
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
@@ -92,7 +93,7 @@ def run_job(options: JobOptions, build: Build) -> int:
         with claimed(options), restored_if_nothing_written(options), temporary_files("job"):
             for line in () if options.quiet else model_lines(options.model):
                 tell(console, line)
-            return _run(options, build, console)
+            return _run(with_identity(files_of(options), options), build, console)
 
 
 def _run(options: JobOptions, build: Build, console: Console) -> int:
@@ -255,6 +256,7 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
             "SIGTERM wait for it, kill -9 or a failure of the job lose it",
             options.source,
         )
+    drain_file(options).unlink(missing_ok=True)  # of the job that this one resumes, if it was killed as it drained
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
         pipeline = built(prism, options, build)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)

@@ -198,7 +198,15 @@ def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:
             own = [
                 each.name for each in inspect.signature(transform).parameters.values() if each.kind != each.VAR_KEYWORD
             ]
-            raise TypeError(f"{transform.__name__}: {unknown(name, [*own, *settings], what='setting')}")
+            raise TypeError(f"{transform.__name__}: {_home(name) or unknown(name, [*own, *settings], what='setting')}")
+
+
+def _home(name: str) -> str | None:
+    """What is said of a setting that another argument has."""
+    for argument, kind in (("params", SamplingParams), ("model", ModelConfig)):
+        if name in kind.__struct_fields__:
+            return f"{name} is no setting of its own: write {argument}={kind.__name__}({name}=…)"
+    return None
 
 
 def keyed_as(given: Any, value: type) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...wire.logprobs import LEAST, Logprobs
+from ...wire.sampling import COLUMNS, SamplingParams
 from ..cpu import vector_ops
 from ..cpu.team import Kernel, Team
 from ..interface import Longs
@@ -27,6 +28,12 @@ from .kernel_record import Field, Float, Int, slot_bytes, thread_bytes
 from .logit_rows import SETTINGS, Listed, SamplingRows
 from .random_numbers import uniforms
 
+UNREAD = {
+    name: getattr(SamplingParams(), name)
+    for name in COLUMNS
+    if name.upper() not in {*Int.__members__, *Float.__members__}
+}
+"""Parameters that the kernel does not know, with the value that changes nothing."""
 _SOURCES = (sampling_cuts, sampling_edits, sampling_kernels, sampling_record, sampling_vectors, vector_ops)
 
 
@@ -62,6 +69,11 @@ class CpuSampling:
         self._team = Team(num_threads)
         self._vocab_size = 0
         self._slots = np.zeros((0, 0), np.uint8)
+
+    @staticmethod
+    def takes(rows: SamplingRows) -> bool:
+        """Whether the kernel knows each parameter that these rows set."""
+        return all((rows.settings[name] == default).all() for name, default in UNREAD.items())
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> Sampled:
         """Sample [L, V] logits, each row without gaps; they stay as they are."""
