@@ -139,17 +139,7 @@ class JobOptions:
 def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     """Raises ConfigError, one sentence, for anything wrong; `--help` prints and exits 0."""
     task = TASKS[name]
-    parser, names = job_parser(task)
-    known, rest = parser.parse_known_args(list(arguments))
-    _check_commands(rest, task)
-    helps = [(flag, action.help or "") for action in parser._actions for flag in action.option_strings]
-    own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
-    beam = beam_options(rest, own_flags)
-    if not known.input:
-        raise ConfigError(NO_INPUT)
-    if known.overwrite and known.resume:
-        raise ConfigError("--overwrite and --resume exclude each other: leave one out")
-    check_dataflow(known, beam)
+    known, names, beam = _read(arguments, task)
     inputs = [_address("--input", each, beam) for given in known.input for each in given]
     output = _address("--output", known.output, beam)
     complete(beam, is_stream=any(address.is_stream for address in inputs))
@@ -189,6 +179,24 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         settings=task.read_flags(known, names["task"]),
         traces=read_traces(known),
     )
+
+
+def _read(
+    arguments: Sequence[str], task: TaskCommand
+) -> tuple[argparse.Namespace, dict[str, list[str]], PipelineOptions]:
+    """Our flags, the names of the settings among them, and Beam's options from all other flags."""
+    parser, names = job_parser(task)
+    known, rest = parser.parse_known_args(list(arguments))
+    _check_commands(rest, task)
+    helps = [(flag, action.help or "") for action in parser._actions for flag in action.option_strings]
+    own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
+    beam = beam_options(rest, own_flags)
+    if not known.input:
+        raise ConfigError(NO_INPUT)
+    if known.overwrite and known.resume:
+        raise ConfigError("--overwrite and --resume exclude each other: leave one out")
+    check_dataflow(known, beam)
+    return known, names, beam
 
 
 def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig, tuple[ModelConfig, ...]]:

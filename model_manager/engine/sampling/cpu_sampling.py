@@ -9,7 +9,7 @@ import inspect
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,13 @@ class Sampled:
     top: npt.NDArray[np.float32]
     """[L, most of any row] their log-probabilities."""
 
+    @classmethod
+    def unwritten(cls, count: int, most: int) -> Self:
+        """Room for `count` rows with up to `most` likeliest tokens."""
+        tokens, status, greedy = np.zeros((3, count), np.int64)
+        top_token_ids, top = np.zeros((count, most), np.int64), np.zeros((count, most), np.float32)
+        return cls(tokens, status, np.zeros(count, np.float32), greedy, top_token_ids, top)
+
     def logprobs(self, row: int, count: int) -> Logprobs:
         """The log-probabilities of a row that wants `count` alternatives."""
         own = max(float(self.own[row]), LEAST)
@@ -81,14 +88,7 @@ class CpuSampling:
         self._make_room(vocab_size)
         record = np.zeros(len(Field), np.int64)
         most = max(0, int(rows.settings["num_logprobs"].max(initial=0)))
-        sampled = Sampled(
-            np.zeros(count, np.int64),
-            np.zeros(count, np.int64),
-            np.zeros(count, np.float32),
-            np.zeros(count, np.int64),
-            np.zeros((count, min(most, vocab_size)), np.int64),
-            np.zeros((count, min(most, vocab_size)), np.float32),
-        )
+        sampled = Sampled.unwritten(count, min(most, vocab_size))
         arrays: dict[Field, npt.NDArray[Any]] = {
             Field.INTS: _ints(rows, vocab_size),
             Field.FLOATS: _floats(rows),
