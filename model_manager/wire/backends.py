@@ -87,7 +87,7 @@ class Backend:
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The values that it takes, for each setting that it obeys in part."""
     whole: frozenset[str] = frozenset()
-    """Settings of which it takes whole numbers alone."""
+    """Settings that it takes as whole numbers alone."""
     options: tuple[str, ...] | None = None
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
     task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

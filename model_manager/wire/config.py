@@ -121,7 +121,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backend_options: dict[str, Option] = {}
     """Options of another engine, by its own names for them."""
     backend_python: str | None = None
-    """The Python that runs another engine; by default that of the environment which `millrace engines install` made."""
+    """The Python that runs another engine; by default the one that `millrace engines install` set up."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)

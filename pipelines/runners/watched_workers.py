@@ -28,7 +28,7 @@ _END_WITHIN = 10.0
 
 
 class WatchedWorkers(worker_handlers.WorkerHandlerManager):  # type: ignore[misc, unused-ignore]
-    """Beam's workers, of which those that are processes are watched."""
+    """Beam's workers; the ones that are processes are watched."""
 
     _grpc_server: Any
 
