@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .conversion import shown
+from .endpoint_options import EndpointOptions
 from .errors import ConfigError, InvalidRequest
 from .sampling import SamplingParams
+from .server_options import ServerOptions
 
 Takes = Literal["tokens", "text"]
 BuiltFor = Literal["cpu", "cuda"]
@@ -69,6 +71,10 @@ class Backend:
     own_files: tuple[str, ...] = ()
     """Patterns of the files of a model in the engine's own format, which it loads as they are. A folder that holds the
     first one is in that format."""
+    is_ours: bool = False
+    """millrace's own engine, and its stand-in."""
+    servers: Literal["none", "remote", "started"] = "none"
+    """What answers in its place: servers that run already, or one that it starts."""
     takes: Takes = "tokens"
     """Token ids, made by the client with the model's tokenizer; or text, which the engine's own tokenizer reads."""
     fetches_files: bool = True
@@ -193,10 +199,7 @@ _OVER_HTTP = (
 )
 """Parameters that some dialect of servers takes; the engine refuses what the dialect in use lacks."""
 _HELD_OVER_HTTP = frozenset(("json_schema", "json", "regex", "choice"))
-_ENDPOINT_OPTIONS = (
-    *("urls", "dialect", "key_env", "key_header", "timeout", "connect_timeout", "retries", "down_timeout"),
-    *("requests_per_minute", "tokens_per_minute", "max_connections", "extra_parameters", "max_tokens_name"),
-)
+_CONNECTION_OPTIONS = tuple(name for name in EndpointOptions.__struct_fields__ if name != "urls")
 
 LLAMA_CPP_OPTIONS = (
     *("n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "poll", "cache_type_k", "cache_type_v", "flash_attn_type"),
@@ -212,6 +215,7 @@ _TABLE = (
         name="torch",
         summary="millrace's own engine",
         loader="millrace.model_manager.engine.load:load",
+        is_ours=True,
         parameters=ALL_PARAMETERS,
         modules=("accelerate", "numba", "safetensors", "torch", "transformers"),
         tasks=ALL_TASKS,
@@ -223,6 +227,7 @@ _TABLE = (
         name="fake",
         summary="no model: tokens made of the prompt's hash, for tests and dry runs",
         loader="millrace.model_manager.engine.fake:load",
+        is_ours=True,
         parameters=ALL_PARAMETERS,
         uses_gpus=False,
         tasks=ALL_TASKS,
@@ -305,6 +310,7 @@ _TABLE = (
         name="endpoint",
         summary="remote servers over HTTP or gRPC: OpenAI's dialect, TGI, Triton, KServe v2, llama.cpp's",
         loader="millrace.model_manager.backends.endpoint.engine:load",
+        servers="remote",
         takes="text",
         fetches_files=False,
         uses_gpus=False,
@@ -312,12 +318,13 @@ _TABLE = (
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,
-        options=_ENDPOINT_OPTIONS,
+        options=EndpointOptions.__struct_fields__,
     ),
     Backend(
         name="server",
         summary="a server that millrace starts, watches and ends: vLLM's, TGI, SGLang, llama-server, Triton, …",
         loader="millrace.model_manager.backends.server.engine:load",
+        servers="started",
         takes="text",
         fetches_files=False,
         continues="none",
@@ -325,7 +332,7 @@ _TABLE = (
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,
         settings=frozenset(("tensor_parallel",)),
-        options=("preset", "command", "health", "port", "served_model", "hang_timeout", *_ENDPOINT_OPTIONS[1:]),
+        options=ServerOptions.__struct_fields__ + _CONNECTION_OPTIONS,
     ),
 )
 BACKENDS = {backend.name: backend for backend in _TABLE}

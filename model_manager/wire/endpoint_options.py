@@ -5,7 +5,6 @@ The key itself is no option: it would stand in the job's graph. `key_env` names 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .config import ModelConfig
 from .conversion import converted
 from .errors import ConfigError
 
@@ -118,34 +116,6 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         whole = "a variable whose value is one line, without control characters"
         _check("backend_options: key_env", self.key_env, found.isprintable(), whole)
         return found
-
-
-def key_digest(config: ModelConfig) -> str:
-    """A hash of the key for the servers of this model, as this process has it; empty if none is sent.
-
-    Raises ConfigError if its variable is not set.
-    """
-    if config.backend != "endpoint":
-        return ""
-    key = EndpointOptions.parse(config.backend_options).key()
-    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
-
-
-def check_same_key(config: ModelConfig, digest: str) -> None:
-    """Raises ConfigError if this process, which starts engines, has another key than who asks for the model."""
-    if digest and digest != _digest_here(config):
-        name = EndpointOptions.parse(config.backend_options).key_env
-        raise ConfigError(
-            f"backend_options: key_env={name!r}: this machine's manager was started without this value of {name}: "
-            "end it with `millrace stop`, or give this job a MILLRACE_RUNTIME_DIR of its own"
-        )
-
-
-def _digest_here(config: ModelConfig) -> str:
-    try:
-        return key_digest(config)
-    except ConfigError:
-        return ""
 
 
 def listed(text: str) -> list[str]:
