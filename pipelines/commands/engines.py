@@ -81,10 +81,8 @@ def _row(backend: Backend, found: EngineState) -> tuple[str, str, str, str]:
 
 def _version(backend: Backend) -> str:
     """The version that is installed, else the one that would be; millrace's own for an engine without packages."""
-    if not backend.packages:
-        return millrace.__version__
-    pinned: str = backend.packages[0].partition("==")[2]
-    return installed_version(backend) or pinned
+    wanted: str = backend.packages[0].partition("==")[2] if backend.packages else millrace.__version__
+    return installed_version(backend) or wanted
 
 
 def _installable() -> list[str]:
