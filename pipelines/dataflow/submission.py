@@ -164,7 +164,7 @@ def _job_rows(options: JobOptions) -> list[Row]:
     cloud = options.beam.view_as(GoogleCloudOptions)
     image = options.beam.view_as(WorkerOptions).sdk_container_image
     held = told(BACKENDS[options.model.backend])
-    engine = [] if options.model.backend == "torch" else [("engine", options.model.backend)]
+    engine = [] if BACKENDS[options.model.backend].is_ours else [("engine", options.model.backend)]
     return [
         ("model", options.model.model),
         *engine,

@@ -54,7 +54,7 @@ from ..places.endpoints import (
     files_of,
     input_format_of,
 )
-from ..places.provenance import with_identity
+from ..places.provenance import forget_identity, with_identity
 from ..places.restored import restored_if_nothing_written
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
@@ -93,7 +93,9 @@ def run_job(options: JobOptions, build: Build) -> int:
         with claimed(options), restored_if_nothing_written(options), temporary_files("job"):
             for line in () if options.quiet else model_lines(options.model):
                 tell(console, line)
-            return _run(with_identity(files_of(options), options), build, console)
+            status = _run(with_identity(files_of(options), options), build, console)
+            forget_identity(files_of(options))
+            return status
 
 
 def _run(options: JobOptions, build: Build, console: Console) -> int:

@@ -36,7 +36,9 @@ _FLAGS = {"kinds": "schema"}
 _TEMPLATE = "template"
 """May change, and is noted so that --resume knows whether it compares prompts of one template."""
 _IDENTITY = "identity"
-"""`JobOptions.identity`, by which --resume finds requests that still run, or are answered and not written yet."""
+"""`JobOptions.identity`, by which --resume finds requests that still run, or are answered and not written yet. It is
+there until the job's end.
+"""
 _SHOWN = 60
 """Characters of a setting that is told."""
 _log = logging.getLogger(__name__)
@@ -84,12 +86,25 @@ def note_settings(files: OutputFiles, options: JobOptions) -> None:
             return
         settings = noted
     try:
-        with create(files.settings) as stream:
-            stream.write(msgspec.json.encode(settings | {_IDENTITY: options.identity}) + b"\n")
+        _write(files, settings | {_IDENTITY: options.identity})
     except OSError as error:
         raise ConfigError(
             f"--output {options.output}: no file can be made there: {error.strerror or error}; takes another folder"
         ) from None
+
+
+def forget_identity(files: OutputFiles | None) -> None:
+    """After a job: if its output is whole, --resume begins another, which samples anew what failed."""
+    if files is None or files.has_unfinished_rows():
+        return
+    noted = _noted(files) or {}
+    if noted.pop(_IDENTITY, None) is not None:
+        _write(files, noted)
+
+
+def _write(files: OutputFiles, settings: dict[str, Any]) -> None:
+    with create(files.settings) as stream:
+        stream.write(msgspec.json.encode(settings) + b"\n")
 
 
 def _is_same(now: Any, earlier: Any) -> bool:

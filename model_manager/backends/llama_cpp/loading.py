@@ -19,6 +19,7 @@ from ...wire.config import ModelConfig
 from ...wire.errors import ConfigError, ModelDoesNotFit, ModelLoadFailed, ModelUnsupported
 from ...wire.free_memory import free_memory
 from ...wire.status import ModelInfo
+from ..model_info import info_of
 from .engine import LlamaCppEngine
 from .exchange import LlamaServer
 from .options import apply_options, cache_bytes
@@ -60,7 +61,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         native = library.Server(params)
     except RuntimeError:
         raise ModelLoadFailed(f"llama.cpp: {_reason(library, params)}") from None
-    info = _info(config, folder, header, slots, time.monotonic() - started)
+    info = _info(config, folder, header, slots, started)
     return LlamaCppEngine(info, LlamaServer(native, key, slots.length, config.prefix_caching))
 
 
@@ -186,23 +187,20 @@ def _reason(library: Any, params: Any) -> str:
     return found[1] if found else "the model cannot be loaded"
 
 
-def _info(config: ModelConfig, folder: Path, header: GgufHeader, slots: Slots, seconds: float) -> ModelInfo:
+def _info(config: ModelConfig, folder: Path, header: GgufHeader, slots: Slots, started: float) -> ModelInfo:
     eos = header.fields.get("tokenizer.ggml.eos_token_id")
     tokens = header.fields.get("tokenizer.ggml.tokens", 0)
-    return ModelInfo(
-        name=config.model,
-        folder=str(folder),
+    return info_of(
+        config,
+        folder,
+        started,
         architecture=str(header.fields.get("general.architecture", "")),
         dtype=_FILE_TYPES.get(header.fields.get("general.file_type", -1), "gguf"),
         device="cpu" if config.device == "cpu" else "auto",
         vocab_size=tokens if isinstance(tokens, int) else len(tokens),
         max_model_len=slots.length,
         max_num_seqs=slots.count,
-        num_blocks=0,
-        block_size=0,
         eos_token_ids=[] if eos is None else [int(eos)],
-        load_seconds=seconds,
         kv_cache_dtype=_cache_type(config),
-        revision=config.revision or "",
         chat="tokenizer.chat_template" in header.fields,
     )

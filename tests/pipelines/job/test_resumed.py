@@ -61,6 +61,7 @@ def test_no_row_is_computed_twice(runtime: Path, prompts: Path, tmp_path: Path) 
     assert status is not None
     assert engines_of(runtime) == engine, "nobody has started another one"
     assert status.models[0].stats.generated_tokens == PROMPTS * TOKENS
+    assert "identity" not in (tmp_path / "out/.millrace/c.settings.json").read_text(), "the job is over"
     again = completed(prompts, tmp_path / "out", "--overwrite")
     assert {name: row["text"] for name, row in rows.items()} == {name: row["text"] for name, row in again.items()}
     status = status_of(runtime)

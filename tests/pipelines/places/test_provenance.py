@@ -10,7 +10,7 @@ from millrace.pipelines.commands.tasks import extract
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flags.tasks import TaskName
 from millrace.pipelines.places.endpoints import check, files_of
-from millrace.pipelines.places.provenance import note_settings, with_identity
+from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer", "description": "in EUR"}}}
 
@@ -176,6 +176,20 @@ def test_a_job_has_the_name_of_the_one_that_it_resumes() -> None:
     others = [name(*again, *flags) for flags in (["--chat=never"], ["--dtype=float32"], ["--model=b/c"])]
     others += [name("--output", "out/r", "--overwrite"), name("--output", "out/r"), name("--output=out/s", "--resume")]
     assert len({*others, options.job}) == 7
+
+
+def test_after_its_end_a_job_is_another_when_it_is_resumed(folder: Path) -> None:
+    again = ["--output=out/r", "--resume"]
+    began("generate")
+    files = files_of(parse(["--input", "a.txt", *again]))
+    (left := folder / "out/r.tmp/run/completions-a.jsonl").parent.mkdir(parents=True)
+    left.write_text("{}\n")
+    forget_identity(files)
+    assert name(*again) == name(*again), "it was interrupted"
+    left.unlink()
+    forget_identity(files)
+    assert name(*again) != name(*again)
+    resumed("generate")
 
 
 def test_rows_of_a_job_that_noted_no_identity_get_one_that_stays(folder: Path) -> None:
