@@ -78,8 +78,8 @@ class Ledger:
         self.in_use += 1
 
     def progressed(self, tokens: NewTokens) -> tuple[Generated, list[Waiter]] | None:
-        """Tokens have come. Returns all of the request's tokens so far, with its waiters; None if they are of a submit
-        that was cancelled.
+        """Tokens have come. Returns all of the request's tokens so far, with its waiters; None if they belong to a
+        submit that was cancelled.
         """
         pending = self._pending.get(tokens.request_id)
         if pending is None or pending.cancelled:

@@ -98,9 +98,7 @@ def unknown(
     near: Callable[[str], str | None] | None = None,
     most: int | None = None,
 ) -> str:
-    """What is said of a name that is none of the known, of which at most so many are shown; the others as for
-    `converted`.
-    """
+    """What is said of a name that is not known. It lists at most so many known names; the others as for `converted`."""
     meant = (near or (lambda text: nearest(text, known)))(name) if isinstance(name, str) else None
     if meant:
         return f"unknown {what} {shown(name)}: did you mean {meant}?"

@@ -6,7 +6,7 @@ from ..pages.sketches import Sample
 
 
 class Continued:
-    """A row of counters that only grow; one that is lower than before is that of a new process."""
+    """A row of counters that only grow; one that is lower than before comes from a new process."""
 
     def __init__(self, start: tuple[int, ...] = ()) -> None:
         """`start`: counts that are not ours, from before."""

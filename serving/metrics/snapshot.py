@@ -67,7 +67,7 @@ def _jobs(folder: RuntimeDir) -> list[JobProgress]:
 
 
 def _memory(status: Status | None) -> dict[str, int]:
-    """Engines tell theirs; the others' is read here, but not that of other containers' processes."""
+    """Engines tell theirs; other processes' memory is read here, except in other containers."""
     sizes = Counter[str]()
     for process in [each for each in status.processes if not each.host] if status else ():
         sizes[process.role] += 0 if process.role == "engine" else _resident(process.pid)

@@ -45,8 +45,8 @@ class Submission:
 
 
 class Submitter:
-    """A queue and its thread. Requests of equal priority are sent client by client, in turn; those of one client in
-    order of arrival.
+    """A queue and its thread. Requests of equal priority are sent client by client, in turn; one client's in order
+    of arrival.
     """
 
     def __init__(self, cancel: Callable[[str], None]) -> None:

@@ -77,8 +77,8 @@ def multiply_block(
 ) -> None:  # fmt: skip
     """block[: 16 * tiles, :PANEL] (4 bytes an element) = left times right, over `steps` (a multiple of `TILE_STEPS`).
 
-    `tiles` is 1 or 2. Each step also asks for the next `pace` bytes from `ahead` on, of which it takes a panel's bytes
-    over `shares`. Emits nothing for another unit, as a processor without the unit cannot even compile the instructions.
+    `tiles` is 1 or 2. Each step also asks for the next `pace` bytes from `ahead` on: a panel's bytes over
+    `shares`. Emits nothing for another unit, as a processor without the unit cannot even compile the instructions.
     """
     if unit != Unit.TILES:
         return
