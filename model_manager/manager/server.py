@@ -50,11 +50,12 @@ from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, F
 from .acceptor import Acceptor, host_of
 from .finding import found_adapter, found_model
 from .gpus import gpu_memory, visible_gpus
+from .launching import ENGINE_COMMAND
 from .memory_scheduler import MACHINE, MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
 from .searches import Found, Searches
-from .supervisor import ENGINE_COMMAND, EngineName, Supervisor
+from .supervisor import EngineName, Supervisor
 
 _TICK = 0.2
 """Seconds."""
